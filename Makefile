@@ -1,0 +1,119 @@
+# What a developer and the CI run. Needs Python 3.11 or later and make; everything else is installed into .venv.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MINUTES ?= 10
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --retries 10 --timeout 60
+
+.PHONY: help
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+# pip comes last into a new venv, so one without it was left half-made, and is made anew.
+$(BIN)/pip:
+	@echo "Making $(VENV) with $(PYTHON)"
+	@"$(PYTHON)" -m venv --clear $(VENV)
+
+# Tried three times, since a download of this size does break; pip keeps what it has fetched. The stamp comes last.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "Installing the development environment into $(VENV) (a few minutes, once)"
+	@for try in 1 2 3; do \
+	  $(PIP) install --use-pep517 --constraint constraints.txt --editable '.[dev]' && break; \
+	  [ $$try = 3 ] && { echo "The installation failed three times; see above." >&2; exit 1; }; \
+	  echo "Trying again" >&2; sleep 5; \
+	done
+	@touch $@
+
+.PHONY: setup
+setup: $(STAMP)  ## make .venv with everything in it
+
+.PHONY: demo
+demo: $(STAMP)  ## run the main job: a text through two queues, with a worker killed on the way
+	@$(BIN)/aiozkqueue demo
+
+# For the dashboard's tests. Where it cannot be had they are skipped, and say so.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium for the dashboard's tests"; \
+	  { apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 \
+	    || echo "Chromium could not be installed: the dashboard's tests in a browser are skipped." >&2; \
+	else \
+	  echo "No Chromium: the dashboard's tests in a browser are skipped (apt-get install chromium)." >&2; \
+	fi
+
+.PHONY: test
+test: $(STAMP) browser  ## run all tests, two at a time, then a soak of three minutes (PYTEST_ARGS="tests/unit -x" for some)
+	@status=0; \
+	$(BIN)/python -m pytest -n 2 --dist loadscope --ignore=tests/soak $(PYTEST_ARGS) || status=1; \
+	[ -n "$(PYTEST_ARGS)" ] || $(BIN)/python -m pytest tests/soak || status=1; \
+	exit $$status
+
+.PHONY: leaks
+leaks: $(STAMP)  ## ten times the work of the leak tests: 200,000 messages, 1,000 reconnections and cancellations
+	@AIOZKQUEUE_LEAKS=1 $(BIN)/python -m pytest tests/leaks $(PYTEST_ARGS)
+
+FUZZ ?= 1000
+.PHONY: fuzz
+fuzz: $(STAMP)  ## hostile bytes for every decoder, new ones each time (FUZZ=examples a test)
+	@AIOZKQUEUE_FUZZ=$(FUZZ) $(BIN)/python -m pytest tests/security/test_hostile_bytes.py \
+	  tests/security/test_hostile_replies.py $(PYTEST_ARGS)
+
+SECONDS ?= 60
+.PHONY: guided
+guided: $(STAMP)  ## the same guided by coverage, SECONDS=60 a decoder; needs atheris (.venv/bin/pip install atheris)
+	@for decoder in envelope config lock attempts job move bus history tags token event names replies; do \
+	  $(BIN)/python -m tests.security.guided $$decoder -max_total_time=$(SECONDS) || exit 1; \
+	done
+
+HISTORIES ?= 1000000
+.PHONY: simulate
+simulate: $(STAMP)  ## simulated histories by chance, with faults (HISTORIES=n; SEED=n for a single one)
+	@HISTORIES=$(HISTORIES) $(BIN)/python -m pytest -n 2 --dist load tests/simulation/test_histories.py \
+	  -k guarantee $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: $(STAMP)  ## break a real ensemble and its clients for MINUTES=10, and check the account (SOAK_ARGS="--seed 1 --json")
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
+
+.PHONY: bench
+bench: $(STAMP)  ## measure ours and the peers on one real server (BENCH_ARGS="--quick", "--only put", ...)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: check
+check: $(STAMP)  ## lint, format, and types by mypy and pyright; all four run, whichever fails
+	@status=0; \
+	$(BIN)/ruff check --quiet || status=1; \
+	$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; status=1; }; \
+	$(BIN)/mypy || status=1; \
+	$(BIN)/pyright --warnings || status=1; \
+	exit $$status
+
+.PHONY: format
+format: $(STAMP)  ## put the code into form
+	@$(BIN)/ruff check --fix-only --quiet
+	@$(BIN)/ruff format --quiet
+
+.PHONY: constraints
+constraints: | $(BIN)/pip  ## renew constraints.txt: the newest versions that pyproject.toml allows
+	@$(PIP) install --upgrade uv
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --no-header \
+	  --no-annotate --no-emit-package aiozkqueue --output-file constraints.txt pyproject.toml
+
+.PHONY: build
+build: $(STAMP)  ## make the wheel and the source archive in dist/
+	@$(PIP) install --upgrade build
+	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@ls dist
+
+.PHONY: clean
+clean:  ## remove .venv and every cache
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

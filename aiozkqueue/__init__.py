@@ -1,0 +1,163 @@
+"""A highly available transactional queue on ZooKeeper, for asyncio."""
+
+from __future__ import annotations
+
+from aiozkqueue.errors import (
+    RETRY_SCHEDULE,
+    AccessDeniedError,
+    AlreadyExistsError,
+    BlockedLoopWarning,
+    ClaimLostError,
+    ConfigConflictError,
+    ConnectionLostError,
+    DirectPutWarning,
+    DuplicateKeyError,
+    ImplicitSettleWarning,
+    InvalidNameError,
+    InvalidOptionError,
+    InvalidScheduleError,
+    MessageTooLargeError,
+    NotCommittedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PayloadError,
+    QueueError,
+    QueueFullError,
+    Reject,
+    Retry,
+    SessionClosedError,
+    SessionExpiredError,
+    TransactionClosedError,
+    TransactionTooLargeError,
+    UncommittedWarning,
+    UnknownMoveError,
+    WrongLoopError,
+)
+from aiozkqueue.layout import (
+    All,
+    AnyOf,
+    AtLeastOnce,
+    Backoff,
+    ConsumeOnce,
+    ConsumeTimes,
+    End,
+    Exponential,
+    Filter,
+    Fixed,
+    History,
+    HistoryRecord,
+    OrderedEnum,
+    Policy,
+    QueueConfig,
+    Schedule,
+)
+from aiozkqueue.queue.admin import QueueStats
+from aiozkqueue.queue.alterations import Alteration
+from aiozkqueue.queue.cleaning import Cleaned
+from aiozkqueue.queue.clock import Clock
+from aiozkqueue.queue.connection_state import ConnectionState
+from aiozkqueue.queue.consumer import Consumer
+from aiozkqueue.queue.dead_letters import DeadLetters
+from aiozkqueue.queue.delivery import Delivery
+from aiozkqueue.queue.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
+from aiozkqueue.queue.foreign_queue import CuratorQueue, CuratorShards, ForeignQueue
+from aiozkqueue.queue.leases import Lease, Leases
+from aiozkqueue.queue.listener import Listener
+from aiozkqueue.queue.message import DeadLetter, Message
+from aiozkqueue.queue.middleware import Middleware
+from aiozkqueue.queue.moves import Moves, MoveStatus
+from aiozkqueue.queue.options import PutOptions, Seconds
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.queue import Queue
+from aiozkqueue.queue.registry import ConsumerInfo
+from aiozkqueue.queue.run import run
+from aiozkqueue.queue.session import QueueSession, connect
+from aiozkqueue.queue.states import MessageState, Process, Status
+from aiozkqueue.queue.transaction import Transaction
+from aiozkqueue.zookeeper import Acl, Auth
+
+__all__ = [
+    "RETRY_SCHEDULE",
+    "AccessDeniedError",
+    "Acl",
+    "All",
+    "AlreadyExistsError",
+    "Alteration",
+    "AnyOf",
+    "AtLeastOnce",
+    "Auth",
+    "Backoff",
+    "BlockedLoopWarning",
+    "ClaimLostError",
+    "Cleaned",
+    "Clock",
+    "ConfigConflictError",
+    "ConnectionLostError",
+    "ConnectionState",
+    "ConsumeOnce",
+    "ConsumeTimes",
+    "Consumer",
+    "ConsumerInfo",
+    "CuratorQueue",
+    "CuratorShards",
+    "DeadLetter",
+    "DeadLetters",
+    "Delivery",
+    "Diagnosis",
+    "DirectPutWarning",
+    "DuplicateKeyError",
+    "End",
+    "EnsembleFacts",
+    "Exponential",
+    "Filter",
+    "Finding",
+    "Fixed",
+    "ForeignQueue",
+    "History",
+    "HistoryRecord",
+    "ImplicitSettleWarning",
+    "InvalidNameError",
+    "InvalidOptionError",
+    "InvalidScheduleError",
+    "Lease",
+    "Leases",
+    "Listener",
+    "Message",
+    "MessageState",
+    "MessageTooLargeError",
+    "Middleware",
+    "MoveStatus",
+    "Moves",
+    "NotCommittedError",
+    "NotFoundError",
+    "OrderedEnum",
+    "Outcome",
+    "OutcomeUnknownError",
+    "PayloadError",
+    "Policy",
+    "Process",
+    "PutOptions",
+    "Queue",
+    "QueueConfig",
+    "QueueError",
+    "QueueFacts",
+    "QueueFullError",
+    "QueueSession",
+    "QueueStats",
+    "Reject",
+    "Retry",
+    "Schedule",
+    "Seconds",
+    "SessionClosedError",
+    "SessionExpiredError",
+    "Severity",
+    "Status",
+    "Transaction",
+    "TransactionClosedError",
+    "TransactionTooLargeError",
+    "UncommittedWarning",
+    "UnknownMoveError",
+    "WrongLoopError",
+    "connect",
+    "run",
+]

@@ -1,0 +1,221 @@
+"""A bus: post an event, and have every subscriber of its type called, in every group."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from pydantic import BaseModel
+
+from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
+from aiozkqueue.layout import ConsumeTimes, Fixed
+from aiozkqueue.layout.buses import BusPaths
+from aiozkqueue.queue.plan import PutPlan, join
+from aiozkqueue.queue.putting import make_ready, prepare
+from aiozkqueue.queue.settlements import PutSettlement
+
+from .events import DONE, EVENT, EventTypes
+from .groups import Groups, GroupsChangedError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Unpack
+
+    from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.delivery import Delivery
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.listener import Listener
+    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.queue import Queue
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.settlements import Put
+    from aiozkqueue.queue.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+E = TypeVar("E", bound=BaseModel)
+S = TypeVar("S", bound=BaseModel)
+
+#: Three retries after the first call, at once; then the event is a dead letter.
+DEFAULT_POLICY = ConsumeTimes(4, backoff=Fixed(0))
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
+
+class _Subscriber(NamedTuple):
+    name: str
+    kind: type[BaseModel]
+    handler: Callable[[Any], Awaitable[None]]
+    group: str | None
+
+
+class Bus(Generic[E]):
+    """A persistent bus of events: ``Bus(session, "orders", OrderEvent)``, whose events are the subclasses.
+
+    Each event is handled by one process of each group, which calls every subscriber of its type or a type above it, one
+    after the other. One that fails does not stop the others, and a retry calls only those that failed. An event without
+    subscribers is done; one that cannot be read is a dead letter. At least once: a process that dies leaves no word of
+    whom it has called.
+
+    ``policy`` is that of the bus's queues: three retries at once, then the dead letters.
+
+    Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
+    """
+
+    def __init__(self, session: QueueSession, name: str, event: type[E], *, policy: Policy = DEFAULT_POLICY) -> None:
+        self._session = session
+        self._policy = policy
+        self._paths = BusPaths(session.engine.root, name)
+        self._types: EventTypes[E] = EventTypes(event)
+        self._groups = Groups(session.engine, self._paths)
+        self._subscribers: list[_Subscriber] = []
+
+    @property
+    def name(self) -> str:
+        """The bus's name."""
+        return self._paths.name
+
+    # -- posting
+
+    async def post(
+        self, event: E, *, tx: Transaction | Delivery[Any] | None = None, **options: Unpack[PutOptions]
+    ) -> list[str]:
+        """Post an event to the bus and to every group, all or nothing; return the messages' ids.
+
+        Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
+        joins or leaves between the two, the commit raises `NotCommittedError`, and doing it again is safe.
+
+        Raises:
+            PayloadError, InvalidOptionError: it is no event of this bus, or does not fit its own type.
+            MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
+            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
+        """
+        engine = self._session.engine
+        names, body = self._types.encode(event, self.name)
+        headers = dict(options.pop("headers", None) or {})
+        if EVENT in headers or DONE in headers:
+            msg = f"the headers {EVENT!r} and {DONE!r} are the bus's own; take other names"
+            raise InvalidOptionError(msg)
+        given: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
+        while True:
+            puts = await self._puts(engine, body, given)
+            if tx is not None:
+                for put in puts:
+                    tx.work.add_put(put)
+                return [put.id for put in puts]
+            await make_ready(puts)
+            try:
+                await engine.settle(PutSettlement(engine.ids.next(), puts))
+            except GroupsChangedError:
+                continue
+            return [put.id for put in puts]
+
+    async def _puts(self, engine: Engine, body: bytes, options: dict[str, Any]) -> list[Put]:
+        groups, check = await self._groups.known()
+        puts = [prepare(engine, self.queue(group), body, options) for group in (None, *groups)]
+        # The check goes with one of them: all are in one multi.
+        puts[0] = puts[0]._replace(plan=join([PutPlan((check,)), puts[0].plan]))
+        return puts
+
+    # -- subscribing
+
+    def subscribe(
+        self,
+        kind: type[S],
+        handler: Callable[[S], Awaitable[None]],
+        *,
+        name: str | None = None,
+        group: str | None = None,
+    ) -> None:
+        """Have ``handler(event)`` called for each event of this type, or of one below it, in listeners of ``group``.
+
+        ``name`` is what a retry knows it by, the function's own by default: the same in every process and version. What
+        it raises is a failure of it alone; `Retry` says when it is called again.
+
+        Raises:
+            InvalidOptionError: no event of this bus, or not a name.
+            AlreadyExistsError: the group has a subscriber of this name here.
+        """
+        self._types.require(kind, self.name)
+        self._paths.queue(group)
+        known_by = getattr(handler, "__name__", "") if name is None else name
+        if not _NAME.fullmatch(known_by):
+            msg = f"{known_by!r} cannot name a subscriber: give name=, 1 to 100 of A-Z a-z 0-9 . _ : -"
+            raise InvalidOptionError(msg)
+        if any(one.name == known_by and one.group == group for one in self._subscribers):
+            msg = f"bus {self.name!r} has a subscriber {known_by!r} already; give name= to tell them apart"
+            raise AlreadyExistsError(msg)
+        self._subscribers.append(_Subscriber(known_by, kind, cast("Callable[[Any], Awaitable[None]]", handler), group))
+
+    def listener(
+        self, *, group: str | None = None, concurrency: int = 1, drain_timeout: Seconds = 25
+    ) -> Listener[bytes]:
+        """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
+
+        Run it as any listener. A group gets the events posted after it joined: see `join`.
+
+        Raises: InvalidNameError, InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
+        """
+
+        async def handle(delivery: Delivery[bytes]) -> None:
+            await self._handle(delivery, group)
+
+        return self._session.listener(self.queue(group), handle, concurrency=concurrency, drain_timeout=drain_timeout)
+
+    def queue(self, group: str | None = None) -> Queue[bytes]:
+        """The queue of a group, or of the bus itself: its figures, its dead letters. Raises: InvalidNameError."""
+        return self._session.queue(self._paths.queue(group), policy=self._policy)
+
+    async def _handle(self, delivery: Delivery[bytes], group: str | None) -> None:
+        try:
+            event = self._types.decode(delivery.headers.get(EVENT), delivery.value, self.name)
+        except PayloadError as error:
+            raise Reject(str(error)) from error
+        done = set(delivery.headers.get(DONE, "").split())
+        failures: list[Exception] = []
+        for one in self._subscribers:
+            if one.group != group or one.name in done or not isinstance(event, one.kind):
+                continue
+            try:
+                await one.handler(event)
+            except Exception as error:
+                log.warning("bus %s: subscriber %s failed on %s", self.name, one.name, delivery.id, exc_info=error)
+                failures.append(error)
+            else:
+                done.add(one.name)
+        if not failures:
+            return
+        asked = next((error for error in failures if isinstance(error, Retry)), None)
+        raise Retry(
+            delay=None if asked is None else asked.delay,
+            schedule=None if asked is None else asked.schedule,
+            exhausted=None if asked is None else asked.exhausted,
+            headers={DONE: " ".join(sorted(done))},
+        ) from failures[0]
+
+    # -- groups
+
+    async def join(self, group: str) -> None:
+        """Register a subscriber group, unless it is: it gets every event that is posted from now on, wherever.
+
+        Raises: InvalidNameError, AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        """
+        await self._groups.join(group)
+
+    async def leave(self, group: str) -> None:
+        """Remove a subscriber group. What it has been given stays in its queue.
+
+        Raises: NotFoundError: there is no such group; as `join`.
+        """
+        await self._groups.leave(group)
+
+    async def groups(self) -> list[str]:
+        """Read the subscriber groups, in the order they joined. Raises: AccessDeniedError, PayloadError."""
+        self._session.engine.check()
+        self._groups.forget()
+        groups, _ = await self._groups.known()
+        return list(groups)
+
+    def __repr__(self) -> str:
+        return f"<Bus {self.name!r} of {self._types.base.__name__}>"

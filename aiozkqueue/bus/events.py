@@ -1,0 +1,82 @@
+"""Events: pydantic models below one class, known by their class's name. Pure.
+
+A message says which event it is in the header `EVENT`: the names of its class and of those above it, the nearest first.
+So a process that does not know the class yet reads it as the nearest one that it knows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter
+
+from aiozkqueue.errors import InvalidOptionError, PayloadError
+from aiozkqueue.queue.codec import AdapterCodec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+E = TypeVar("E", bound=BaseModel)
+
+#: Names the event's class and those above it, spaces between.
+EVENT = "bus-event"
+#: Names the subscribers that need not be called again, spaces between.
+DONE = "bus-done"
+
+
+class EventTypes(Generic[E]):
+    """The events of one bus: a class and all below it, those defined later too."""
+
+    def __init__(self, base: type[E]) -> None:
+        given: object = base
+        if not (isinstance(given, type) and issubclass(given, BaseModel)):
+            msg = f"a bus takes a pydantic model, whose subclasses are its events, not {base!r}"
+            raise InvalidOptionError(msg)
+        self.base = base
+        self._codecs: dict[type[BaseModel], AdapterCodec[Any]] = {}
+
+    def encode(self, event: E, bus: str) -> tuple[str, bytes]:
+        """Return an event's names, for its header, and its payload.
+
+        Raises:
+            InvalidOptionError: it is none of this bus, or another class has the same name.
+            PayloadError: it would not be the same when read.
+        """
+        kind = type(event)
+        self.require(kind, bus)
+        return " ".join(one.__name__ for one in self._line(kind)), self._codec(kind).encode(event, f"bus {bus}")
+
+    def decode(self, names: str | None, payload: bytes, bus: str) -> E:
+        """Read an event, as the nearest class that is known here. Raises: PayloadError."""
+        known = {kind.__name__: kind for kind in self._all(self.base)}
+        for name in (names or "").split():
+            if name in known:
+                event: E = self._codec(known[name]).decode(payload, f"bus {bus}")
+                return event
+        msg = f"bus {bus!r}: none of {names!r} is known here as a {self.base.__name__}"
+        raise PayloadError(msg)
+
+    def require(self, kind: type[BaseModel], bus: str) -> None:
+        """Refuse what is no event of this bus, or cannot be told from another. Raises: InvalidOptionError."""
+        given: object = kind
+        if not (isinstance(given, type) and issubclass(given, self.base)):
+            msg = f"bus {bus!r} takes {self.base.__name__} and its subclasses, not {getattr(kind, '__name__', kind)}"
+            raise InvalidOptionError(msg)
+        for other in self._all(self.base):
+            if other.__name__ == kind.__name__ and other is not kind:
+                msg = f"bus {bus!r} has two events named {kind.__name__}: rename one, they are known by their names"
+                raise InvalidOptionError(msg)
+
+    def _line(self, kind: type[BaseModel]) -> list[type[BaseModel]]:
+        return [one for one in kind.__mro__ if issubclass(one, self.base)]
+
+    def _all(self, kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
+        yield kind
+        for below in kind.__subclasses__():
+            yield from self._all(below)
+
+    def _codec(self, kind: type[BaseModel]) -> AdapterCodec[Any]:
+        codec = self._codecs.get(kind)
+        if codec is None:
+            codec = self._codecs[kind] = AdapterCodec(TypeAdapter[Any](kind))
+        return codec

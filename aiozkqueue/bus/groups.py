@@ -1,0 +1,133 @@
+"""The subscriber groups of a bus, and the check in every post that they are still the ones known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import AccessDeniedError, NotCommittedError, NotFoundError, PayloadError, QueueError
+from aiozkqueue.layout.buses import BusPaths, BusRecord
+from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.queue.plan import PutCompanion
+from aiozkqueue.queue.register import RegisterSettlement
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+
+class GroupsChangedError(NotCommittedError):
+    """A group joined or left the bus while an event was posted; nothing was committed, doing it again is safe."""
+
+
+class Groups:
+    """What a session knows of a bus's groups."""
+
+    def __init__(self, engine: Engine, paths: BusPaths) -> None:
+        self._engine = engine
+        self._paths = paths
+        self._record = BusRecord()
+        self._version = -1
+        self._known = False
+
+    async def known(self) -> tuple[tuple[str, ...], GroupsCheck]:
+        """Return the groups, and what must go with each event put to them. Raises: AccessDeniedError, PayloadError."""
+        while not self._known:
+            await self._read()
+        return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget)
+
+    def forget(self) -> None:
+        """Take note that they have changed."""
+        self._known = False
+
+    async def join(self, group: str) -> None:
+        """Add a group, unless it is there. Raises: InvalidNameError, AccessDeniedError, PayloadError."""
+        self._paths.queue(group)
+        await self._change(lambda groups: groups if group in groups else (*groups, group))
+
+    async def leave(self, group: str) -> None:
+        """Remove a group. Raises: NotFoundError, AccessDeniedError, PayloadError."""
+
+        def left(groups: tuple[str, ...]) -> tuple[str, ...]:
+            if group not in groups:
+                msg = f"bus {self._paths.name!r} has no group {group!r}"
+                raise NotFoundError(msg)
+            return tuple(one for one in groups if one != group)
+
+        await self._change(left)
+
+    async def _change(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
+        engine = self._engine
+        while True:
+            self.forget()
+            await self.known()
+            groups = change(self._record.groups)
+            if groups == self._record.groups:
+                return
+            operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
+            try:
+                await engine.settle(RegisterSettlement(engine.ids.next(), [operation], self._explain))
+            except GroupsChangedError:
+                continue
+            self.forget()
+            return
+
+    def _explain(self, _: int, error: ZooKeeperError) -> QueueError:
+        if isinstance(error, BadVersionError | NoNodeError):
+            return GroupsChangedError(f"{self._paths.base}: {error}")
+        return QueueError(f"{self._paths.base}: {error}")
+
+    async def _read(self) -> None:
+        zookeeper, base = self._engine.zookeeper, self._paths.base
+        try:
+            data, stat = await zookeeper.read(base)
+            self._record = BusRecord.decode(data)
+        except NoNodeError:
+            await zookeeper.ensure(base)
+        except (ConnectionLossError, SessionExpiredError):
+            await zookeeper.wait_connected()
+        except NoAuthError as error:
+            msg = f"{base}: {error}; connect with `auth=` of a user whom the ACL allows"
+            raise AccessDeniedError(msg) from error
+        except MalformedError as error:
+            msg = f"{base}: {error}"
+            raise PayloadError(msg) from error
+        else:
+            self._version, self._known = stat.version, True
+
+
+class GroupsCheck(PutCompanion):
+    """Asserts that a bus has the groups that an event is put to."""
+
+    __slots__ = ("_changed", "_path", "_version")
+
+    def __init__(self, path: str, version: int, changed: Callable[[], None]) -> None:
+        self._path = path
+        self._version = version
+        self._changed = changed
+
+    def operation(self) -> Operation:
+        """The check."""
+        return Check(self._path, self._version)
+
+    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """A group has come or gone: whoever posts decides anew where the event goes."""
+        if isinstance(error, NoAuthError):
+            msg = f"{self._path}: {error}; connect with `auth=` of a user whom the ACL allows"
+            raise AccessDeniedError(msg) from error
+        self._changed()
+        raise GroupsChangedError(
+            f"{operation.path}: a group joined or left the bus while an event was posted ({error}); "
+            "nothing was committed, do it again"
+        )

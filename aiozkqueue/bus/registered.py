@@ -1,0 +1,58 @@
+"""Which buses there are, and their groups, for whoever looks on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
+from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
+from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.session import QueueSession
+
+
+class Buses:
+    """The buses below a session's root: ``Buses(session)``. Looking makes nothing."""
+
+    def __init__(self, session: QueueSession) -> None:
+        self._engine = session.engine
+
+    async def list(self) -> list[str]:
+        """Read the names of all buses that have been posted to or joined.
+
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        self._engine.check()
+        base = buses_base(self._engine.root)
+        try:
+            return sorted(await self._engine.zookeeper.children(base))
+        except NoNodeError:
+            return []
+        except NoAuthError as error:
+            raise _denied(base, error) from error
+
+    async def queues(self, bus: str) -> dict[str | None, str]:
+        """Read the queue of the bus itself, under None, and that of each group, in the order they joined.
+
+        Raises: NotFoundError, InvalidNameError, AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        """
+        self._engine.check()
+        paths = BusPaths(self._engine.root, bus)
+        try:
+            node = await self._engine.zookeeper.read(paths.base)
+            groups = BusRecord.decode(node.data).groups
+        except NoNodeError as error:
+            msg = f"there is no bus {bus!r}: nothing has been posted to it, and nobody has joined"
+            raise NotFoundError(msg) from error
+        except NoAuthError as error:
+            raise _denied(paths.base, error) from error
+        except MalformedError as error:
+            msg = f"{paths.base}: {error}"
+            raise PayloadError(msg) from error
+        return {group: paths.queue(group) for group in (None, *groups)}
+
+
+def _denied(path: str, error: NoAuthError) -> AccessDeniedError:
+    return AccessDeniedError(f"{path}: {error}; connect with `auth=` of a user whom the ACL allows")

@@ -1,0 +1,7 @@
+"""`python -m aiozkqueue.cli`: the same as `aiozkqueue`."""
+
+from __future__ import annotations
+
+from aiozkqueue.cli import main
+
+main()

@@ -1,0 +1,63 @@
+"""`aiozkqueue cancel` and `aiozkqueue update`: messages that wait, removed or replaced."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+
+_Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
+_ByKey = Annotated[bool, typer.Option("--key", "-k", help="ID is a key: all that wait under it are meant.")]
+
+
+@connected
+async def cancel(
+    connection: Connection,
+    queue: _Queue,
+    message: Annotated[str, typer.Argument(metavar="ID")],
+    by_key: _ByKey = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """Remove a message that waits. Fails with 1 when it is in flight, or not there.
+
+    [dim]aiozkqueue cancel orders gx8YSxIzUYf8000002
+    aiozkqueue cancel reminders --key invoice-7[/dim]
+    """
+    async with connection.open() as session:
+        target = session.queue(queue)
+        outcome = await (target.cancel(key=message) if by_key else target.cancel(id=message))
+    return _told(queue, message, "cancelled", outcome, as_json=as_json)
+
+
+@connected
+async def update(
+    connection: Connection,
+    queue: _Queue,
+    message: Annotated[str, typer.Argument(metavar="ID")],
+    body: Annotated[str, typer.Argument(metavar="BODY", help="The new payload.")],
+    by_key: _ByKey = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """Replace the payload of a message that waits. Fails with 1 when it is in flight, or not there.
+
+    [dim]aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
+    """
+    async with connection.open() as session:
+        target, data = session.queue(queue), os.fsencode(body)
+        outcome = await (target.update(data, key=message) if by_key else target.update(data, id=message))
+    return _told(queue, message, "updated", outcome, as_json=as_json)
+
+
+def _told(queue: str, message: str, done: str, outcome: zq.Alteration, *, as_json: bool) -> Exit:
+    if as_json:
+        output.print_json({"queue": queue, "message": message, "outcome": outcome.value})
+    else:
+        output.note(f"{message} of {queue}: {done if outcome else outcome.value}")
+    return Exit.OK if outcome else Exit.NOTHING

@@ -1,0 +1,184 @@
+"""`aiozkqueue configure`: what has been decided for a queue, shown and changed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.cli.output import Json
+
+Exhausted = Literal["dead-letter", "drop"]
+Affinity = Literal["producer", "any"]
+
+
+class Setting(NamedTuple):
+    """A field of `QueueConfig` as an option: ``--max-size`` for ``max_size``; a bool is ``--name/--no-name``."""
+
+    field: str
+    type: object
+    help: str
+    read: Callable[[str], object] | None = None
+    """Makes the field's value of a text that is more than a number or a name."""
+
+
+def _history(text: str) -> zq.History | Literal[False]:
+    if text == "no":
+        return False
+    match = _HISTORY.fullmatch(text)
+    if match is None:
+        message = f"--history {text}: give seconds, such as 604800 or 604800,most=1000,payload; or no"
+        raise typer.BadParameter(message)
+    seconds, most, payload = match.groups()
+    return zq.History(lifetime=float(seconds), most=int(most or 100_000), payload=payload is not None)
+
+
+_HISTORY: Final = re.compile(r"([0-9]{1,12}(?:[.][0-9]{1,6})?)(?:,most=([0-9]{1,9}))?(,payload)?")
+
+#: Every setting but the policy, which takes several options. A new field of `QueueConfig` is one line here.
+SETTINGS: Final = (
+    Setting("shards", int, "Over how many lanes new messages are spread."),
+    Setting("max_size", int, "How many messages it takes; 0: any number."),
+    Setting("ordered", bool, "Whether messages are handed over one at a time, in the order of their puts."),
+    Setting("paused", bool, "Whether nothing is claimed from it."),
+    Setting("collapse", bool, "Whether what lies there of one key is delivered as one."),
+    Setting("ttl", float, "Seconds that a message may wait to be taken; inf: for ever."),
+    Setting("affinity", Affinity, "Whether a message is taken by the node that put it."),
+    Setting("reap_after", float, "Seconds after which what its node has left lying goes to all."),
+    Setting("reap_every", float, "Seconds between two looks for such."),
+    Setting("expired", Exhausted, "What becomes of a message that has waited for too long."),
+    Setting(
+        "history",
+        str,
+        "Seconds for which what is known of messages that have ended is kept, then ,most=N and ,payload if need be; "
+        "no: nothing.",
+        _history,
+    ),
+    Setting("clean_every", float, "Seconds between two clean-ups."),
+)
+
+
+async def configure(
+    connection: Connection,
+    /,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY", help="at-least-once, consume-once, or consume-times=N: how often it is offered."
+        ),
+    ] = None,
+    backoff: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Until the next attempt: 5 (fixed), 1,5,60 (a schedule), or 1..60 (doubled each time).",
+        ),
+    ] = None,
+    exhausted: Annotated[
+        Exhausted | None, typer.Option(help="What becomes of a message whose attempts are used up.")
+    ] = None,
+    as_json: AsJson = False,
+    **settings: object,
+) -> Exit:
+    """Show what has been decided for a queue, after changing what the options say.
+
+    Every client follows a change from its next put or claim on.
+
+    [dim]aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
+    aiozkqueue configure orders --max-size 10000[/dim]
+    """
+    async with connection.open() as session:
+        target = session.queue(queue)
+        readers = {setting.field: setting.read for setting in SETTINGS if setting.read is not None}
+        changed = {name: value for name, value in settings.items() if value is not None}
+        changed |= {name: read(str(changed[name])) for name, read in readers.items() if name in changed}
+        if policy is not None or backoff is not None or exhausted is not None:
+            now = (await target.configuration()).policy or zq.AtLeastOnce()
+            changed["policy"] = _policy(now, policy, backoff, exhausted)
+        if changed:
+            await target.configure(zq.QueueConfig(**changed))  # type: ignore[arg-type]  # checked by its own hand
+        config = await target.configuration()
+    record: dict[str, Json] = {"queue": queue, "policy": None if config.policy is None else str(config.policy)}
+    record |= {setting.field: _shown(getattr(config, setting.field)) for setting in SETTINGS}
+    if as_json:
+        output.print_json(record)
+    else:
+        output.print_table(list(record), [["" if value is None else value for value in record.values()]])
+    return Exit.OK
+
+
+def _options() -> list[inspect.Parameter]:
+    """The settings as parameters that typer reads."""
+    return [
+        inspect.Parameter(
+            setting.field,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[setting.type | None, typer.Option(help=setting.help)],  # type: ignore[operator]
+        )
+        for setting in SETTINGS
+    ]
+
+
+def _with_settings() -> inspect.Signature:
+    own = inspect.signature(configure, eval_str=True).parameters.values()
+    return inspect.Signature([one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD] + _options())
+
+
+vars(configure)["__signature__"] = _with_settings()
+command: Final = connected(configure)
+
+
+def _policy(now: zq.Policy, policy: str | None, backoff: str | None, exhausted: Exhausted | None) -> zq.Policy:
+    """Change what the options say of a policy, and keep the rest as far as the other kind has it too."""
+    rest = zq.Exponential() if isinstance(now, zq.ConsumeOnce) else now.backoff
+    rest = rest if backoff is None else _backoff(backoff)
+    end = exhausted or now.exhausted
+    kind, _, times = (policy or _kind(now)).partition("=")
+    if kind == "consume-times" and times.isdigit():
+        return zq.ConsumeTimes(int(times), backoff=rest, exhausted=end)
+    if kind == "consume-once" and not times and backoff is None:
+        return zq.ConsumeOnce(exhausted=end)
+    if kind == "at-least-once" and not times and exhausted is None:
+        return zq.AtLeastOnce(backoff=rest)
+    message = (
+        f"--policy {policy or _kind(now)}: give at-least-once (with --backoff), consume-once (with --exhausted) "
+        "or consume-times=N (with both)"
+    )
+    raise typer.BadParameter(message)
+
+
+def _kind(policy: zq.Policy) -> str:
+    if isinstance(policy, zq.ConsumeTimes):
+        return f"consume-times={policy.times}"
+    return "consume-once" if isinstance(policy, zq.ConsumeOnce) else "at-least-once"
+
+
+def _backoff(text: str) -> zq.Backoff:
+    try:
+        if ".." in text:
+            initial, _, maximum = text.partition("..")
+            return zq.Exponential(float(initial), maximum=float(maximum))
+        delays = [float(part) for part in text.split(",")]
+    except ValueError:
+        message = f"--backoff {text}: give seconds: 5, or 1,5,60, or 1..60"
+        raise typer.BadParameter(message) from None
+    return zq.Fixed(delays[0]) if len(delays) == 1 else zq.Schedule(delays)
+
+
+def _shown(value: object) -> Json:
+    if isinstance(value, zq.History):
+        return f"{value.seconds:g},most={value.most}{',payload' if value.payload else ''}"
+    return value if isinstance(value, int | float | str) or value is None else str(value)

@@ -1,0 +1,173 @@
+"""The options that every command takes to find its ZooKeeper, each also an environment variable."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import ssl
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Concatenate, Final, ParamSpec, cast
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli.exits import Exit
+
+P = ParamSpec("P")
+
+DEFAULT_HOSTS: Final = "127.0.0.1:2181"
+DEFAULT_SESSION_TIMEOUT: Final = 10.0
+
+HOSTS: Final = "AIOZKQUEUE_HOSTS"
+ROOT: Final = "AIOZKQUEUE_ROOT"
+SESSION_TIMEOUT: Final = "AIOZKQUEUE_SESSION_TIMEOUT"
+CONNECT_TIMEOUT: Final = "AIOZKQUEUE_CONNECT_TIMEOUT"
+TLS_CA: Final = "AIOZKQUEUE_TLS_CA"
+TLS_CERT: Final = "AIOZKQUEUE_TLS_CERT"
+TLS_KEY: Final = "AIOZKQUEUE_TLS_KEY"
+AUTH: Final = "AIOZKQUEUE_AUTH"
+
+_PANEL: Final = "Connection"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where ZooKeeper is and how to be let in, as the user gave it; None where a command may choose."""
+
+    hosts: str | None
+    root: str
+    session_timeout: float | None
+    connect_timeout: float
+    tls_ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    auth: tuple[str, ...] = field(repr=False)
+
+    def open(self) -> AbstractAsyncContextManager[zq.QueueSession]:
+        """A session with these servers. Raises: typer.BadParameter, which never shows a password."""
+        return zq.connect(
+            DEFAULT_HOSTS if self.hosts is None else self.hosts,
+            root=self.root,
+            session_timeout=self.session_timeout or DEFAULT_SESSION_TIMEOUT,
+            connect_timeout=self.connect_timeout,
+            tls=self._tls(),
+            auth=tuple(map(_auth, self.auth)),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The variables that give the same connection to a child process, whose arguments anybody could read."""
+        variables = {
+            HOSTS: self.hosts,
+            ROOT: self.root,
+            SESSION_TIMEOUT: self.session_timeout,
+            CONNECT_TIMEOUT: self.connect_timeout,
+            TLS_CA: self.tls_ca,
+            TLS_CERT: self.tls_cert,
+            TLS_KEY: self.tls_key,
+            AUTH: " ".join(self.auth) or None,
+        }
+        return {name: str(value) for name, value in variables.items() if value is not None}
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.tls_key is not None and self.tls_cert is None:
+            message = "--tls-key needs --tls-cert"
+            raise typer.BadParameter(message)
+        if self.tls_ca is None and self.tls_cert is None:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_cert is not None:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+        except ssl.SSLError as error:
+            message = f"--tls-ca, --tls-cert or --tls-key is no usable PEM file: {error}"
+            raise typer.BadParameter(message) from error
+        return context
+
+
+def _file(variable: str, text: str) -> object:
+    return typer.Option(envvar=variable, metavar="FILE", exists=True, dir_okay=False, help=text, rich_help_panel=_PANEL)
+
+
+def connection(
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            envvar=HOSTS,
+            metavar="HOST:PORT,…",
+            help=f"The servers, and a chroot behind the last, if any. [dim]default: {DEFAULT_HOSTS}[/dim]",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    root: Annotated[
+        str, typer.Option(envvar=ROOT, metavar="PATH", help="Where the queues are kept.", rich_help_panel=_PANEL)
+    ] = "/zms",
+    session_timeout: Annotated[
+        float | None,
+        typer.Option(
+            envvar=SESSION_TIMEOUT,
+            metavar="SECONDS",
+            min=0.001,
+            help="After so long a silence the servers give our claims to others. "
+            f"[dim]default: {DEFAULT_SESSION_TIMEOUT:g}[/dim]",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    connect_timeout: Annotated[
+        float,
+        typer.Option(
+            envvar=CONNECT_TIMEOUT,
+            metavar="SECONDS",
+            min=0.001,
+            help="How long to look for a server.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 15.0,
+    tls_ca: Annotated[Path | None, _file(TLS_CA, "PEM file: who signed the servers' certificates.")] = None,
+    tls_cert: Annotated[Path | None, _file(TLS_CERT, "PEM file: our certificate, its key too or in --tls-key.")] = None,
+    tls_key: Annotated[Path | None, _file(TLS_KEY, "PEM file: our private key.")] = None,
+    auth: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar=AUTH,
+            metavar="digest:USER:PASSWORD",
+            help="Who we are; may be repeated. Others see arguments: rather set the variable, spaces between several.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+) -> Connection:
+    """Put the options together."""
+    return Connection(hosts, root, session_timeout, connect_timeout, tls_ca, tls_cert, tls_key, tuple(auth or ()))
+
+
+def _auth(text: str) -> zq.Auth:
+    scheme, _, credentials = text.partition(":")
+    user, colon, password = credentials.partition(":")
+    if scheme != "digest" or not user or not colon:
+        message = "--auth takes digest:USER:PASSWORD"
+        raise typer.BadParameter(message)
+    return zq.Auth.digest(user, password)
+
+
+def connected(
+    command: Callable[Concatenate[Connection, P], Coroutine[None, None, Exit]],
+) -> Callable[P, Exit]:
+    """Turn ``async def command(connection, …)`` into a command with the connection's options besides its own."""
+    shared = inspect.signature(connection, eval_str=True).parameters
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(command)
+    def run(**given: object) -> Exit:
+        options = {name: given.pop(name) for name in shared}
+        settings = cast("Callable[..., Connection]", connection)(**options)
+        return asyncio.run(cast("Callable[..., Coroutine[None, None, Exit]]", command)(settings, **given))
+
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *shared.values())]
+    # What typer looks at.
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return cast("Callable[P, Exit]", run)

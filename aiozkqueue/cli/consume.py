@@ -1,0 +1,151 @@
+"""`aiozkqueue consume`: payloads to stdout or to a command, each in a transaction of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Final, TypeAlias
+
+import typer
+from anyio import to_thread
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.filters import parse_filters
+from aiozkqueue.cli.output import AsJson
+from aiozkqueue.cli.signals import draining
+
+_PREFETCH: Final = 32
+
+# True: the message is done with, commit. False: roll back, it comes again.
+Handler: TypeAlias = Callable[[zq.Delivery[bytes]], Awaitable[bool]]
+
+
+@connected
+async def consume(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more; without it, end when nothing is left.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many messages.")] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="COMMAND",
+            help="A shell command for each message, the payload on its stdin, AIOZKQUEUE_MESSAGE_ID and "
+            "AIOZKQUEUE_ATTEMPT in its environment. Exit status 0 commits; with any other the message comes again.",
+        ),
+    ] = None,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="TAG<=VALUE",
+            help="Take only what passes: = > >= < <= on a tag; repeated: all of them must pass.",
+        ),
+    ] = None,
+    enums: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--enum",
+            metavar="TAG=LOW,…,HIGH",
+            help="The values of a tag, the lowest first; may be repeated.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Take messages, and print or process each in a transaction of its own.
+
+    Prints each payload and a newline, then commits; or runs a command on it.
+    Fails with 1 when there was no message, or a command failed.
+    SIGTERM or SIGINT: finish the message in hand, then end.
+    A second signal ends at once, and the message comes again.
+
+    [dim]aiozkqueue consume orders --limit 10 --json
+    aiozkqueue consume renders --enum class=low,standard,high --filter 'class<=standard'
+    aiozkqueue consume orders --follow --exec './ship.sh'[/dim]
+    """
+    if command is not None and as_json:
+        message = "--json has nothing to print with --exec"
+        raise typer.BadParameter(message)
+    handler: Handler = partial(_print, as_json=as_json) if command is None else partial(_execute, command)
+    done = failed = 0
+    condition = parse_filters(filters or (), enums or ())
+    async with connection.open() as session:
+        consumer = session.queue(queue).consume(
+            prefetch=min(_PREFETCH, limit or _PREFETCH),
+            settle="explicit",
+            until_idle=None if follow else 0,
+            filters=condition,
+        )
+        async with consumer as deliveries:
+            with draining(deliveries.stop):
+                async for delivery in deliveries:
+                    if await _settle(delivery, handler):
+                        done += 1
+                    else:
+                        failed += 1
+                    if done + failed == limit:
+                        break
+    if follow and not failed:
+        return Exit.OK
+    return Exit.OK if done and not failed else Exit.NOTHING
+
+
+async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
+    if not await handler(delivery):
+        await delivery.rollback()
+        return False
+    try:
+        await delivery.commit()
+    except zq.NotCommittedError as error:
+        output.note(f"{delivery.id} comes again: {error}")
+        return False
+    return True
+
+
+async def _print(delivery: zq.Delivery[bytes], *, as_json: bool) -> bool:
+    line = delivery.body
+    if as_json:
+        line = json.dumps(output.message_record(delivery), ensure_ascii=False).encode()
+    # In a thread: a reader may be slow, and the session must stay alive meanwhile.
+    await to_thread.run_sync(_write, line + b"\n")
+    return True
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+async def _execute(command: str, delivery: zq.Delivery[bytes]) -> bool:
+    process = await asyncio.create_subprocess_shell(
+        command,
+        stdin=asyncio.subprocess.PIPE,
+        env=os.environ | {"AIOZKQUEUE_MESSAGE_ID": delivery.id, "AIOZKQUEUE_ATTEMPT": str(delivery.attempt)},
+        # A group of its own: the Ctrl-C that tells us to finish must not reach it.
+        process_group=0,
+    )
+    try:
+        # A command need not read its input.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            await process.communicate(delivery.body)
+        status = await process.wait()
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
+    if status != 0:
+        output.note(f"{delivery.id} comes again: the command ended with {status}")
+    return status == 0

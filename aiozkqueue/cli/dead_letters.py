@@ -1,0 +1,78 @@
+"""`aiozkqueue dlq`: what a queue's policy gave up on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson, Yes
+
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="These alone; without any, all.")]
+
+
+@connected
+async def list_(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
+    as_json: AsJson = False,
+) -> Exit:
+    """Show dead letters, and why each died. Fails with 1 when there is none.
+
+    [dim]aiozkqueue dlq list orders --limit 100[/dim]
+    """
+    async with connection.open() as session:
+        letters = await session.queue(queue).dead_letters.peek(limit)
+    if as_json:
+        for letter in letters:
+            output.print_json({**output.message_record(letter), "reason": letter.reason})
+    elif letters:
+        output.print_table(
+            ["id", "attempts", "enqueued", "reason", "payload"],
+            [(d.id, d.attempt, output.when(d.enqueued_at), d.reason, output.preview(d.body)) for d in letters],
+        )
+    return Exit.OK if letters else Exit.NOTHING
+
+
+@connected
+async def redrive(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    ids: _Ids = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="So many at most.")] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Put dead letters back into their queue, attempts at nought. Fails with 1 when there was none.
+
+    [dim]aiozkqueue dlq redrive orders --limit 1[/dim]
+    """
+    async with connection.open() as session:
+        moved = await session.queue(queue).dead_letters.redrive(ids or None, limit=limit)
+    output.print_count("redriven", moved, queue, as_json=as_json)
+    return Exit.OK if moved else Exit.NOTHING
+
+
+@connected
+async def purge(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    ids: _Ids = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """Delete dead letters for good.
+
+    [dim]aiozkqueue dlq purge orders --yes[/dim]
+    """
+    async with connection.open() as session:
+        letters = session.queue(queue).dead_letters
+        if not yes:
+            count = len(ids) if ids else await letters.size()
+            output.confirm(f"Delete {count} dead letters of {queue}?", yes=yes)
+        purged = await letters.purge(ids or None)
+    output.print_count("purged", purged, queue, as_json=as_json)
+    return Exit.OK

@@ -1,0 +1,146 @@
+"""The demo's run: server, processes, the kill, the drain, the account."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Final
+
+import anyio
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.demo import processes
+from aiozkqueue.cli.demo.account import Account, Victim
+from aiozkqueue.cli.demo.records import Line, Result
+from aiozkqueue.cli.demo.report import print_account
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+from aiozkqueue.testing import EmbeddedZooKeeper
+
+_WORKERS: Final = ("worker-1", "worker-2", "worker-3")
+# As short as a server with ZooKeeper's own tick of 2 s allows, seconds: a death is noticed after so long.
+_SESSION_TIMEOUT: Final = 4.0
+# Silence for so many session timeouts means that nothing more will come.
+_PATIENCE: Final = 5
+_BATCH: Final = 200
+# The victim is killed in this delivery of its own, or in an earlier one when the text is short.
+_HOLD_AT: Final = 20
+
+
+@connected
+async def demo(
+    connection: Connection,
+    text: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", exists=True, dir_okay=False, help="A text to send instead of the one shipped."),
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Send a text through two queues, kill a worker, account for every line.
+
+    Three processes take lines from one queue and put what they make of them
+    into another, each pair in one transaction. One process is killed with
+    SIGKILL in the middle of a transaction. Fails with 1 unless every line came
+    out exactly once.
+
+    Starts a ZooKeeper of its own (extra [bold]embedded[/bold]); with --hosts it uses yours.
+
+    [dim]aiozkqueue demo
+    aiozkqueue demo --input /usr/share/dict/words --json[/dim]
+    """
+    lines = _read(text)
+    async with EmbeddedZooKeeper() if connection.hosts is None else nullcontext() as server:
+        settings = dataclasses.replace(
+            connection,
+            hosts=connection.hosts if server is None else server.hosts,
+            session_timeout=connection.session_timeout or _SESSION_TIMEOUT,
+        )
+        account = await _run(settings, lines)
+    print_account(account, as_json=as_json)
+    return Exit.OK if account.balanced else Exit.NOTHING
+
+
+def _read(text: Path | None) -> list[str]:
+    source = text or files("aiozkqueue.cli.demo").joinpath("constitution.txt")
+    lines = source.read_bytes().decode(errors="replace").splitlines()
+    if not lines:
+        message = f"{text} has no lines"
+        raise typer.BadParameter(message)
+    return lines
+
+
+async def _run(connection: Connection, lines: Sequence[str]) -> Account:
+    account = Account(lines)
+    run = f"demo-{secrets.token_hex(4)}"
+    async with connection.open() as session:
+        source, sink = session.queue(f"{run}-lines", Line), session.queue(f"{run}-results", Result)
+        await _send(lines, source)
+        async with processes.started(
+            _WORKERS,
+            connection,
+            lines=source.name,
+            results=sink.name,
+            hold_at=min(_HOLD_AT, 1 + len(lines) // 100),
+        ) as workers:
+            for worker in workers:
+                await worker.reported("ready")
+            begun = time.monotonic()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_murder, workers, source, account)
+                await _drain(sink, account, connection)
+                account.seconds = time.monotonic() - begun
+                tasks.cancel_scope.cancel()
+            for worker in workers[1:]:
+                await worker.end()
+        async with sink.consume(until_idle=0) as rest:
+            async for delivery in rest:
+                async with delivery:
+                    account.results.append(delivery.value)
+        account.left = await source.size() + await sink.size()
+        account.dead_letters = await source.dead_letters.size() + await sink.dead_letters.size()
+    return account
+
+
+async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
+    with output.progress("sending", len(lines)) as bar:
+        for start in range(0, len(lines), _BATCH):
+            batch = [Line(number=start + i, text=text) for i, text in enumerate(lines[start : start + _BATCH])]
+            await source.put_many(batch)
+            bar.advance(len(batch))
+
+
+async def _murder(workers: Sequence[processes.Worker], source: zq.Queue[Line], account: Account) -> None:
+    victim, *others = workers
+    # The victim begins alone, or a short text would be done before its turn came.
+    victim.begin()
+    await victim.reported("started")
+    for worker in others:
+        worker.begin()
+    held = await victim.reported("holding")
+    claims = await source.claimed()
+    killed_at = time.monotonic()
+    status = await victim.kill()
+    account.victim = Victim(victim.name, victim.process.pid, int(held["number"]), claims, killed_at, status)
+
+
+async def _drain(sink: zq.Queue[Result], account: Account, connection: Connection) -> None:
+    patience = _PATIENCE * (connection.session_timeout or _SESSION_TIMEOUT)
+    out: set[int] = set()
+    with output.progress("working", len(account.lines)) as bar:
+        async with sink.consume(until_idle=patience) as deliveries:
+            async for delivery in deliveries:
+                async with delivery:
+                    result = delivery.value
+                account.results.append(result)
+                out.add(result.number)
+                bar.advance()
+                if len(out) == len(account.lines):
+                    return

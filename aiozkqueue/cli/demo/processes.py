@@ -1,0 +1,75 @@
+"""The demo's worker processes, as their parent sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from aiozkqueue.cli.connection import Connection
+from aiozkqueue.cli.exits import CommandFailedError
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker process."""
+
+    name: str
+    process: Process
+
+    async def reported(self, event: str) -> dict[str, Any]:
+        """Wait until the worker has reported an event. Raises: CommandFailedError when it ended before."""
+        assert self.process.stdout is not None  # noqa: S101 - for the type checker: it is a pipe
+        async for line in self.process.stdout:
+            report: dict[str, Any] = json.loads(line)
+            if report["event"] == event:
+                return report
+        message = f"{self.name} ended with status {await self.process.wait()} before it was {event}"
+        raise CommandFailedError(message)
+
+    def begin(self) -> None:
+        """Let a worker that is ready take its first line."""
+        assert self.process.stdin is not None  # noqa: S101 - as above
+        self.process.stdin.write(b"begin\n")
+
+    async def end(self) -> int:
+        """Let the worker finish what it has in hand; returns its exit status."""
+        assert self.process.stdin is not None  # noqa: S101 - as above
+        self.process.stdin.write(b"end\n")
+        return await self.process.wait()
+
+    async def kill(self) -> int:
+        """SIGKILL; returns the status of the dead."""
+        self.process.kill()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(
+    names: Sequence[str], connection: Connection, *, lines: str, results: str, hold_at: int
+) -> AsyncIterator[list[Worker]]:
+    """One process a name; the first is told to stay inside its delivery number ``hold_at``. On exit none is left."""
+    workers: list[Worker] = []
+    try:
+        for name in names:
+            hold = [] if workers else ["--hold-at", str(hold_at)]
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "aiozkqueue.cli", "demo-worker", *hold, name, lines, results),
+                stdin=PIPE,
+                stdout=PIPE,
+                env=os.environ | connection.environment(),
+                start_new_session=True,  # Ctrl-C is for us
+            )
+            workers.append(Worker(name, process))
+        yield workers
+    finally:
+        for worker in workers:
+            with suppress(ProcessLookupError):
+                worker.process.kill()
+            await worker.process.wait()

@@ -1,0 +1,139 @@
+"""`aiozkqueue doctor`: what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+
+
+@connected
+async def doctor(
+    connection: Connection,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE…]", help="These alone; without any, all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Examine the servers and the queues: latency, limits, clocks, leftovers, access. Fails with 1 on an error.
+
+    Changes nothing. Lists every queue that it looks at, which a very deep one feels.
+
+    [dim]aiozkqueue doctor
+    aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
+    """
+    async with connection.open() as session:
+        diagnosis = await session.diagnose(*(queues or ()))
+    (_print_json if as_json else _print_tables)(diagnosis)
+    return Exit.OK if diagnosis.healthy else Exit.NOTHING
+
+
+def _print_json(diagnosis: zq.Diagnosis) -> None:
+    ensemble = diagnosis.ensemble
+    for server in ensemble.servers:
+        output.print_json(
+            {
+                "kind": "server",
+                "address": server.address,
+                "reachable": server.reachable,
+                "version": server.version,
+                "mode": server.mode,
+            }
+        )
+    output.print_json(
+        {
+            "kind": "session",
+            "session_timeout": ensemble.session_timeout,
+            "request_limit": ensemble.request_limit,
+            "read_p50": ensemble.read.p50,
+            "read_max": ensemble.read.most,
+            "write_p50": ensemble.write.p50 if ensemble.write else None,
+            "write_max": ensemble.write.most if ensemble.write else None,
+            "clock_offset": ensemble.clock_offset,
+            "authenticated": ensemble.authenticated,
+            "old_slots": ensemble.old_slots,
+        }
+    )
+    for queue in diagnosis.queues:
+        output.print_json(
+            {
+                "kind": "queue",
+                "queue": queue.name,
+                "size": queue.size,
+                "consumers": queue.consumers,
+                "dead_letters": queue.dead_letters,
+                "folders": {
+                    folder.path: {"children": folder.children, "listing": folder.listing, "counter": folder.counter}
+                    for folder in (*queue.lanes, *queue.folders)
+                },
+            }
+        )
+    for finding in diagnosis.findings:
+        output.print_json(
+            {
+                "kind": "finding",
+                "severity": finding.severity.value,
+                "subject": finding.subject,
+                "text": finding.text,
+                "advice": finding.advice,
+            }
+        )
+
+
+def _print_tables(diagnosis: zq.Diagnosis) -> None:
+    ensemble = diagnosis.ensemble
+    output.print_table(
+        ["server", "version", "mode"],
+        [
+            (s.address, s.version or ("not told" if s.reachable else "out of reach"), s.mode or "")
+            for s in ensemble.servers
+        ],
+    )
+    write, offset = ensemble.write, ensemble.clock_offset
+    output.print_table(
+        ["session timeout", "request limit", "read p50 / max", "write p50 / max", "clock offset"],
+        [
+            (
+                f"{ensemble.session_timeout:g} s",
+                f"{ensemble.request_limit} bytes",
+                _milliseconds(ensemble.read.p50, ensemble.read.most),
+                _milliseconds(write.p50, write.most) if write else "refused",
+                "unknown" if offset is None else f"{offset * 1000:+.0f} ms",
+            )
+        ],
+    )
+    if diagnosis.queues:
+        output.print_table(
+            ["queue", "size", "consumers", "dead letters", "longest listing", "highest counter"],
+            [
+                (
+                    queue.name,
+                    queue.size,
+                    queue.consumers,
+                    queue.dead_letters,
+                    f"{_longest(queue) / ensemble.request_limit:.0%}",
+                    max((lane.counter for lane in queue.lanes), default=0),
+                )
+                for queue in diagnosis.queues
+            ],
+        )
+    if diagnosis.findings:
+        output.print_table(
+            ["", "where", "what", "advice"],
+            [(finding.severity.value, finding.subject, finding.text, finding.advice) for finding in diagnosis.findings],
+        )
+    output.print_verdict("healthy" if diagnosis.healthy else "something is wrong", good=diagnosis.healthy)
+
+
+def _longest(queue: zq.QueueFacts) -> int:
+    return max((folder.listing for folder in (*queue.lanes, *queue.folders)), default=0)
+
+
+def _milliseconds(p50: float, most: float) -> str:
+    return f"{p50 * 1000:.1f} / {most * 1000:.1f} ms"

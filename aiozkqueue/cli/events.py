@@ -1,0 +1,105 @@
+"""`aiozkqueue bus` and `aiozkqueue notifications`: who gets what is posted, and what waits for its date."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aiozkqueue.bus import Buses
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+from aiozkqueue.cli.put import parse_moment
+from aiozkqueue.schedule import Notifications
+
+
+@connected
+async def buses(connection: Connection, as_json: AsJson = False) -> Exit:
+    """Show the buses, and how many groups each has. Fails with 1 when there is none.
+
+    [dim]aiozkqueue bus list[/dim]
+    """
+    async with connection.open() as session:
+        known = Buses(session)
+        found = [(name, list(await known.queues(name))[1:]) for name in await known.list()]
+    if as_json:
+        for name, joined in found:
+            output.print_json({"bus": name, "groups": list(joined)})
+    elif found:
+        output.print_table(["bus", "groups"], [(name, ", ".join(map(str, joined))) for name, joined in found])
+    return Exit.OK if found else Exit.NOTHING
+
+
+@connected
+async def groups(
+    connection: Connection, bus: Annotated[str, typer.Argument(metavar="BUS")], as_json: AsJson = False
+) -> Exit:
+    """Show what waits for the bus's own subscribers, and for each group. Fails with 1 when there is no such bus.
+
+    [dim]aiozkqueue bus groups orders[/dim]
+    """
+    async with connection.open() as session:
+        queues = await Buses(session).queues(bus)
+        found = [(group, await session.queue(queue).stats()) for group, queue in queues.items()]
+    if as_json:
+        for group, s in found:
+            output.print_json(
+                {
+                    "group": group,
+                    "queue": s.queue,
+                    "size": s.size,
+                    "claimed": s.claimed,
+                    "dead_letters": s.dead_letters,
+                    "consumers": s.consumers,
+                }
+            )
+    else:
+        output.print_table(
+            ["group", "queue", "size", "claimed", "dead letters", "consumers"],
+            [(group or "", s.queue, s.size, s.claimed, s.dead_letters, s.consumers) for group, s in found],
+        )
+    return Exit.OK
+
+
+@connected
+async def notifications(connection: Connection, as_json: AsJson = False) -> Exit:
+    """Show the notification queues, and how many entries each has. Fails with 1 when there is none.
+
+    [dim]aiozkqueue notifications list[/dim]
+    """
+    async with connection.open() as session:
+        known = Notifications(session)
+        rows = [
+            (service, name, made.queue.name, await made.queue.size(), await made.ready())
+            for service, name in await known.list()
+            for made in [await known.get(service, name, bytes)]
+        ]
+    if as_json:
+        for service, name, queue, size, ready in rows:
+            output.print_json({"service": service, "name": name, "queue": queue, "size": size, "ready": ready})
+    elif rows:
+        output.print_table(["service", "name", "queue", "size", "ready"], rows)
+    return Exit.OK if rows else Exit.NOTHING
+
+
+@connected
+async def ready(
+    connection: Connection,
+    service: Annotated[str, typer.Argument(metavar="SERVICE")],
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone; now unless given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Count what can be handled at a date, and nobody holds.
+
+    [dim]aiozkqueue notifications ready billing reminders --at 2026-04-01T00:00Z[/dim]
+    """
+    async with connection.open() as session:
+        queue = await Notifications(session).get(service, name, bytes)
+        count = await queue.ready(parse_moment(at))
+    output.print_count("ready", count, queue.queue.name, as_json=as_json)
+    return Exit.OK

@@ -1,0 +1,62 @@
+"""What the command tells scripts: exit statuses, and the one line of an error."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, cast
+
+from aiozkqueue import errors
+from aiozkqueue.testing import ServerUnavailableError
+
+
+class Exit(enum.IntEnum):
+    """Exit statuses. Those above 128 mean: ended by the signal of that number less 128, as in a shell."""
+
+    OK = 0
+    NOTHING = 1  # nothing there, or the work itself failed
+    USAGE = 2
+    NO_CONNECTION = 3
+    REFUSED = 4
+    CONFLICT = 5
+    UNKNOWN = 6
+    INTERRUPTED = 130
+
+
+EXPLAINED: Final = (
+    "Exit status: 0 done; 1 nothing there, or the work failed; 2 wrong use; 3 no connection; 4 access refused; "
+    "5 conflict with another's claim, key, limit or configuration, nothing was changed; "
+    "6 outcome unknown, look before doing it again; 130 interrupted."
+)
+
+# The first that fits counts.
+_STATUS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
+    (errors.ConnectionLostError, Exit.NO_CONNECTION),
+    (errors.AccessDeniedError, Exit.REFUSED),
+    (errors.TransactionTooLargeError, Exit.USAGE),
+    (errors.NotCommittedError, Exit.CONFLICT),
+    (errors.ConfigConflictError, Exit.CONFLICT),
+    (errors.AlreadyExistsError, Exit.CONFLICT),
+    (errors.OutcomeUnknownError, Exit.UNKNOWN),
+    (ValueError, Exit.USAGE),
+)
+
+
+class CommandFailedError(Exception):
+    """The work of a command came to nothing; the message says why."""
+
+
+# What ends a command with one line on stderr. Anything else is a fault of ours, and shows its traceback.
+_EXPECTED: Final = (CommandFailedError, errors.QueueError, ServerUnavailableError, OSError)
+
+
+def expected(error: Exception) -> Exception | None:
+    """The error to tell the user of, from inside the groups that task groups wrap it in; None for a fault of ours."""
+    if not isinstance(error, ExceptionGroup):
+        return error if isinstance(error, _EXPECTED) else None
+    causes = [expected(cause) for cause in cast("ExceptionGroup[Exception]", error).exceptions]
+    return None if None in causes else causes[0]
+
+
+def status_of(error: Exception) -> Exit:
+    """The exit status for an expected error."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), Exit.NOTHING)

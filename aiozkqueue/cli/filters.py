@@ -1,0 +1,52 @@
+"""Tags and filters as they are typed: `region=eu`, `size>=5`, `class<=standard`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from aiozkqueue.layout import Condition, Operator
+
+_OPERATORS: Final[dict[str, Operator]] = {"=": "eq", ">=": "ge", ">": "gt", "<=": "le", "<": "lt"}
+_FILTER: Final = re.compile(r"([^=<>]+)(>=|<=|=|>|<)(.*)", re.DOTALL)
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
+
+
+def parse_tags(texts: Iterable[str]) -> dict[str, str | int] | None:
+    """The tags of a put; digits are an integer. Raises: typer.BadParameter."""
+    tags: dict[str, str | int] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals or name in tags:
+            message = f"--filter {text}: give TAG=VALUE, each tag once"
+            raise typer.BadParameter(message)
+        tags[name] = _value(value)
+    return tags or None
+
+
+def parse_filters(texts: Iterable[str], enums: Iterable[str]) -> Condition | None:
+    """What a consumer takes: all that pass every filter. Raises: typer.BadParameter, InvalidOptionError."""
+    ordered: dict[str, zq.OrderedEnum] = {}
+    for text in enums:
+        name, _, values = text.partition("=")
+        ordered[name] = zq.OrderedEnum(name, values.split(","))
+    filters: list[zq.Filter] = []
+    for text in texts:
+        match = _FILTER.fullmatch(text)
+        if match is None:
+            message = f"--filter {text}: give a tag, one of = > >= < <=, and a value"
+            raise typer.BadParameter(message)
+        name, comparison, value = match.groups()
+        tag = ordered.get(name, name)
+        filters.append(zq.Filter(tag, _OPERATORS[comparison], value if name in ordered else _value(value)))
+    return zq.All(*filters) if filters else None
+
+
+def _value(text: str) -> str | int:
+    return int(text) if _INTEGER.fullmatch(text) else text

@@ -1,0 +1,102 @@
+"""`aiozkqueue move` and `aiozkqueue moves`: a queue's messages to another queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+
+if TYPE_CHECKING:
+    from aiozkqueue import MoveStatus, QueueSession
+
+LOOK = 0.2
+"""Seconds between two looks at how far a move has got."""
+
+
+@connected
+async def move(
+    connection: Connection,
+    source: Annotated[str, typer.Argument(metavar="FROM")],
+    target: Annotated[str, typer.Argument(metavar="TO")],
+    as_json: AsJson = False,
+) -> Exit:
+    """Move the messages that are in a queue now to another, and wait for the end.
+
+    Interrupted or killed, it goes on when somebody runs [bold]aiozkqueue moves --resume[/bold].
+
+    [dim]aiozkqueue move orders orders-old[/dim]
+    """
+    async with connection.open() as session:
+        total = await session.queue(source).size()
+        reference = await session.moves.start(source, target)
+        status = await _watched(session, reference, total)
+    if as_json:
+        output.print_json(_record(status))
+    else:
+        output.note(f"moved {status.moved} messages from {source} to {target}")
+    if status.error:
+        output.note(status.error)
+    return Exit.OK if status.state == "done" else Exit.NOTHING
+
+
+@connected
+async def moves(
+    connection: Connection,
+    resume: Annotated[bool, typer.Option("--resume", help="Take up what nobody works on; wait for its end.")] = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """List the moves of the last days, and how far each has got.
+
+    [dim]aiozkqueue moves --json | jq -r 'select(.state == "running") | .reference'[/dim]
+    """
+    async with connection.open() as session:
+        if resume:
+            await session.moves.resume()
+            for status in await session.moves.all():
+                if status.state == "running":
+                    await _watched(session, status.reference, await session.queue(status.source).size())
+        found = await session.moves.all()
+    if as_json:
+        for status in found:
+            output.print_json(_record(status))
+    else:
+        output.print_table(
+            ["reference", "from", "to", "state", "moved", "started", "ended", "error"],
+            [_row(one) for one in found],
+        )
+    return Exit.OK
+
+
+async def _watched(session: QueueSession, reference: str, total: int) -> MoveStatus:
+    shown = 0
+    with output.progress("moving", total or None) as bar:
+        while (status := await session.moves.status(reference)).state == "running":
+            bar.advance(status.moved - shown)
+            shown = status.moved
+            await anyio.sleep(LOOK)
+    return status
+
+
+def _row(status: MoveStatus) -> tuple[object, ...]:
+    started, ended = output.when(status.started), output.when(status.ended)
+    moved = (status.reference, status.source, status.target, status.state, status.moved)
+    return (*moved, started, ended, status.error or "")
+
+
+def _record(status: MoveStatus) -> dict[str, output.Json]:
+    return {
+        "reference": status.reference,
+        "from": status.source,
+        "to": status.target,
+        "state": status.state,
+        "moved": status.moved,
+        "started": status.started.isoformat(),
+        "ended": None if status.ended is None else status.ended.isoformat(),
+        "error": status.error,
+    }

@@ -1,0 +1,136 @@
+"""What is printed: results to stdout, as tables or as JSON, one object a line; all else to stderr."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Annotated, Final, Literal, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from aiozkqueue import Message
+
+Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+
+_PREVIEW: Final = 60
+
+
+def print_json(record: Mapping[str, Json]) -> None:
+    """One object, on one line, sent at once."""
+    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
+    """A table for people. Cells are shown as they are: no markup, no control characters."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*(Text(visible(str(cell)), justify=_justify(cell)) for cell in row))
+    Console().print(table)
+
+
+def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:
+    """How many messages something was done to."""
+    if as_json:
+        print_json({"queue": queue, done: count})
+    else:
+        sys.stdout.write(f"{count} {done}\n")
+
+
+def print_verdict(text: str, *, good: bool) -> None:
+    """How it ended, in one coloured sentence."""
+    Console().print(text, style="bold green" if good else "bold red")
+
+
+def note(text: str) -> None:
+    """One line to stderr: an error, or how things stand."""
+    sys.stderr.write(f"aiozkqueue: {' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
+def message_record(message: Message[bytes]) -> dict[str, Json]:
+    """A message as JSON: the payload as text if it is UTF-8, in base64 under another name if not."""
+    record: dict[str, Json] = {
+        "id": message.id,
+        "queue": message.queue,
+        "attempt": message.attempt,
+        "enqueued_at": message.enqueued_at.isoformat(),
+        "headers": dict(message.headers),
+    }
+    if message.group is not None:
+        record["group"] = message.group
+    try:
+        record["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        record["body_base64"] = base64.b64encode(message.body).decode()
+    return record
+
+
+def preview(body: bytes) -> str:
+    """The beginning of a payload, for a table's cell."""
+    return shortened(body[: 4 * _PREVIEW].decode(errors="backslashreplace"))
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, for a table's cell."""
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """The text with control characters escaped: a payload must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def when(moment: datetime | None) -> str:
+    """A time for a table's cell, in the reader's zone."""
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed.
+
+    Raises: typer.Exit when the answer is no; typer.BadParameter when nobody is there to give one.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        message = "nobody is there to ask: say --yes to do it"
+        raise typer.BadParameter(message)
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+class Bar:
+    """How far the work has come."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress = progress
+        self._task = task
+
+    def advance(self, amount: float = 1) -> None:
+        """So much more is done."""
+        self._progress.advance(self._task, amount)
+
+
+@contextmanager
+def progress(text: str, total: float | None) -> Iterator[Bar]:
+    """A bar on stderr while the work lasts, if somebody watches."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as shown:
+        yield Bar(shown, shown.add_task(text, total=total))
+
+
+def _justify(cell: object) -> Literal["left", "right"]:
+    return "right" if isinstance(cell, int | float) else "left"

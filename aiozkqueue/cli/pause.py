@@ -1,0 +1,42 @@
+"""`aiozkqueue pause` and `resume`: whether messages of a queue are handed out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+
+Queues = Annotated[list[str], typer.Argument(metavar="QUEUE…")]
+
+
+@connected
+async def pause(connection: Connection, queues: Queues) -> Exit:
+    """Hand out nothing more of these queues, to anybody, until resume.
+
+    What is held already is finished, and puts go on.
+
+    [dim]aiozkqueue pause orders invoices[/dim]
+    """
+    return await _set(connection, queues, paused=True)
+
+
+@connected
+async def resume(connection: Connection, queues: Queues) -> Exit:
+    """Hand out messages of these queues again.
+
+    [dim]aiozkqueue resume orders[/dim]
+    """
+    return await _set(connection, queues, paused=False)
+
+
+async def _set(connection: Connection, queues: list[str], *, paused: bool) -> Exit:
+    async with connection.open() as session:
+        for name in queues:
+            await session.queue(name).configure(zq.QueueConfig(paused=paused))
+            output.note(f"queue {name!r} {'is paused' if paused else 'goes on'}")
+    return Exit.OK

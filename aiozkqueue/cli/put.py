@@ -1,0 +1,179 @@
+"""`aiozkqueue put`: messages from the command line, a file or stdin."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final, Literal
+
+import typer
+from anyio import to_thread
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.filters import parse_tags
+from aiozkqueue.cli.output import AsJson
+
+# What is read at once, and so stored at once, bytes.
+_CHUNK: Final = 64 * 1024
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@connected
+async def put(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="The payload; without it and --file, stdin is read.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read the payload from a file.")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line is a message of its own.")] = False,
+    priority: Annotated[
+        int, typer.Option("--priority", "-p", help="From -128, the most urgent, to 127.", show_default=True)
+    ] = 0,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="TIME", help="Not before so long from now: 90, 90s, 15m, 2h, 1d.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="WHEN", help="Not before this ISO 8601 time with a zone: 2030-01-31T08:00+01:00."),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="One at a time, in the order of their puts, with others of it.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="What they are found by.")] = None,
+    unique: Annotated[
+        Literal["raise", "ignore"] | None,
+        typer.Option(help="Only where no message of its key, or else of its payload, is there; else fail, or go on."),
+    ] = None,
+    ttl: Annotated[
+        float | None,
+        typer.Option("--ttl", metavar="SECONDS", help="How long they may wait to be taken; inf: for ever."),
+    ] = None,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="TAG=VALUE", help="A tag for consumers to choose by; may be repeated."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for room in a queue with a size.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> Exit:
+    """Put messages into a queue, and print their ids.
+
+    [dim]aiozkqueue put orders '{"id": 1}'
+    aiozkqueue put orders '{"id": 2}' --priority -5
+    aiozkqueue put reminders 'call back' --delay 15m
+    aiozkqueue put payments '{"id": 3}' --group 'customer 7'
+    aiozkqueue put orders --file order.json
+    aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 3600
+    aiozkqueue put renders --filter performance_class=standard scene.blend
+    tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
+    """
+    if body is not None and (file is not None or lines):
+        message = "a BODY excludes --file and --lines"
+        raise typer.BadParameter(message)
+    options = zq.PutOptions(
+        priority=priority,
+        delay=parse_delay(delay),
+        at=parse_moment(at),
+        key=key,
+        unique=unique or False,
+        ttl=ttl,
+        filters=parse_tags(filters or ()),
+        group=group,
+    )
+    async with connection.open() as session:
+        target = session.queue(queue)
+        if body is not None:
+            _print(queue, [await target.put(os.fsencode(body), timeout=timeout, **options)], as_json=as_json)
+        elif file is not None:
+            with file.open("rb") as source:
+                putting = _Putting(target, timeout, options, as_json=as_json)
+                await _put_from(source, putting, lines=lines, size=file.stat().st_size)
+        else:
+            putting = _Putting(target, timeout, options, as_json=as_json)
+            await _put_from(sys.stdin.buffer, putting, lines=lines, size=None)
+    return Exit.OK
+
+
+def parse_delay(text: str | None) -> float | None:
+    """Read a duration: a number of seconds, or of a unit."""
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        message = f"{text!r} is no duration: give seconds, or a number with s, m, h or d, such as 15m"
+        raise typer.BadParameter(message, param_hint="--delay")
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def parse_moment(text: str | None) -> datetime | None:
+    """Read a time."""
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        message = f"{text!r} is no ISO 8601 time, such as 2030-01-31T08:00+01:00"
+        raise typer.BadParameter(message, param_hint="--at") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Putting:
+    """Where messages go, and how."""
+
+    target: zq.Queue[bytes]
+    timeout: float
+    options: zq.PutOptions
+    as_json: bool
+
+    async def put(self, bodies: list[bytes]) -> int:
+        """Put some, print their ids, and return how many."""
+        ids = await self.target.put_many(bodies, timeout=self.timeout, **self.options)
+        _print(self.target.name, ids, as_json=self.as_json)
+        return len(ids)
+
+
+async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: int | None) -> None:
+    if not lines:
+        await putting.put([await to_thread.run_sync(source.read)])
+        return
+    stored = 0
+    try:
+        with output.progress(f"put {putting.target.name}", size) as bar:
+            async for batch in _lines(source):
+                stored += await putting.put(batch)
+                bar.advance(sum(map(len, batch)) + len(batch))
+    except BaseException:
+        if stored:
+            output.note(f"{stored} messages had been stored; their ids are the ones printed")
+        raise
+
+
+async def _lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
+    """What has come so far, line by line, without waiting for more: a slow source is passed on as it speaks."""
+    rest = b""
+    while chunk := await to_thread.run_sync(os.read, source.fileno(), _CHUNK, abandon_on_cancel=True):
+        *complete, rest = (rest + chunk).split(b"\n")
+        if complete:
+            yield complete
+    if rest:
+        yield [rest]
+
+
+def _print(queue: str, ids: list[str], *, as_json: bool) -> None:
+    for message_id in ids:
+        if as_json:
+            output.print_json({"id": message_id, "queue": queue})
+        else:
+            sys.stdout.write(f"{message_id}\n")
+    sys.stdout.flush()

@@ -1,0 +1,137 @@
+"""`aiozkqueue peek`, `stats` and `purge`: a queue as a whole."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson, Yes
+
+
+@connected
+async def peek(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
+    as_json: AsJson = False,
+) -> Exit:
+    """Show the first messages without taking them. Fails with 1 when there is none.
+
+    [dim]aiozkqueue peek orders --json | jq -r .body[/dim]
+    """
+    async with connection.open() as session:
+        messages = await session.queue(queue).peek(limit)
+    if as_json:
+        for message in messages:
+            due = message.due.isoformat() if message.due else None
+            output.print_json({**output.message_record(message), "error": message.error, "due": due})
+    elif messages:
+        output.print_table(
+            ["id", "attempts", "enqueued", "due", "last error", "bytes", "payload"],
+            [
+                (
+                    m.id,
+                    m.attempt,
+                    output.when(m.enqueued_at),
+                    output.when(m.due),
+                    output.shortened(m.error or ""),
+                    len(m.body),
+                    output.preview(m.body),
+                )
+                for m in messages
+            ],
+        )
+    return Exit.OK if messages else Exit.NOTHING
+
+
+@connected
+async def stats(
+    connection: Connection,
+    queues: Annotated[list[str], typer.Argument(metavar="QUEUE…")],
+    as_json: AsJson = False,
+) -> Exit:
+    """Show a queue in figures: messages, claims, delays, dead letters, consumers.
+
+    [dim]aiozkqueue stats orders invoices[/dim]
+    """
+    async with connection.open() as session:
+        found = [await session.queue(name).stats() for name in queues]
+    if as_json:
+        for s in found:
+            output.print_json(
+                {
+                    "queue": s.queue,
+                    "size": s.size,
+                    "claimed": s.claimed,
+                    "delayed": s.delayed,
+                    "retrying": s.retrying,
+                    "scheduled": s.scheduled,
+                    "groups": s.groups,
+                    "groups_held": s.groups_held,
+                    "dead_letters": s.dead_letters,
+                    "consumers": s.consumers,
+                    "oldest": s.oldest.isoformat() if s.oldest else None,
+                    "max_size": s.max_size,
+                    "room": s.room,
+                    "waiting_producers": s.waiting_producers,
+                    "ledgers": s.ledgers,
+                    "put": s.put,
+                    "removed": s.removed,
+                    "paused": s.paused,
+                }
+            )
+    else:
+        output.print_table(
+            [
+                "queue",
+                "size",
+                "claimed",
+                "delayed",
+                "retrying",
+                "scheduled",
+                "dead letters",
+                "consumers",
+                "oldest",
+                "room",
+            ],
+            [
+                (
+                    f"{s.queue} (paused)" if s.paused else s.queue,
+                    s.size,
+                    s.claimed,
+                    s.delayed,
+                    s.retrying,
+                    s.scheduled,
+                    s.dead_letters,
+                    s.consumers,
+                    output.when(s.oldest),
+                    "" if s.room is None else f"{s.room} of {s.max_size}",
+                )
+                for s in found
+            ],
+        )
+    return Exit.OK
+
+
+@connected
+async def purge(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """Delete every message that nobody holds. Dead letters stay.
+
+    [dim]aiozkqueue purge orders --yes[/dim]
+    """
+    async with connection.open() as session:
+        target = session.queue(queue)
+        if not yes:
+            output.confirm(f"Delete the {await target.size()} messages of {queue}?", yes=yes)
+        purged = await target.purge()
+    output.print_count("purged", purged, queue, as_json=as_json)
+    return Exit.OK

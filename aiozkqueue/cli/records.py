@@ -1,0 +1,222 @@
+"""`aiozkqueue state`, `history`, `consumers` and `clean`: what is known of messages and of who works on them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson, Json
+
+_Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
+_Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, unless it says another.")]
+
+
+@connected
+async def state(
+    connection: Connection,
+    queue: _Queue,
+    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    as_json: AsJson = False,
+) -> Exit:
+    """Tell where a message stands. Fails with 1 when nothing is known of it.
+
+    [dim]aiozkqueue state orders 3FqzK1TXnNzR0000Ab[/dim]
+    """
+    async with connection.open() as session:
+        found = await session.queue(queue).state(message_id)
+    record: dict[str, Json] = {
+        "id": found.id,
+        "status": found.status.value,
+        "attempts": found.attempts,
+        "put_at": _iso(found.put_at),
+        "put_by": _process(found.put_by),
+        "claimed_at": _iso(found.claimed_at),
+        "claimed_by": _process(found.claimed_by),
+        "due": _iso(found.due),
+        "error": found.error,
+        "ended_at": _iso(found.ended_at),
+        "reason": found.reason,
+    }
+    if as_json:
+        output.print_json(record)
+    else:
+        known = [(name, value) for name, value in record.items() if value not in (None, "")]
+        output.print_table(["what", "value"], [(name, str(value)) for name, value in known])
+    return Exit.NOTHING if found.status is zq.Status.UNKNOWN else Exit.OK
+
+
+@connected
+async def history(
+    connection: Connection,
+    queue: _Queue,
+    since: _Moment = None,
+    until: _Moment = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 100,
+    as_json: AsJson = False,
+) -> Exit:
+    """Show messages that have ended, in the order in which they did. Fails with 1 when there is none.
+
+    A queue keeps them when it is told to: [dim]aiozkqueue configure orders --history 604800[/dim]
+
+    [dim]aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
+    """
+    async with connection.open() as session:
+        told = session.queue(queue).history(since=_aware(since), until=_aware(until), limit=limit)
+        records = [record async for record in told]
+    if as_json:
+        for one in records:
+            output.print_json(
+                {
+                    "id": one.id,
+                    "outcome": one.outcome.value,
+                    "put_at": _iso(one.put_at),
+                    "claimed_at": _iso(one.claimed_at),
+                    "ended_at": _iso(one.ended_at),
+                    "attempts": one.attempts,
+                    "client": one.client,
+                    "host": one.host,
+                    "pid": one.pid,
+                    "key": one.key,
+                    "group": one.group,
+                    "reason": one.reason,
+                }
+            )
+    elif records:
+        output.print_table(
+            ["id", "outcome", "put", "ended", "attempts", "by", "reason"],
+            [
+                (
+                    one.id,
+                    one.outcome.value,
+                    output.when(one.put_at),
+                    output.when(one.ended_at),
+                    one.attempts,
+                    f"{one.host}:{one.pid}",
+                    output.shortened(one.reason),
+                )
+                for one in records
+            ],
+        )
+    return Exit.OK if records else Exit.NOTHING
+
+
+@connected
+async def consumers(connection: Connection, queue: _Queue, as_json: AsJson = False) -> Exit:
+    """Show who takes from a queue, where that runs, and what it holds. Fails with 1 when nobody does.
+
+    [dim]aiozkqueue consumers orders[/dim]
+    """
+    async with connection.open() as session:
+        found = await session.queue(queue).consumers()
+    if as_json:
+        for one in found:
+            output.print_json(
+                {
+                    "client": one.client,
+                    "host": one.host,
+                    "pid": one.pid,
+                    "since": one.since.isoformat(),
+                    "messages": list(one.messages),
+                }
+            )
+    elif found:
+        output.print_table(
+            ["client", "host", "pid", "since", "holds", "messages"],
+            [
+                (
+                    one.client,
+                    one.host,
+                    one.pid,
+                    output.when(one.since),
+                    len(one.messages),
+                    output.shortened(" ".join(one.messages)),
+                )
+                for one in found
+            ],
+        )
+    return Exit.OK if found else Exit.NOTHING
+
+
+@connected
+async def clean(
+    connection: Connection,
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE…]", help="These alone; without any, all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Clean up now what running sessions clean at each queue's interval, and tell how much that was.
+
+    Delays and leases that have ended, records of attempts whose message is gone, history past its lifetime, empty
+    hours; with no queue named, also the commit slots of programs that have been gone for a day.
+
+    [dim]aiozkqueue clean orders[/dim]
+    """
+    async with connection.open() as session:
+        cleaned = await session.clean(*(queues or ()))
+    if as_json:
+        for one in cleaned:
+            output.print_json(
+                {
+                    "queue": one.queue,
+                    "claims": one.claims,
+                    "attempts": one.attempts,
+                    "records": one.records,
+                    "hours": one.hours,
+                    "clients": one.clients,
+                    "more": one.more,
+                }
+            )
+    else:
+        output.print_table(
+            ["queue", "ended claims", "attempts", "history", "hours", "clients", "more to do"],
+            [
+                (
+                    "(clients)" if one.queue is None else one.queue,
+                    one.claims,
+                    one.attempts,
+                    one.records,
+                    one.hours,
+                    one.clients,
+                    "yes" if one.more else "no",
+                )
+                for one in cleaned
+            ],
+        )
+    return Exit.OK
+
+
+@connected
+async def reap(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    as_json: AsJson = False,
+) -> Exit:
+    """Hand on to all nodes what those who put it have left lying in a sticky queue for too long, ten at the most.
+
+    Running sessions do it by themselves. Fails with 1 when there was nothing to hand on.
+
+    [dim]aiozkqueue reap invoices[/dim]
+    """
+    async with connection.open() as session:
+        reaped = await session.queue(queue).reap()
+    output.print_count("reaped", reaped, queue, as_json=as_json)
+    return Exit.OK if reaped else Exit.NOTHING
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone(UTC)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _process(process: zq.Process | None) -> Json:
+    return None if process is None else {"client": process.client, "host": process.host, "pid": process.pid}

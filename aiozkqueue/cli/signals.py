@@ -1,0 +1,32 @@
+"""SIGINT and SIGTERM for commands that run until told to stop: the first drains, the second ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def draining(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at the first signal, cancel the present task at the next."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    stopping = False
+
+    def received() -> None:
+        nonlocal stopping
+        if stopping and task is not None:
+            task.cancel()
+        stopping = True
+        stop()
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    for kind in kinds:
+        loop.add_signal_handler(kind, received)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            loop.remove_signal_handler(kind)

@@ -1,0 +1,115 @@
+"""`aiozkqueue top`: queues in figures, again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson, Json
+from aiozkqueue.cli.signals import draining
+
+_COLUMNS = ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "oldest", "dead letters", "consumers")
+
+
+@connected
+async def top(
+    connection: Connection,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look twice, show what there is, and end.")] = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """Show queues live: depth, in flight, rates, age of the oldest, dead letters. Ctrl-C ends it.
+
+    Rates are of all producers and consumers, as ZooKeeper counts them. To a pipe it shows one table, as with --once.
+    Each look lists the queues: rather name some than look at many deep ones often.
+
+    [dim]aiozkqueue top
+    aiozkqueue top orders --once --json[/dim]
+    """
+    ends = asyncio.Event()
+    once = once or not (as_json or sys.stdout.isatty())
+    async with connection.open() as session:
+        with draining(ends.set), ExitStack() as stack:
+            live = None if as_json else stack.enter_context(Live(console=Console(), auto_refresh=False))
+            before: Mapping[str, zq.QueueStats] = {}
+            looked = time.monotonic()
+            while not ends.is_set():
+                found = {one.queue: one for one in await _look(session, queues)}
+                now = time.monotonic()
+                rows = [_row(one, before.get(name), now - looked) for name, one in found.items()]
+                first, before, looked = not before, found, now
+                if not (once and first and found):
+                    if live is not None:
+                        live.update(_table(rows), refresh=True)
+                    else:
+                        for row in rows:
+                            output.print_json(row)
+                    if once:
+                        break
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ends.wait(), interval)
+    return Exit.OK
+
+
+async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> list[zq.QueueStats]:
+    return [await session.queue(name).stats() for name in queues or await session.queues()]
+
+
+def _row(now: zq.QueueStats, before: zq.QueueStats | None, seconds: float) -> dict[str, Json]:
+    age = None if now.oldest is None else max(0.0, (datetime.now(UTC) - now.oldest).total_seconds())
+    return {
+        "queue": now.queue,
+        "paused": now.paused,
+        "depth": now.size,
+        "in_flight": now.claimed,
+        "delayed": now.delayed,
+        "in_rate": None if before is None else round(max(0, now.put - before.put) / seconds, 1),
+        "out_rate": None if before is None else round(max(0, now.removed - before.removed) / seconds, 1),
+        "oldest_age": None if age is None else round(age, 1),
+        "dead_letters": now.dead_letters,
+        "consumers": now.consumers,
+    }
+
+
+def _table(rows: Sequence[Mapping[str, Json]]) -> Table:
+    table = Table(*_COLUMNS)
+    for row in rows:
+        name = f"{row['queue']} (paused)" if row["paused"] else str(row["queue"])
+        age = row["oldest_age"]
+        cells = [
+            row["depth"],
+            row["in_flight"],
+            row["delayed"],
+            row["in_rate"],
+            row["out_rate"],
+            _age(age) if isinstance(age, float) else None,
+            row["dead_letters"],
+            row["consumers"],
+        ]
+        style = "red" if row["dead_letters"] else ""
+        shown = (Text("" if cell is None else str(cell), justify="right", style=style) for cell in cells)
+        table.add_row(Text(output.visible(name)), *shown)
+    return table
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

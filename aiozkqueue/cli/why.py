@@ -1,0 +1,121 @@
+"""`aiozkqueue why`: the story of one message, as far as it is known."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+
+_OVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
+
+
+class _Event(NamedTuple):
+    """Something that happened to a message; None: nobody wrote down when."""
+
+    at: datetime | None
+    what: str
+
+
+@connected
+async def why(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    message_id: Annotated[str, typer.Argument(metavar="ID")],
+    as_json: AsJson = False,
+) -> Exit:
+    """Tell the story of a message: who put it, who had it, how that went, and why it is where it is.
+
+    How it ended is known if it is a dead letter, or the queue keeps a history. Fails with 1 when nothing is known.
+
+    [dim]aiozkqueue why orders 3FqzK1TXnNzR0000Ab[/dim]
+    """
+    async with connection.open() as session:
+        target = session.queue(queue)
+        state = await target.state(message_id)
+        stats = await target.stats()
+        records = [
+            record
+            async for record in target.history(since=state.put_at)
+            if record.id == message_id and state.status is not zq.Status.UNKNOWN
+        ]
+    events, now = _story(state, records), _now(state, stats)
+    if as_json:
+        output.print_json(
+            {
+                "id": message_id,
+                "queue": queue,
+                "status": state.status.value,
+                "events": [{"at": None if at is None else at.isoformat(), "what": what} for at, what in events],
+                "now": now,
+            }
+        )
+    else:
+        output.print_table(["when", "what"], [(output.when(at), what) for at, what in events] + [("now", now)])
+    return Exit.NOTHING if state.status is zq.Status.UNKNOWN else Exit.OK
+
+
+def _story(state: zq.MessageState, records: list[zq.HistoryRecord]) -> list[_Event]:
+    events: list[_Event] = []
+    if state.put_at is not None:
+        events.append(_Event(state.put_at, f"put by {_name(state.put_by, 'another program')}"))
+    for record in records:
+        by = _name(zq.Process(client=record.client, host=record.host, pid=record.pid), "somebody")
+        if record.claimed_at is not None:
+            events.append(_Event(record.claimed_at, f"claimed by {by}"))
+        events.append(_Event(record.ended_at, _end(record.outcome.value, record.attempts, record.reason)))
+    told = {record.ended_at for record in records}
+    if state.ended_at is not None and not records and state.ended_at not in told:
+        events.append(_Event(state.ended_at, _end(state.status.value, state.attempts, state.reason)))
+    events.sort(key=lambda one: one.at or _OVER)
+    if state.status in (zq.Status.WAITING, zq.Status.DELAYED, zq.Status.CLAIMED) and state.attempts:
+        failed = f", the last time it failed: {state.error}" if state.error else ""
+        events.append(_Event(None, f"handed over {_times(state.attempts)} before{failed}"))
+    if state.claimed_at is not None and state.status is zq.Status.CLAIMED:
+        events.append(_Event(state.claimed_at, f"claimed by {_name(state.claimed_by, 'somebody')}"))
+    return events
+
+
+def _end(outcome: str, attempts: int, reason: str) -> str:
+    return f"{outcome}, handed over {_times(attempts)}{f': {reason}' if reason else ''}"
+
+
+def _now(state: zq.MessageState, stats: zq.QueueStats) -> str:
+    """Why it is where it is."""
+    said = {
+        zq.Status.UNKNOWN: "unknown: it has never been here, or it has ended and the queue keeps no history of it",
+        zq.Status.WAITING: _waiting(stats),
+        zq.Status.CLAIMED: f"claimed by {_name(state.claimed_by, 'somebody')}, which has not settled it yet",
+        zq.Status.DELAYED: f"delayed until {output.when(state.due)}, "
+        + ("before its next attempt, or leased" if state.attempts else "as it was put"),
+        zq.Status.DEAD: "a dead letter: `aiozkqueue dlq redrive` puts it back",
+    }
+    return said.get(state.status, str(state.status.value))
+
+
+def _waiting(stats: zq.QueueStats) -> str:
+    if stats.paused:
+        return "waiting: the queue is paused; `aiozkqueue resume` lets it go on"
+    if not stats.consumers:
+        return "waiting: nobody takes from the queue"
+    return (
+        f"waiting for its turn: {stats.size} messages are in the queue, {stats.claimed} of them held by "
+        f"{stats.consumers} consumers"
+    )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _name(process: zq.Process | None, otherwise: str) -> str:
+    if process is None:
+        return otherwise
+    where = f" ({process.host}, process {process.pid})" if process.host else ""
+    return f"{process.client}{where}"

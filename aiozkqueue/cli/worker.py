@@ -1,0 +1,111 @@
+"""`aiozkqueue worker`: a user's listeners as a service, stopped by signals and watched over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.worker import Health, dumping, load, opened, type_of_deliveries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@connected
+async def worker(
+    connection: Connection,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME",
+            help="A function of the session that returns a listener, several, or a context manager that yields them; "
+            "or, with --queue, a handler.",
+        ),
+    ],
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            metavar="QUEUE",
+            help="MODULE:NAME is a handler: call it for each message of this queue. The annotation Delivery[T] of its "
+            "argument says the type of the payload.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency", "-c", min=1, help="Messages handled at a time, with --queue. [dim]default: 1[/dim]"
+        ),
+    ] = None,
+    drain_timeout: Annotated[
+        float, typer.Option("--drain-timeout", min=0, help="Seconds for handlers to finish once told to stop.")
+    ] = 25,
+    health_port: Annotated[
+        int | None, typer.Option("--health-port", min=0, max=65535, help="Answer /live and /ready here; 0: a free one.")
+    ] = None,
+    health_host: Annotated[
+        str, typer.Option("--health-host", help="The address of the health endpoint; 0.0.0.0 in a container.")
+    ] = "127.0.0.1",
+    log_level: Annotated[Level, typer.Option("--log-level", help="What is logged to stderr.")] = "info",
+) -> Exit:
+    """Run listeners until SIGTERM or SIGINT, then let them finish what they have in hand.
+
+    A second signal cancels the handlers: their messages go back at once.
+    SIGUSR1 writes to stderr where every handler waits.
+    Ends with 0 when it was told to, and else with what a listener could not go on for.
+
+    [dim]aiozkqueue worker shop.workers:listeners --health-port 8081
+    aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
+    """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    factory = _factory(load(target), queue, concurrency, drain_timeout)
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - this is a coroutine
+    async with AsyncExitStack() as stack:
+        health = Health(health_host, 0 if health_port is None else health_port)
+        if health_port is not None:
+            await stack.enter_async_context(health)
+            output.note(f"health at http://{health.address}")
+        # Until services run, nothing is in hand; the first process of a container is ended by no signal it ignores.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        stack.enter_context(dumping())
+        session = await stack.enter_async_context(connection.open())
+        services = await stack.enter_async_context(opened(factory, session))
+        health.watch(session)
+        await zq.run(*map(health.told, services), drain_timeout=drain_timeout)
+    return Exit.OK
+
+
+def _factory(
+    function: Callable[..., Any], queue: str | None, concurrency: int | None, drain_timeout: float
+) -> Callable[[zq.QueueSession], object]:
+    """Return what makes the services: the user's function, or one that listens with it."""
+    if queue is None:
+        if concurrency is not None:
+            message = "--concurrency goes with --queue: the function that makes the listeners decides theirs"
+            raise typer.BadParameter(message)
+        return function
+    type_: Any = type_of_deliveries(function)
+
+    def listener(session: zq.QueueSession) -> object:
+        return session.listener(
+            session.queue(queue, type_), function, concurrency=concurrency or 1, drain_timeout=drain_timeout
+        )
+
+    return listener

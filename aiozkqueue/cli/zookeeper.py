@@ -1,0 +1,61 @@
+"""`aiozkqueue zookeeper`: a real server for development, from wheels alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+from aiozkqueue.cli.signals import draining
+from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper
+
+# How often to see whether the servers still run, seconds.
+_LOOK: Final = 0.5
+
+
+def zookeeper(
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Three servers instead of one.")] = False,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65533, help="The first server's port; 0 takes free ones.")
+    ] = 2181,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", file_okay=False, help="Keep the data here; without it, they go with the server."),
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Run a real ZooKeeper in the foreground, and print its address.
+
+    Stops on SIGINT or SIGTERM. Needs the extra [bold]embedded[/bold], and neither Java
+    nor Docker. For development: it listens on 127.0.0.1 only.
+
+    [dim]aiozkqueue zookeeper --data-dir ./zookeeper-data
+    aiozkqueue zookeeper --ensemble --port 0 --json[/dim]
+    """
+    kind = EmbeddedEnsemble if ensemble else EmbeddedZooKeeper
+    return asyncio.run(_serve(kind(data_dir=data_dir, port=port or None), as_json=as_json))
+
+
+async def _serve(servers: EmbeddedEnsemble, *, as_json: bool) -> Exit:
+    stop = asyncio.Event()
+    with draining(stop.set):
+        async with servers:
+            if as_json:
+                output.print_json({"hosts": servers.hosts})
+            else:
+                sys.stdout.write(f"{servers.hosts}\n")
+                sys.stdout.flush()
+            while all(node.running for node in servers.nodes):
+                try:
+                    await asyncio.wait_for(stop.wait(), _LOOK)
+                except TimeoutError:
+                    continue
+                return Exit.OK
+            output.note("a server ended by itself")
+            return Exit.NOTHING

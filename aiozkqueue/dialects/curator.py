@@ -1,0 +1,176 @@
+"""Curator's queues: DistributedQueue, -PriorityQueue, -DelayQueue, -IdQueue and SimpleDistributedQueue.
+
+Two of them write names that look alike, so the kind is told, never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import LAST_MOMENT
+
+from .dialect import SEQUENCE_DIGITS, Dialect, PutNames, check_path
+from .framing import frame, unframe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CuratorKind = Literal["queue", "priority", "delay", "id", "simple"]
+
+_MOST: Final = 2**31 - 1
+_LEAST: Final = -(2**31)
+_HEX: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@dataclass(frozen=True, slots=True)
+class _Framed(Dialect):
+    """What all but the simple queue share."""
+
+    prefix: ClassVar[str] = "queue-"
+    containers: ClassVar[bool] = True
+
+    def title(self) -> str:
+        """See `Dialect`."""
+        return "Curator's DistributedQueue"
+
+    def messages(self, data: bytes) -> list[bytes]:
+        """See `Dialect`."""
+        return unframe(data)
+
+    def item(self, messages: Sequence[bytes]) -> bytes:
+        """See `Dialect`."""
+        return frame(messages)
+
+    def name(self, put: PutNames) -> str:
+        """See `Dialect`."""
+        del put
+        return self.prefix
+
+
+@dataclass(frozen=True, slots=True)
+class _Prioritized(_Framed):
+    """Lower first; the name sorts as the number does."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"priority"})
+
+    def title(self) -> str:
+        """See `Dialect`."""
+        return "Curator's DistributedPriorityQueue"
+
+    def name(self, put: PutNames) -> str:
+        """See `Dialect`."""
+        priority = put.priority or 0
+        if type(priority) is not int or not _LEAST <= priority <= _MOST:
+            raise self.refuse("priority", priority, f"an integer from {_LEAST}, the most urgent, to {_MOST}")
+        return f"{self.prefix}{'1' if priority >= 0 else '0'}{priority & 0xFFFFFFFF:08X}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Delayed(_Framed):
+    """The name says from when on it may be taken; what does not parse may be taken at once."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"delay", "at"})
+    scheduled: ClassVar[bool] = True
+
+    def title(self) -> str:
+        """See `Dialect`."""
+        return "Curator's DistributedDelayQueue"
+
+    def due(self, name: str) -> int:
+        """See `Dialect`."""
+        digits = _between_bars(name)
+        return min(int(digits, 16), LAST_MOMENT) if digits and _HEX.issuperset(digits) else 0
+
+    def order(self, name: str) -> tuple[int, str]:
+        """See `Dialect`."""
+        return self.due(name), name[-SEQUENCE_DIGITS:]
+
+    def name(self, put: PutNames) -> str:
+        """See `Dialect`."""
+        return f"{self.prefix}|{put.due or 0:08X}|"
+
+
+@dataclass(frozen=True, slots=True)
+class _Identified(_Framed):
+    """The name bears an id of the producer's, by which items can be removed."""
+
+    options: ClassVar[frozenset[str]] = frozenset({"key"})
+    longest_name: ClassVar[int] = 128
+
+    def title(self) -> str:
+        """See `Dialect`."""
+        return "Curator's DistributedIdQueue"
+
+    def order(self, name: str) -> tuple[int, str]:
+        """See `Dialect`."""
+        return 0, name[-SEQUENCE_DIGITS:]
+
+    def name(self, put: PutNames) -> str:
+        """See `Dialect`."""
+        if not isinstance(put.key, str) or not put.key:
+            raise self.refuse("key", put.key, "an id with each put: a non-empty str as key=")
+        return f"{self.prefix}|{_clean(put.key)}|"
+
+    def bears(self, name: str, key: str) -> bool:
+        """Tell whether an item has this id."""
+        return _between_bars(name) == _clean(key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Simple(Dialect):
+    """Bare bytes, no locks."""
+
+    prefix: ClassVar[str] = "qn-"
+    containers: ClassVar[bool] = True
+
+    def title(self) -> str:
+        """See `Dialect`."""
+        return "Curator's SimpleDistributedQueue"
+
+    def name(self, put: PutNames) -> str:
+        """See `Dialect`."""
+        del put
+        return self.prefix
+
+
+_KINDS: Final[dict[str, type[Dialect]]] = {
+    "queue": _Framed,
+    "priority": _Prioritized,
+    "delay": _Delayed,
+    "id": _Identified,
+    "simple": _Simple,
+}
+
+
+def curator(path: str, lock_path: str | None = None, kind: CuratorKind = "queue") -> Dialect:
+    """Return the layout of a Curator queue. Raises: InvalidOptionError."""
+    check_path(path, "path")
+    if lock_path is not None:
+        check_path(lock_path, "lock_path")
+    if kind not in _KINDS:
+        msg = f"kind={kind!r}: give one of {', '.join(map(repr, _KINDS))}"
+        raise InvalidOptionError(msg)
+    if kind == "simple" and lock_path is not None:
+        msg = f"queue {path!r}: lock_path={lock_path!r}: Curator's SimpleDistributedQueue locks nothing; leave it out"
+        raise InvalidOptionError(msg)
+    return _KINDS[kind](path, path, lock_path)
+
+
+def bears_id(dialect: Dialect, name: str, key: str) -> bool:
+    """Tell whether an item has an id. Raises: InvalidOptionError: this kind has none."""
+    if not isinstance(dialect, _Identified):
+        msg = f"queue {dialect.path!r}: items of {dialect.title()} have no ids; give kind='id'"
+        raise InvalidOptionError(msg)
+    return dialect.bears(name, key)
+
+
+def _clean(key: str) -> str:
+    return key.replace("/", "_").replace("|", "_")
+
+
+def _between_bars(name: str) -> str:
+    """What lies between the last two bars of a name; nothing when it has not two."""
+    head, bar, _ = name.rpartition("|")
+    return head.rpartition("|")[2] if bar and "|" in head else ""

@@ -1,0 +1,55 @@
+"""The bytes of a Curator item: a version, each message behind its length, an end. Big-endian.
+
+One znode holds any number of messages, none included; a message may be empty.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_VERSION: Final = bytes.fromhex("00010001")
+_MESSAGE: Final = 1
+_END: Final = 2
+_LENGTH: Final = 4
+
+
+def frame(messages: Iterable[bytes]) -> bytes:
+    """Return the bytes of an item that holds these."""
+    parts = [_VERSION]
+    for message in messages:
+        parts += (bytes([_MESSAGE]), len(message).to_bytes(_LENGTH, "big"), message)
+    return b"".join([*parts, bytes([_END])])
+
+
+def unframe(data: bytes) -> list[bytes]:
+    """Return the messages of an item; what follows its end is ignored, as Curator does.
+
+    Raises:
+        MalformedError: another version, an unknown opcode, a length that is negative or longer than what is there, or
+            no end.
+    """
+    if data[: len(_VERSION)] != _VERSION:
+        raise MalformedError(f"it begins with {data[: len(_VERSION)].hex() or 'nothing'}, not with {_VERSION.hex()}")
+    messages: list[bytes] = []
+    at = len(_VERSION)
+    while True:
+        opcode = data[at] if at < len(data) else None
+        if opcode == _END:
+            return messages
+        if opcode is None:
+            raise MalformedError(f"it breaks off after {len(messages)} messages, without an end")
+        if opcode != _MESSAGE:
+            raise MalformedError(f"opcode {opcode:#04x} at byte {at} is unknown")
+        start = at + 1 + _LENGTH
+        length = int.from_bytes(data[at + 1 : start], "big", signed=True)
+        if start > len(data) or not 0 <= length <= len(data) - start:
+            raise MalformedError(
+                f"message {len(messages)} is said to have {length} bytes, {len(data) - start} are left"
+            )
+        messages.append(data[start : start + length])
+        at = start + length

@@ -1,0 +1,36 @@
+"""kazoo's Queue and LockingQueue: entries named by a priority of three digits, bare bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from .dialect import Dialect, PutNames, check_path
+
+_DEFAULT: Final = 100
+_MOST: Final = 999
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries(Dialect):
+    """Both of them: they differ in where the entries lie, and in the locks."""
+
+    prefix: ClassVar[str] = "entry-"
+    options: ClassVar[frozenset[str]] = frozenset({"priority"})
+
+    def title(self) -> str:
+        """See `Dialect`."""
+        return "kazoo's Queue" if self.locks is None else "kazoo's LockingQueue"
+
+    def name(self, put: PutNames) -> str:
+        """See `Dialect`."""
+        priority = _DEFAULT if put.priority is None else put.priority
+        if type(priority) is not int or not 0 <= priority <= _MOST:
+            raise self.refuse("priority", priority, f"an integer from 0, the most urgent, to {_MOST}")
+        return f"{self.prefix}{priority:03d}-"
+
+
+def kazoo(path: str, *, locking: bool = True) -> Dialect:
+    """Return the layout of a kazoo queue. Raises: InvalidOptionError."""
+    check_path(path, "path")
+    return _Entries(path, f"{path}/entries", f"{path}/taken") if locking else _Entries(path, path, None)

@@ -1,0 +1,55 @@
+"""Where a queue of another program lies, and where we keep our own side of it."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import QueuePaths
+
+if TYPE_CHECKING:
+    from .dialect import Dialect
+
+#: The folder of our side of all such queues, below the root; no queue's name begins with a dot.
+FOREIGN: Final = ".foreign"
+
+_UNFIT: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_READABLE: Final = 40
+_HASH_DIGITS: Final = 16
+
+
+class ForeignPaths(QueuePaths):
+    """Items and locks are where the other program has them.
+
+    Configuration, attempts, dead letters, history and consumers are ours, below ``<root>/.foreign``; so are locks where
+    the other program has none.
+    """
+
+    __slots__ = ("_dialect", "_items")
+
+    def __init__(self, root: str, dialect: Dialect) -> None:
+        readable = _UNFIT.sub(".", dialect.path).strip(".")[-_READABLE:].strip(".")
+        name = f"{readable or 'queue'}-{sha256(dialect.path.encode()).hexdigest()[:_HASH_DIGITS]}"
+        super().__init__(f"{root}/{FOREIGN}", name, items=dialect.items, locks=dialect.locks)
+        self._dialect = dialect
+        self._items = len(dialect.items)
+
+    def at(self, place: str) -> str:
+        """What lies at ``items/<name>``, or at a place of ours."""
+        return f"{self.items}{place[5:]}" if place.startswith("items") else f"{self.base}/{place}"
+
+    def place_of(self, path: str) -> str:
+        """The place of a path; nothing when it is neither an item nor the parent of all."""
+        if not path.startswith(self.items):
+            return path[len(self.base) + 1 :]
+        rest = path[self._items :]
+        return f"items{rest}" if rest.count("/") <= 1 else ""
+
+    def lock(self, id: str) -> str:
+        """The lock of an item is named as the item."""
+        return f"{self.locks}/{id}"
+
+    def lock_of(self, name: str) -> str | None:
+        """The item that a child of the locks' parent locks; None when it is no lock."""
+        return name if self._dialect.is_item(name) else None

@@ -1,0 +1,32 @@
+"""Queues over HTTP: EmoDB's QueueService contract, for clients in any language.
+
+`aiozkqueue.http.app` is the service, for which ``aiozkqueue[http]`` is needed; `aiozkqueue.http.keys` and the rest of
+what is pure work without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .keys import KeyInfo, Keys
+from .permissions import Permissions, Verb
+
+if TYPE_CHECKING:
+    from .app import create_app
+    from .backend import Settings
+
+__all__ = ["KeyInfo", "Keys", "Permissions", "Settings", "Verb", "create_app"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
+    """Import what needs the extra when it is asked for."""
+    if name == "create_app":
+        from .app import create_app  # noqa: PLC0415 - needs the extra
+
+        return create_app
+    if name == "Settings":
+        from .backend import Settings  # noqa: PLC0415 - needs the extra
+
+        return Settings
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,344 @@
+"""EmoDB's QueueService and DedupQueueService over HTTP: every row of their contract is a function here.
+
+The order in which a request is judged is EmoDB's: the route and the type of its body, the key, the parameters and the
+body, their ranges.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from aiozkqueue.errors import InvalidOptionError, UnknownMoveError
+
+from . import parameters, problems
+from .permissions import Verb
+from .waiting import while_wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from .backend import Backend
+    from .gate import Gate
+    from .names import Kind
+    from .service import Polled, QueueService
+
+    Handler = Callable[..., Coroutine[Any, Any, Response]]
+
+DEFAULT_TTL: Final = 30
+DEFAULT_LIMIT: Final = 10
+_STATUS: Final = {"running": "IN_PROGRESS", "done": "COMPLETE", "failed": "ERROR"}
+
+
+class Api:
+    """The handlers of one service."""
+
+    def __init__(self, backend: Backend, kind: Kind) -> None:
+        self.backend = backend
+        self._kind = kind
+        self._body_limit = backend.settings.body_limit
+        self._purge_verb = Verb.PURGE if backend.settings.separate_purge else Verb.POLL
+
+    @property
+    def _service(self) -> QueueService:
+        return self.backend.service(self._kind)
+
+    @property
+    def _gate(self) -> Gate:
+        return self.backend.gate
+
+    # -- putting
+
+    async def send(self, request: Request, queue: str) -> Response:
+        """Put one message, any JSON."""
+        parameters.check_json_type(request)
+        await self._gate.admit(request, Verb.POST, queue)
+        value = parameters.parse(await parameters.body(request, self._body_limit))
+        await self._service.send({parameters.check_name(queue): [parameters.message(value)]})
+        return _ok()
+
+    async def send_batch(self, request: Request, queue: str) -> Response:
+        """Put an array of messages."""
+        parameters.check_json_type(request)
+        await self._gate.admit(request, Verb.POST, queue)
+        values = parameters.array(parameters.parse(await parameters.body(request, self._body_limit)))
+        self._check_number(len(values))
+        messages = [parameters.message(value) for value in values]
+        await self._service.send({parameters.check_name(queue): messages})
+        return _ok()
+
+    async def send_batches(self, request: Request) -> Response:
+        """Put arrays of messages into several queues; all are checked before any is put."""
+        parameters.check_json_type(request)
+        caller = await self._gate.caller(request)
+        batches = parameters.arrays(parameters.parse(await parameters.body(request, self._body_limit)))
+        for queue in batches:
+            if not caller.permissions.allows(Verb.POST, queue):
+                raise problems.forbidden_queue(queue)
+        self._check_number(sum(len(values) for values in batches.values()))
+        messages = {
+            parameters.check_name(queue): [parameters.message(value) for value in values]
+            for queue, values in batches.items()
+        }
+        await self._service.send(messages)
+        return _ok()
+
+    def _check_number(self, number: int) -> None:
+        if number > self.backend.settings.batch_limit:
+            raise problems.too_many(self.backend.settings.batch_limit)
+
+    # -- taking
+
+    async def poll(self, request: Request, queue: str) -> Response:
+        """Claim messages for a time; with ``wait``, wait so many seconds for the first."""
+        await self._gate.admit(request, Verb.POLL, queue)
+        query = request.query_params
+        ttl = parameters.integer(query, "ttl", DEFAULT_TTL)
+        limit = parameters.integer(query, "limit", DEFAULT_LIMIT)
+        wait = parameters.integer(query, "wait", 0)
+        polling = self._service.poll(
+            parameters.check_name(queue),
+            lifetime=parameters.check_ttl(ttl),
+            limit=parameters.check_limit(limit),
+            wait=parameters.check_wait(wait),
+        )
+        polled = (await while_wanted(request, self.backend.leaving, polling) if wait else await polling) or []
+        if polled and await request.is_disconnected():  # nobody will acknowledge these
+            await self._service.renew(queue, [one.id for one in polled], 0)
+        return _messages(polled)
+
+    async def peek(self, request: Request, queue: str) -> Response:
+        """Show messages, claimed ones too."""
+        await self._gate.admit(request, Verb.POLL, queue)
+        limit = parameters.integer(request.query_params, "limit", DEFAULT_LIMIT)
+        return _messages(await self._service.peek(parameters.check_name(queue), parameters.check_limit(limit)))
+
+    async def acknowledge(self, request: Request, queue: str) -> Response:
+        """Remove messages, by their ids."""
+        parameters.check_json_type(request)
+        await self._gate.admit(request, Verb.POLL, queue)
+        ids = parameters.texts(parameters.parse(await parameters.body(request, self._body_limit)))
+        parameters.check_name(queue)
+        try:
+            await self._service.acknowledge(queue, ids)
+        except InvalidOptionError as error:
+            raise problems.illegal(str(error)) from error
+        return _ok()
+
+    async def renew(self, request: Request, queue: str) -> Response:
+        """Lengthen claims, or end them."""
+        parameters.check_json_type(request)
+        await self._gate.admit(request, Verb.POLL, queue)
+        ttl = parameters.integer(request.query_params, "ttl", DEFAULT_TTL)
+        ids = parameters.texts(parameters.parse(await parameters.body(request, self._body_limit)))
+        parameters.check_name(queue)
+        try:
+            await self._service.renew(queue, ids, parameters.check_ttl(ttl))
+        except InvalidOptionError as error:
+            raise problems.illegal(str(error)) from error
+        return _ok()
+
+    # -- looking, and looking after
+
+    async def size(self, request: Request, queue: str) -> Response:
+        """Count the messages."""
+        await self._gate.admit(request, Verb.GET_STATUS, queue)
+        limit = parameters.optional_integer(request.query_params, "limit")
+        if limit is not None:
+            parameters.check_limit(limit, None)
+        return JSONResponse(await self._service.size(parameters.check_name(queue)))
+
+    async def claim_count(self, request: Request, queue: str) -> Response:
+        """Count the claimed messages."""
+        await self._gate.admit(request, Verb.GET_STATUS, queue)
+        return JSONResponse(await self._service.claimed(parameters.check_name(queue)))
+
+    async def unclaim_all(self, request: Request, queue: str) -> Response:
+        """End all claims."""
+        await self._gate.admit(request, Verb.POLL, queue)
+        await self._service.unclaim_all(parameters.check_name(queue))
+        return _ok()
+
+    async def purge(self, request: Request, queue: str) -> Response:
+        """Remove all messages."""
+        await self._gate.admit(request, self._purge_verb, queue)
+        await self._service.purge(parameters.check_name(queue))
+        return _ok()
+
+    async def move(self, request: Request) -> Response:
+        """Begin to move all messages of one queue to another."""
+        caller = await self._gate.caller(request)
+        source, target = request.query_params.get("from"), request.query_params.get("to")
+        if not source or not target:
+            raise problems.malformed("query parameters 'from' and 'to' are required")
+        if not caller.permissions.allows(Verb.POLL, source) or not caller.permissions.allows(Verb.POST, target):
+            raise problems.unauthorized()
+        if parameters.check_name(source) == parameters.check_name(target):
+            raise problems.illegal("cannot move queue to itself")
+        reference = await self._service.move(source, target)
+        return JSONResponse({"id": f"{self._kind}-{reference}"})
+
+    async def move_status(self, request: Request, reference: str) -> Response:
+        """Tell how far a move is."""
+        await self._gate.caller(request)
+        kind, _, own = reference.partition("-")
+        if kind != self._kind:
+            raise problems.unknown_move(reference)
+        try:
+            status = await self._service.move_status(own)
+        except UnknownMoveError as error:
+            raise problems.unknown_move(reference) from error
+        names = [self._service.http_name(name) for name in (status.source, status.target)]
+        return JSONResponse({"from": names[0], "to": names[1], "status": _STATUS[status.state]})
+
+
+def router(api: Api, kind: Kind) -> APIRouter:
+    """Return the routes of one service, below ``/<kind>/1``."""
+    routes = APIRouter(prefix=f"/{kind}/1", tags=[str(kind)])
+    table: tuple[tuple[str, str, Handler, dict[str, Any], dict[str, Any]], ...] = (
+        # The fixed names first: no queue's name begins with one underscore.
+        ("POST", "/_sendbatch", api.send_batches, _OK, _takes(_BATCHES)),
+        ("POST", "/_move", api.move, _REFERENCE, _with(_text("from"), _text("to"))),
+        ("GET", "/_move/{reference}", api.move_status, _MOVE, {}),
+        ("POST", "/{queue}/send", api.send, _OK, _takes({})),
+        ("POST", "/{queue}/sendbatch", api.send_batch, _OK, _takes({"type": "array", "items": {}})),
+        ("GET", "/{queue}/poll", api.poll, _MESSAGES, _with(_TTL, _LIMIT, _WAIT)),
+        ("GET", "/{queue}/peek", api.peek, _MESSAGES, _with(_LIMIT)),
+        ("POST", "/{queue}/ack", api.acknowledge, _OK, _takes(_IDS)),
+        ("POST", "/{queue}/renew", api.renew, _OK, {**_takes(_IDS), **_with(_TTL)}),
+        ("GET", "/{queue}/size", api.size, _NUMBER, _with(_number("limit", None, 1, None))),
+        ("GET", "/{queue}/claimcount", api.claim_count, _NUMBER, {}),
+        ("POST", "/{queue}/unclaimall", api.unclaim_all, _OK, {}),
+        ("DELETE", "/{queue}", api.purge, _OK, {}),
+    )
+    for method, path, endpoint, answered, described in table:
+        routes.add_api_route(
+            path,
+            _counted(api.backend, kind, endpoint.__name__, _patient(api.backend, endpoint)),
+            methods=[method],
+            response_model=None,
+            operation_id=f"{kind}_{endpoint.__name__}",
+            summary=(endpoint.__doc__ or "").strip().partition("\n")[0],
+            openapi_extra={**described, "security": [{"header": []}, {"query": []}]},
+            responses={200: _json("Done.", answered), **_RESPONSES},
+        )
+    return routes
+
+
+def _patient(backend: Backend, handler: Handler) -> Handler:
+    return backend.patient(handler)
+
+
+def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> Handler:
+    """Return a handler whose answers are counted, where there are metrics."""
+    metrics = backend.metrics
+    if metrics is None:
+        return handler
+
+    @functools.wraps(handler)
+    async def counted(request: Request, **path: str) -> Response:
+        begun, status = time.perf_counter(), 500
+        try:
+            response = await handler(request, **path)
+            status = response.status_code
+            return response
+        finally:
+            metrics.observe(kind, operation, status, time.perf_counter() - begun)
+
+    return counted
+
+
+def _ok() -> Response:
+    return JSONResponse({"success": True})
+
+
+def _messages(polled: list[Polled]) -> Response:
+    shown = (b'{"id":%b,"payload":%b}' % (json.dumps(one.id).encode(), one.json) for one in polled)
+    return Response(b"[%b]" % b",".join(shown), media_type="application/json")
+
+
+# -- what OpenAPI is told, since the handlers read their requests themselves
+
+
+def _takes(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _with(*described: dict[str, Any]) -> dict[str, Any]:
+    return {"parameters": list(described)}
+
+
+def _number(name: str, default: int | None, least: int, most: int | None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer", "minimum": least}
+    if most is not None:
+        schema["maximum"] = most
+    if default is not None:
+        schema["default"] = default
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _text(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": True, "schema": {"type": "string"}}
+
+
+_TTL: Final = _number("ttl", DEFAULT_TTL, 0, parameters.MOST_TTL)
+_LIMIT: Final = _number("limit", DEFAULT_LIMIT, 1, parameters.MOST_MESSAGES)
+_WAIT: Final = _number("wait", 0, 0, parameters.MOST_WAIT)
+_IDS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}}
+_BATCHES: Final[dict[str, Any]] = {"type": "object", "additionalProperties": {"type": "array", "items": {}}}
+_OK: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"success": {"const": True}},
+    "required": ["success"],
+}
+_MESSAGES: Final[dict[str, Any]] = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"id": {"type": "string"}, "payload": {}}, "required": ["id", "payload"]},
+}
+_NUMBER: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
+_REFERENCE: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"id": {"type": "string"}},
+    "required": ["id"],
+}
+_MOVE: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "from": {"type": "string"},
+        "to": {"type": "string"},
+        "status": {"enum": list(_STATUS.values())},
+    },
+    "required": ["from", "to", "status"],
+}
+SECURITY: Final[dict[str, Any]] = {
+    "header": {"type": "apiKey", "in": "header", "name": "X-BV-API-Key"},
+    "query": {"type": "apiKey", "in": "query", "name": "APIKey"},
+}
+
+
+def _json(told: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": told, "content": {"application/json": {"schema": schema}}}
+
+
+_TOLD: Final[dict[str, Any]] = {"type": "object", "properties": {"message": {"type": "string"}}}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    400: {
+        "description": "A parameter, a name or the body is wrong.",
+        "content": {"application/json": {"schema": _TOLD}, "text/plain": {"schema": {"type": "string"}}},
+    },
+    403: _json("The key is missing or unknown, or may not do this.", {"type": "object"}),
+    404: _json("There is no such move, or no such path.", {"type": "object"}),
+    405: _json("There is such a path, but not for this method.", {"type": "object"}),
+    408: _json("The body did not come in time.", _TOLD),
+    409: _json("The queue is configured otherwise than this needs.", _TOLD),
+    413: _json("The body is too large, or has too many messages.", _TOLD),
+    415: _json("The body is not said to be JSON.", _TOLD),
+    422: _json("The body is empty.", {"type": "object"}),
+    429: _json("Too many requests.", _TOLD),
+    503: _json("ZooKeeper does not answer, or cannot do this now; try again.", _TOLD),
+}

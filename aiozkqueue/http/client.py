@@ -1,0 +1,330 @@
+"""A client of the service, for asyncio: EmoDB's ``QueueService`` interface, its names in snake case.
+
+A request that fails by the network or by a server's trouble (5xx) is made again, up to `RETRIES` times, each after a
+random time that grows from 50 ms to a second, at an end point chosen anew. So a message may be sent twice: like
+EmoDB's, this service delivers at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from urllib.parse import quote
+
+import httpx
+
+from aiozkqueue.errors import InvalidOptionError, QueueError
+from aiozkqueue.queue.options import required_seconds
+
+from .discovery import DEFAULT_CLUSTER, service_urls
+from .names import Kind
+from .problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from types import TracebackType
+
+    from pydantic import JsonValue
+
+    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.queue.session import QueueSession
+
+RETRIES: Final = 5
+FIRST_DELAY: Final = 0.05
+LONGEST_DELAY: Final = 1.0
+_SERVER_TROUBLE: Final = 500
+_BAD: Final = 400
+_FORBIDDEN: Final = 403
+
+
+class ServiceError(QueueError):
+    """A request was refused, or could not be made."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The HTTP status; None when no server answered."""
+
+
+class UnauthorizedError(ServiceError):
+    """The key is missing or unknown, or may not do this."""
+
+
+class IllegalArgumentError(ServiceError, ValueError):
+    """A name, a message or a parameter is out of its range."""
+
+
+class UnknownMoveReferenceError(ServiceError, LookupError):
+    """There is no move of this reference."""
+
+
+class ServiceUnavailableError(ServiceError):
+    """No server answered, or none that reaches ZooKeeper."""
+
+
+_BY_NAME: Final[dict[str, type[ServiceError]]] = {
+    ILLEGAL_ARGUMENT: IllegalArgumentError,
+    UNAUTHORIZED: UnauthorizedError,
+    UNKNOWN_MOVE: UnknownMoveReferenceError,
+}
+
+
+class ServiceMessage(NamedTuple):
+    """A message that was polled or peeked."""
+
+    id: str
+    payload: JsonValue
+
+
+class ServiceMove(NamedTuple):
+    """How far a move is: ``IN_PROGRESS``, ``COMPLETE`` or ``ERROR``."""
+
+    source: str
+    target: str
+    status: str
+
+
+class Discovery(Protocol):
+    """Where servers are found."""
+
+    async def urls(self, kind: Kind) -> Sequence[str]:
+        """Return the services' addresses, each ending in ``/queue/1`` or ``/dedupq/1``."""
+        ...
+
+
+class FixedHosts:
+    """Servers at known addresses, such as ``"http://host:8080"``."""
+
+    def __init__(self, *bases: str) -> None:
+        self._bases = tuple(base.rstrip("/") for base in bases)
+
+    async def urls(self, kind: Kind) -> Sequence[str]:
+        """Return all of them."""
+        return [f"{base}/{kind}/1" for base in self._bases]
+
+
+class RegisteredHosts:
+    """The servers of a cluster that are registered in ZooKeeper now."""
+
+    def __init__(self, session: QueueSession, cluster: str = DEFAULT_CLUSTER) -> None:
+        self._session = session
+        self._cluster = cluster
+
+    async def urls(self, kind: Kind) -> Sequence[str]:
+        """Return those registered now."""
+        return await service_urls(self._session.engine.zookeeper, self._cluster, kind)
+
+
+class QueueServiceClient:
+    """Queues over HTTP: ``async with QueueServiceClient("http://host:8080", key=...) as queues``.
+
+    Args:
+        servers: one address, or where servers are found.
+        key: the API key.
+        dedup: use the service that collapses equal messages.
+        timeout: seconds that a request may take, besides what a poll asks to wait.
+        transport: how requests are made; one of httpx's, with TLS of your own for instance.
+
+    Raises:
+        InvalidOptionError: no key looks like this, or the timeout is none.
+    """
+
+    def __init__(
+        self,
+        servers: str | Discovery,
+        *,
+        key: str | None = None,
+        dedup: bool = False,
+        timeout: Seconds = 30,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._discovery: Discovery = FixedHosts(servers) if isinstance(servers, str) else servers
+        self._kind = Kind.DEDUPQ if dedup else Kind.QUEUE
+        self._timeout = required_seconds(timeout, "timeout")
+        if key is not None and not (key.isascii() and key.isprintable()):
+            msg = "key: it is none that `aiozkqueue keys create` has made"
+            raise InvalidOptionError(msg)
+        self._http = httpx.AsyncClient(headers={} if key is None else {"X-BV-API-Key": key}, transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._http.aclose()
+
+    # -- messages
+
+    async def send(self, queue: str, message: JsonValue) -> None:
+        """Put a message, any JSON. Raises: ServiceError."""
+        await self._request("POST", f"{_part(queue)}/send", content=_json(message))
+
+    async def send_all(
+        self, queue: str | Mapping[str, Sequence[JsonValue]], messages: Sequence[JsonValue] | None = None
+    ) -> None:
+        """Put several messages into a queue, or into several: ``send_all({"a": [1, 2], "b": [3]})``.
+
+        Raises: ServiceError: some may have been put.
+        """
+        if isinstance(queue, str):
+            await self._request("POST", f"{_part(queue)}/sendbatch", content=_json(list(messages or ())))
+        else:
+            await self._request("POST", "_sendbatch", content=_json({name: list(one) for name, one in queue.items()}))
+
+    async def poll(
+        self, queue: str, claim_ttl: Seconds = 30, limit: int = 10, *, wait: Seconds = 0
+    ) -> list[ServiceMessage]:
+        """Claim messages for ``claim_ttl`` seconds; wait up to ``wait`` seconds for the first. Raises: ServiceError."""
+        waiting = round(required_seconds(wait, "wait"))
+        parameters = {"ttl": _whole(claim_ttl), "limit": limit, **({"wait": waiting} if waiting else {})}
+        return _messages(await self._request("GET", f"{_part(queue)}/poll", parameters, patience=waiting))
+
+    async def peek(self, queue: str, limit: int = 10) -> list[ServiceMessage]:
+        """Show messages, claimed ones too. Raises: ServiceError."""
+        return _messages(await self._request("GET", f"{_part(queue)}/peek", {"limit": limit}))
+
+    async def acknowledge(self, queue: str, message_ids: Collection[str]) -> None:
+        """Remove messages that were polled. May be repeated. Raises: ServiceError."""
+        await self._request("POST", f"{_part(queue)}/ack", content=_json(list(message_ids)))
+
+    async def renew(self, queue: str, message_ids: Collection[str], claim_ttl: Seconds = 30) -> None:
+        """Lengthen claims; with 0, end them. Raises: ServiceError."""
+        await self._request(
+            "POST", f"{_part(queue)}/renew", {"ttl": _whole(claim_ttl)}, content=_json(list(message_ids))
+        )
+
+    # -- queues
+
+    async def get_message_count(self, queue: str) -> int:
+        """Count the messages. Raises: ServiceError."""
+        return _number(await self._request("GET", f"{_part(queue)}/size"))
+
+    async def get_message_count_up_to(self, queue: str, limit: int) -> int:
+        """Count the messages, exactly up to ``limit``. Raises: ServiceError."""
+        return _number(await self._request("GET", f"{_part(queue)}/size", {"limit": limit}))
+
+    async def get_claim_count(self, queue: str) -> int:
+        """Count the claimed messages. Raises: ServiceError."""
+        return _number(await self._request("GET", f"{_part(queue)}/claimcount"))
+
+    async def unclaim_all(self, queue: str) -> None:
+        """End all claims. Raises: ServiceError."""
+        await self._request("POST", f"{_part(queue)}/unclaimall")
+
+    async def purge(self, queue: str) -> None:
+        """Remove all messages. Raises: ServiceError."""
+        await self._request("DELETE", _part(queue))
+
+    async def move_async(self, source: str, target: str) -> str:
+        """Begin to move all messages to another queue; return the reference. Raises: ServiceError."""
+        answer = await self._request("POST", "_move", {"from": source, "to": target})
+        if not isinstance(answer, dict) or not isinstance(reference := answer.get("id"), str):
+            msg = f"the answer to a move holds no reference: {answer!r}"
+            raise ServiceError(msg)
+        return reference
+
+    async def get_move_status(self, reference: str) -> ServiceMove:
+        """Tell how far a move is. Raises: UnknownMoveReferenceError, ServiceError."""
+        answer = await self._request("GET", f"_move/{_part(reference)}")
+        if not isinstance(answer, dict):
+            msg = f"the status of a move is no object: {answer!r}"
+            raise ServiceError(msg)
+        return ServiceMove(str(answer.get("from")), str(answer.get("to")), str(answer.get("status")))
+
+    # -- inside
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | int] | None = None,
+        *,
+        content: bytes | None = None,
+        patience: float = 0.0,
+    ) -> JsonValue:
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        trouble: ServiceError = ServiceUnavailableError(f"no server of {self._kind} is known")
+        failed: set[str] = set()  # so that one dead server of several is met once
+        for attempt in range(RETRIES + 1):
+            if attempt:
+                longest = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt)
+                await asyncio.sleep(random.uniform(FIRST_DELAY, longest))  # noqa: S311 - it spreads load
+            urls = await self._discovery.urls(self._kind)
+            if not urls:
+                continue
+            url = random.choice([one for one in urls if one not in failed] or urls)  # noqa: S311 - it spreads load
+            failed.add(url)
+            try:
+                response = await self._http.request(
+                    method,
+                    f"{url}/{path}",
+                    params=parameters,
+                    content=content,
+                    headers=headers,
+                    timeout=self._timeout + patience,
+                )
+            except httpx.TransportError as error:
+                trouble = ServiceUnavailableError(f"{method} {url}/{path}: {error!r}")
+                trouble.__cause__ = error
+                continue
+            if response.status_code < _BAD:
+                return _answer(response)
+            trouble = _error_of(response)
+            if response.status_code < _SERVER_TROUBLE:
+                raise trouble
+        raise trouble
+
+
+def _error_of(response: httpx.Response) -> ServiceError:
+    name = response.headers.get(EXCEPTION_HEADER, "")
+    kind = _BY_NAME.get(name, ServiceError)
+    if response.status_code >= _SERVER_TROUBLE:
+        kind = ServiceUnavailableError
+    elif response.status_code == _FORBIDDEN:
+        kind = UnauthorizedError
+    text = response.text[:500]
+    asked = f"{response.request.method} {response.request.url.path}"
+    return kind(f"{asked}: {response.status_code} {text}", response.status_code)
+
+
+def _answer(response: httpx.Response) -> JsonValue:
+    try:
+        answer: JsonValue = response.json()
+    except ValueError as error:
+        msg = f"{response.request.method} {response.request.url.path}: the answer is no JSON"
+        raise ServiceError(msg, response.status_code) from error
+    return answer
+
+
+def _number(answer: JsonValue) -> int:
+    if type(answer) is not int:
+        msg = f"a number was asked for, and this came: {answer!r}"
+        raise ServiceError(msg)
+    return answer
+
+
+def _messages(answer: JsonValue) -> list[ServiceMessage]:
+    if not isinstance(answer, list):
+        msg = f"messages are no array: {answer!r}"
+        raise ServiceError(msg)
+    return [ServiceMessage(str(one["id"]), one.get("payload")) for one in answer if isinstance(one, dict)]
+
+
+def _part(name: str) -> str:
+    """Return a name as one part of a path, whatever it is."""
+    return quote(name, safe="").replace(".", "%2E") if set(name) == {"."} else quote(name, safe="")
+
+
+def _json(value: JsonValue) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _whole(value: Seconds) -> int:
+    return round(required_seconds(value, "claim_ttl"))

@@ -1,0 +1,307 @@
+"""The dashboard's pages, and what their forms do."""
+
+from __future__ import annotations
+
+import functools
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, quote
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.http import parameters, problems
+from aiozkqueue.http.permissions import Verb
+from aiozkqueue.http.sampling import rates_between
+
+from . import reading, sign_in
+from .charts import chart
+from .files import EDITION, ENVIRONMENT, STATIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from markupsafe import Markup
+
+    from aiozkqueue.http.backend import Backend
+    from aiozkqueue.queue.queue import Queue
+
+    Handler = Callable[..., Coroutine[Any, Any, Response]]
+
+#: Bytes that a form may have: five thousand ids.
+FORM_LIMIT: Final = 1024 * 1024
+#: Messages that a queue's page lists.
+LISTED: Final = 50
+#: Seconds for which the figures of all queues are fresh enough.
+FRESH: Final = 1.0
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class _PageError(Exception):
+    """A page that says why another is not shown."""
+
+    def __init__(self, status: int, title: str, text: str) -> None:
+        super().__init__(title)
+        self.status = status
+        self.title = title
+        self.text = text
+
+
+class Pages:
+    """The handlers of the dashboard."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    # -- looking
+
+    async def queues(self, request: Request) -> Response:
+        """All queues that the visitor may see."""
+        visitor = await sign_in.visitor(request, self._backend.gate)
+        if visitor is None or not visitor.caller.permissions.allows_anywhere(Verb.GET_STATUS):
+            return _to(request, "/sign-in")
+        sampler, now = self._backend.sampler, time.time()
+        await sampler.look(FRESH)
+        rows = [
+            {
+                "name": name,
+                "sample": sample,
+                "in_flight": max(0, sample.claimed - sample.retrying),
+                "rates": sampler.rates(name),
+                "age": None if sample.oldest is None else now - sample.oldest,
+            }
+            for name, sample in sampler.latest.items()
+            if visitor.may(Verb.GET_STATUS, name)
+        ]
+        return _page(request, "queues.html", visitor, rows=rows)
+
+    async def queue(self, request: Request, name: str) -> Response:
+        """One queue, its consumers and its first messages."""
+        visitor, queue = await self._seen(request, name)
+        sampler, now = self._backend.sampler, time.time()
+        await sampler.look(FRESH)
+        stats = await queue.stats()
+        return _page(
+            request,
+            "queue.html",
+            visitor,
+            name=name,
+            stats=stats,
+            rates=sampler.rates(name),
+            age=None if stats.oldest is None else now - stats.oldest.timestamp(),
+            charts=self._charts(name, now),
+            consumers=await queue.consumers(),
+            messages=await queue.peek(LISTED),
+        )
+
+    async def message(self, request: Request, name: str, message_id: str) -> Response:
+        """One message and its history; its payload when that is asked for."""
+        visitor, queue = await self._seen(request, name)
+        may_read, asked = visitor.may(Verb.POLL, name), "payload" in request.query_params
+        state = await queue.state(message_id)
+        return _page(
+            request,
+            "message.html",
+            visitor,
+            name=name,
+            state=state,
+            events=reading.events(state),
+            may_read=may_read,
+            asked=asked,
+            payload=await reading.payload(queue, message_id) if asked and may_read else None,
+        )
+
+    async def dead_letters(self, request: Request, name: str) -> Response:
+        """The dead letters of a queue, or those that a search finds."""
+        return await self._letters(request, name)
+
+    # -- changing
+
+    async def confirm(self, request: Request, name: str) -> Response:
+        """Say how many dead letters are about to be changed."""
+        visitor, queue, form = await self._changing(request, name)
+        action = _one(form, "action")
+        verb, _, every = action.partition("-")
+        ids, more = form.get("id", []), False
+        if every:
+            found = await reading.search(queue, _one(form, "search"), payloads=visitor.may(Verb.POLL, name))
+            ids, more = found.ids, found.more
+        if verb not in {"redrive", "delete"}:
+            raise _PageError(400, "Nothing to do", "The form does not say what to do.")
+        return _page(request, "confirm.html", visitor, name=name, verb=verb, ids=ids, more=more)
+
+    async def change(self, request: Request, name: str) -> Response:
+        """Redrive or delete the dead letters that were confirmed."""
+        _, queue, form = await self._changing(request, name)
+        action, ids = _one(form, "action"), form.get("id", [])[: reading.LOOKED]
+        if action == "redrive":
+            number, told = await queue.dead_letters.redrive(ids), "went back into the queue"
+        elif action == "delete":
+            number, told = await queue.dead_letters.purge(ids), "were deleted"
+        else:
+            raise _PageError(400, "Nothing to do", "The form does not say what to do.")
+        return await self._letters(request, name, f"{number:,} of {len(ids):,} dead letters {told}.")
+
+    # -- coming and going
+
+    async def enter(self, request: Request) -> Response:
+        """The page to sign in; with a key, sign in."""
+        if request.method != "POST":
+            return _page(request, "sign_in.html", None, wrong=False)
+        if sign_in.is_from_elsewhere(request):
+            raise _PageError(403, "Not from here", "This form was sent by another site.")
+        key = _one(await _form(request), "key")
+        caller = await self._backend.gate.bearer(key) if key else None
+        if caller is None:
+            return _page(request, "sign_in.html", None, 403, wrong=True)
+        response = _to(request, "/")
+        sign_in.remember(request, response, key)
+        return response
+
+    async def leave(self, request: Request) -> Response:
+        """Forget the key."""
+        visitor = await sign_in.visitor(request, self._backend.gate)
+        if visitor is None or not visitor.proves(_one(await _form(request), "proof")):
+            raise _PageError(403, "Not from here", "This form was not sent by a page of yours.")
+        response = _to(request, "/sign-in")
+        sign_in.forget(request, response)
+        return response
+
+    # -- inside
+
+    async def _letters(self, request: Request, name: str, done: str = "") -> Response:
+        visitor, queue = await self._seen(request, name)
+        search, may_read = request.query_params.get("search", ""), visitor.may(Verb.POLL, name)
+        found = await reading.search(queue, search, payloads=may_read)
+        return _page(
+            request,
+            "dead_letters.html",
+            visitor,
+            name=name,
+            search=search,
+            found=found,
+            shown=found.rows,
+            may_read=may_read,
+            may_change=visitor.may_change(name),
+            done=done,
+        )
+
+    async def _seen(self, request: Request, name: str) -> tuple[sign_in.Visitor, Queue[bytes]]:
+        visitor = await sign_in.visitor(request, self._backend.gate)
+        if visitor is None or not visitor.may(Verb.GET_STATUS, name):
+            raise _PageError(403, "Not permitted", f"You may not see the queue {name!r}: sign in with a key that may.")
+        try:
+            queue = self._backend.session.queue(name)
+        except InvalidNameError as error:
+            raise _PageError(404, "No such queue", str(error)) from None
+        if not await queue.exists():
+            raise _PageError(404, "No such queue", f"There is no queue {name!r}.")
+        return visitor, queue
+
+    async def _changing(
+        self, request: Request, name: str
+    ) -> tuple[sign_in.Visitor, Queue[bytes], dict[str, list[str]]]:
+        visitor, queue = await self._seen(request, name)
+        form = await _form(request)
+        if sign_in.is_from_elsewhere(request) or not visitor.proves(_one(form, "proof")):
+            raise _PageError(403, "Not from here", "This form was not sent by a page of yours: load it again.")
+        if not visitor.may_change(name):
+            raise _PageError(403, "Not permitted", f"This key may not change the queue {name!r}: it needs manage.")
+        return visitor, queue, form
+
+    def _charts(self, name: str, now: float) -> list[Markup]:
+        sampler = self._backend.sampler
+        seen = [*sampler.history(name)]
+        latest = sampler.latest.get(name)
+        if latest is not None and latest not in seen:
+            seen.append(latest)
+        rates = [(two.at, rates_between(one, two)) for one, two in pairwise(seen)]
+        return [
+            chart("Messages", [(one.at, one.size) for one in seen], now),
+            chart("Put a second", [(at, round(rate.put, 2)) for at, rate in rates], now),
+            chart("Done a second", [(at, round(rate.removed, 2)) for at, rate in rates], now),
+            chart("Dead letters", [(one.at, one.dead) for one in seen], now),
+        ]
+
+
+def router(backend: Backend) -> APIRouter:
+    """Return the routes of the dashboard, at the service's root."""
+    pages, routes = Pages(backend), APIRouter(include_in_schema=False)
+    table: tuple[tuple[str, str, Handler], ...] = (
+        ("GET", "/", pages.queues),
+        ("GET", "/sign-in", pages.enter),
+        ("POST", "/sign-in", pages.enter),
+        ("POST", "/sign-out", pages.leave),
+        ("GET", "/queues/{name}", pages.queue),
+        ("GET", "/queues/{name}/messages/{message_id}", pages.message),
+        ("GET", "/queues/{name}/dead-letters", pages.dead_letters),
+        ("POST", "/queues/{name}/dead-letters/confirm", pages.confirm),
+        ("POST", "/queues/{name}/dead-letters", pages.change),
+    )
+    for method, path, handler in table:
+        routes.add_api_route(path, backend.patient(_shown(handler)), methods=[method], response_model=None)
+
+    @routes.get("/static/{name}")
+    async def static(name: str) -> Response:
+        if name not in STATIC:
+            return Response(status_code=404)
+        content, kind = STATIC[name]
+        headers = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+        return Response(content, media_type=kind, headers=headers)
+
+    return routes
+
+
+def _shown(handler: Handler) -> Handler:
+    """Return a handler whose refusals are pages, too."""
+
+    @functools.wraps(handler)
+    async def page(request: Request, **path: Any) -> Response:  # noqa: ANN401 - the route's own
+        try:
+            return await handler(request, **path)
+        except _PageError as error:
+            return _page(request, "problem.html", None, error.status, title=error.title, text=error.text)
+        except problems.ProblemError as problem:
+            status = problem.response.status_code
+            return _page(request, "problem.html", None, status, title="That did not work", text="Load the page again.")
+
+    return page
+
+
+def _page(
+    request: Request,
+    template: str,
+    visitor: sign_in.Visitor | None,
+    status: int = 200,
+    **values: Any,  # noqa: ANN401 - what the template shows
+) -> Response:
+    root = quote(request.scope.get("root_path", "").rstrip("/"), safe="/")
+    text = ENVIRONMENT.get_template(template).render(root=root, edition=EDITION, visitor=visitor, **values)
+    return HTMLResponse(text, status, _HEADERS)
+
+
+def _to(request: Request, path: str) -> Response:
+    return RedirectResponse(f"{request.scope.get('root_path', '').rstrip('/')}{path}", 303, _HEADERS)
+
+
+async def _form(request: Request) -> dict[str, list[str]]:
+    try:
+        content = (await parameters.body(request, FORM_LIMIT)).decode()
+    except (problems.ProblemError, ValueError):
+        return {}
+    return parse_qs(content, keep_blank_values=True)
+
+
+def _one(form: dict[str, list[str]], name: str) -> str:
+    return form.get(name, [""])[0]

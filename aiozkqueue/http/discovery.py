@@ -1,0 +1,137 @@
+"""How clients find the servers: the registry of Bazaarvoice's Ostrich, in ZooKeeper.
+
+``/ostrich/<cluster>-emodb-queue-1/<host:port>``, and with ``dedupq``: an ephemeral znode for each server, whose
+JSON holds the service's address in a JSON text of its own. EmoDB's Java clients read it, and `QueueServiceClient` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
+
+from .names import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.zookeeper import ZooKeeper
+
+ROOT: Final = "/ostrich"
+DEFAULT_CLUSTER: Final = "local_default"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Where a server can be reached."""
+
+    cluster: str
+    address: str
+    """``host:port``, as clients see it."""
+    admin_address: str
+
+    def entries(self, now: datetime) -> dict[str, bytes]:
+        """Return what to register: paths, and what they hold."""
+        return {f"{folder(self.cluster, kind)}/{self.address}": self._entry(kind, now) for kind in Kind}
+
+    def _entry(self, kind: Kind, now: datetime) -> bytes:
+        payload = {
+            "serviceUrl": f"http://{self.address}/{kind}/1",
+            "adminUrl": f"http://{self.admin_address}",
+            "extensions": {"proxy": False},
+        }
+        moment = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        entry = {
+            "registration-time": moment,
+            "name": _service(self.cluster, kind),
+            "id": self.address,
+            "payload": json.dumps(payload),
+        }
+        return json.dumps(entry).encode()
+
+
+def folder(cluster: str, kind: Kind) -> str:
+    """Return where the servers of one service of a cluster are registered."""
+    return f"{ROOT}/{_service(cluster, kind)}"
+
+
+def _service(cluster: str, kind: Kind) -> str:
+    return f"{cluster}-emodb-{kind}-1"
+
+
+def service_url(data: bytes) -> str | None:
+    """Return the address in a registered entry; None when it is none."""
+    try:
+        payload = json.loads(json.loads(data)["payload"])
+        url = payload["serviceUrl"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return url if isinstance(url, str) else None
+
+
+async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[str]:
+    """Return the addresses of all servers registered now. Raises: ZooKeeperError."""
+    path = folder(cluster, kind)
+    try:
+        names = await zookeeper.children(path)
+    except NoNodeError:
+        return []
+    nodes = await zookeeper.read_many([f"{path}/{name}" for name in names])
+    return [url for node in nodes if node is not None and (url := service_url(node.data)) is not None]
+
+
+@asynccontextmanager
+async def registered(engine: Engine, registration: Registration) -> AsyncIterator[None]:
+    """Keep a server registered while the block lasts, in every ZooKeeper session of its."""
+    keeping = asyncio.create_task(_keep(engine.zookeeper, registration), name="registration with Ostrich")
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+        with suppress(ZooKeeperError):
+            await engine.zookeeper.multi([Delete(path) for path in registration.entries(datetime.now(UTC))])
+
+
+async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:
+    generation = await zookeeper.wait_connected()
+    while True:
+        with suppress(ConnectionLossError, SessionExpiredError):
+            await _register(zookeeper, registration, generation)
+            generation = await zookeeper.wait_connected(after=generation)
+            continue
+        generation = await zookeeper.wait_connected()
+
+
+async def _register(zookeeper: ZooKeeper, registration: Registration, generation: int) -> None:
+    for path, data in registration.entries(datetime.now(UTC)).items():
+        while True:
+            try:
+                await zookeeper.multi([Create(path, data, ephemeral=True)], generation=generation)
+            except MultiError as error:
+                if isinstance(error.error, NoNodeError):
+                    await zookeeper.ensure(path.rpartition("/")[0])
+                elif isinstance(error.error, NodeExistsError):
+                    # Of a session before this one, which has not ended yet; it would take this with it.
+                    with suppress(MultiError):
+                        await zookeeper.multi([Delete(path)], generation=generation)
+                else:
+                    raise error.error from error
+            else:
+                break

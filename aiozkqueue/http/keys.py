@@ -1,0 +1,203 @@
+"""API keys: made here, kept in ZooKeeper as hashes, shown once.
+
+``<root>/.keys/<first 32 digits of the hash>``: ``{"name": "…", "hash": "…", "allow": ["queue|post|orders*"]}``. A key
+is 256 random bits, so SHA-256 of it is as good as any slow hash. Servers keep what they have read for a few seconds:
+a key that is revoked is refused everywhere within `FRESH`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError
+from aiozkqueue.layout import check_queue_name
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+
+from .permissions import Permissions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.engine import Engine
+
+#: Seconds for which a key that was read is believed.
+FRESH: Final = 5.0
+#: Keys remembered, those that are none among them.
+REMEMBERED: Final = 10_000
+PREFIX: Final = "aiozkqueue-"
+_NAME_DIGITS: Final = 32
+
+
+class _Stored(BaseModel):
+    """A key's znode."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    hash: str
+    allow: list[str]
+
+
+class KeyInfo(NamedTuple):
+    """What is known of a key; the key itself is not."""
+
+    name: str
+    allow: Sequence[str]
+
+
+class Caller(NamedTuple):
+    """Who makes a request."""
+
+    name: str
+    permissions: Permissions
+
+
+class _Remembered(NamedTuple):
+    stored: _Stored | None
+    permissions: Permissions
+    at: float
+
+
+class Keys:
+    """The keys of all servers under one root."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._base = f"{engine.root}/.keys"
+        self._known: OrderedDict[str, _Remembered] = OrderedDict()
+
+    async def create(self, name: str, allow: Sequence[str]) -> str:
+        """Make a key and return it: nobody can tell it again.
+
+        Raises: InvalidNameError; InvalidOptionError: a permission is none, or a key of this name is there;
+        AccessDeniedError, SessionClosedError.
+        """
+        check_queue_name(name, "key")
+        Permissions(allow)
+        if not allow:
+            msg = f"key {name!r}: give at least one permission, such as 'queue|post|orders*'"
+            raise InvalidOptionError(msg)
+        if any(known.name == name for known in await self.all()):
+            msg = f"there is a key {name!r} already: revoke it first, or take another name"
+            raise InvalidOptionError(msg)
+        text = PREFIX + secrets.token_urlsafe(32)
+        digest = _digest(text)
+        data = json.dumps({"name": name, "hash": digest, "allow": list(allow)}).encode()
+        zookeeper = self._engine.zookeeper
+        while True:
+            try:
+                await zookeeper.multi([Create(self._path(digest), data)])
+            except (ConnectionLossError, SessionExpiredError):
+                await zookeeper.wait_connected()
+            except MultiError as error:
+                if isinstance(error.error, NodeExistsError):
+                    break  # an earlier copy was applied, its reply lost: nobody else has these 256 bits
+                if isinstance(error.error, NoNodeError):
+                    await zookeeper.ensure(self._base)
+                elif isinstance(error.error, NoAuthError):
+                    raise self._denied(error.error) from error
+                else:
+                    raise NotCommittedError(str(error)) from error
+            else:
+                break
+        self._known.pop(digest, None)
+        return text
+
+    async def all(self) -> list[KeyInfo]:
+        """List the keys by their names. Raises: AccessDeniedError, SessionClosedError."""
+        stored = [found for entry in await self._entries() if (found := await self._read(entry)) is not None]
+        return sorted(KeyInfo(one.name, tuple(one.allow)) for one in stored)
+
+    async def revoke(self, name: str) -> int:
+        """Remove the key of this name; return how many there were. Raises: AccessDeniedError, SessionClosedError."""
+        revoked = 0
+        for entry in await self._entries():
+            stored = await self._read(entry)
+            if stored is not None and stored.name == name:
+                revoked += await self._delete(entry)
+                self._known.pop(stored.hash, None)
+        return revoked
+
+    async def caller(self, text: str) -> Caller | None:
+        """Tell whose key this is; None when it is nobody's.
+
+        Raises: ConnectionLossError, SessionExpiredError of the zookeeper package; AccessDeniedError.
+        """
+        digest = _digest(text)
+        known = self._known.get(digest)
+        if known is None or time.monotonic() - known.at > FRESH:
+            stored = await self._read(digest[:_NAME_DIGITS])
+            if stored is not None and not hmac.compare_digest(stored.hash, digest):
+                stored = None
+            known = _Remembered(stored, _permissions(stored), time.monotonic())
+            self._known[digest] = known
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return None if known.stored is None else Caller(known.stored.name, known.permissions)
+
+    async def _entries(self) -> list[str]:
+        try:
+            return await self._engine.zookeeper.children(self._base)
+        except NoNodeError:
+            return []
+        except NoAuthError as error:
+            raise self._denied(error) from error
+
+    async def _read(self, entry: str) -> _Stored | None:
+        try:
+            node = await self._engine.zookeeper.read(f"{self._base}/{entry}")
+            return _Stored.model_validate_json(node.data)
+        except (NoNodeError, ValidationError):
+            return None
+        except NoAuthError as error:
+            raise self._denied(error) from error
+
+    async def _delete(self, entry: str) -> bool:
+        zookeeper = self._engine.zookeeper
+        while True:
+            try:
+                await zookeeper.multi([Delete(f"{self._base}/{entry}")])
+            except (ConnectionLossError, SessionExpiredError):
+                await zookeeper.wait_connected()
+            except MultiError as error:
+                if isinstance(error.error, NoAuthError):
+                    raise self._denied(error.error) from error
+                return False
+            else:
+                return True
+
+    def _path(self, digest: str) -> str:
+        return f"{self._base}/{digest[:_NAME_DIGITS]}"
+
+    def _denied(self, error: NoAuthError) -> AccessDeniedError:
+        return AccessDeniedError(f"keys under {self._base}: {error}; connect with `auth=` of an allowed user")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _permissions(stored: _Stored | None) -> Permissions:
+    if stored is None:
+        return Permissions.none()
+    try:
+        return Permissions(stored.allow)
+    except InvalidOptionError:  # of a newer version: what is not understood allows nothing
+        return Permissions.none()

@@ -1,0 +1,79 @@
+"""What Prometheus is told; needs ``aiozkqueue[observability]``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .sampling import Sample
+
+_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """The metrics of one server; ``queues`` tells how they stand."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, queues: Callable[[], dict[str, Sample]]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "aiozkqueue_http_requests",
+            "Requests answered.",
+            ["service", "operation", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "aiozkqueue_http_request_seconds",
+            "How long requests took, what long polls waited included.",
+            ["service", "operation"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_Queues(queues))
+
+    def observe(self, service: str, operation: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests.labels(service, operation, str(status)).inc()
+        self._seconds.labels(service, operation).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Queues:
+    """The queues' figures, as they were at the last look."""
+
+    def __init__(self, queues: Callable[[], dict[str, Sample]]) -> None:
+        self._queues = queues
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Tell of all queues."""
+        now = time.time()
+        gauges: dict[str, tuple[str, Callable[[Sample], float | None]]] = {
+            "aiozkqueue_queue_messages": ("Messages in the queue.", lambda one: one.size),
+            "aiozkqueue_queue_claimed": ("Messages that are held.", lambda one: one.claimed),
+            "aiozkqueue_queue_retrying": ("Messages that wait until a moment.", lambda one: one.retrying),
+            "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda one: one.dead),
+            "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda one: one.consumers),
+            "aiozkqueue_queue_oldest_age_seconds": (
+                "Age of the oldest message.",
+                lambda one: None if one.oldest is None else max(0.0, now - one.oldest),
+            ),
+        }
+        samples = self._queues()
+        for name, (told, value_of) in gauges.items():
+            family = GaugeMetricFamily(name, told, labels=["queue"])
+            for queue, sample in samples.items():
+                value = value_of(sample)
+                if value is not None:
+                    family.add_metric([queue], value)
+            yield family

@@ -1,0 +1,50 @@
+"""What a queue of the HTTP service is called in ZooKeeper.
+
+A name under ``/queue/1`` is the queue's own, so that programs on the Python API and on HTTP share it. Those under
+``/dedupq/1`` are queues of their own, which collapse equal messages: they begin with ``DEDUP:``, which no name on HTTP
+does, since those have no capitals. A name that ZooKeeper's side cannot hold (with a dot first, or too long with its
+prefix) has one made of it.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final
+
+_NAME: Final = re.compile(r"[a-z0-9.:@_-]{1,255}")
+_LONGEST: Final = 255
+_DEDUP: Final = "DEDUP:"
+_PLAIN: Final = "QUEUE:"
+
+
+class Kind(StrEnum):
+    """The two services, by the first part of their paths."""
+
+    QUEUE = "queue"
+    DEDUPQ = "dedupq"
+
+
+def is_name(name: str) -> bool:
+    """Whether a queue can be called so over HTTP."""
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        return False
+    return not name.startswith("_") or name.startswith("__")
+
+
+def native_name(kind: Kind, name: str) -> str:
+    """The queue's name in ZooKeeper."""
+    native = f"{_DEDUP}{name}" if kind is Kind.DEDUPQ else f"{_PLAIN}{name}" if name.startswith(".") else name
+    if len(native) <= _LONGEST:
+        return native
+    return f"{_DEDUP if kind is Kind.DEDUPQ else _PLAIN}:{sha256(name.encode()).hexdigest()}"
+
+
+def http_name(native: str) -> tuple[Kind, str] | None:
+    """The service and name that a queue in ZooKeeper has over HTTP; None when it has none."""
+    if native.startswith(_DEDUP):
+        kind, name = Kind.DEDUPQ, native.removeprefix(_DEDUP)
+    else:
+        kind, name = Kind.QUEUE, native.removeprefix(_PLAIN)
+    return (kind, name) if is_name(name) and native_name(kind, name) == native else None

@@ -1,0 +1,64 @@
+"""Who may do what: ``queue|<verb>|<name>``, each part with ``*`` for anything. Pure."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, Self
+
+from aiozkqueue.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PATTERN: Final = re.compile(r"[a-z0-9.:@_*-]{1,255}")
+
+
+class Verb(StrEnum):
+    """What a key may be allowed to do with a queue."""
+
+    POST = "post"
+    POLL = "poll"
+    GET_STATUS = "get_status"
+    PURGE = "purge"
+    MANAGE = "manage"
+    """Dead letters, on the dashboard."""
+
+
+class Permissions:
+    """What one key may do."""
+
+    __slots__ = ("_allowed", "patterns")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = tuple(patterns)
+        self._allowed = tuple(_parse(pattern) for pattern in self.patterns)
+
+    def allows(self, verb: Verb, queue: str) -> bool:
+        """Whether it may do this with this queue, named as over HTTP."""
+        return any(fnmatchcase(verb, verbs) and fnmatchcase(queue, names) for verbs, names in self._allowed)
+
+    def allows_anywhere(self, verb: Verb) -> bool:
+        """Whether there may be a queue that it may do this with."""
+        return any(fnmatchcase(verb, verbs) for verbs, _ in self._allowed)
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return what allows nothing."""
+        return cls(())
+
+
+def _parse(pattern: str) -> tuple[str, str]:
+    parts = pattern.split("|")
+    if (
+        not 1 <= len(parts) <= 3  # noqa: PLR2004 - queue, verb, name
+        or parts[0] not in {"queue", "*"}
+        or not all(_PATTERN.fullmatch(part) for part in parts)
+        or (len(parts) > 1 and "*" not in parts[1] and parts[1] not in set(Verb))
+    ):
+        verbs = ", ".join(Verb)
+        msg = f"{pattern!r} is no permission: give queue|VERB|NAME, with * for anything, and one of the verbs {verbs}"
+        raise InvalidOptionError(msg)
+    padded = [*parts, "*", "*"]
+    return padded[1], padded[2]

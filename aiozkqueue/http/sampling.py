@@ -1,0 +1,176 @@
+"""The figures of all queues over the last hour, as this server has seen them: for charts and for Prometheus.
+
+They cost a few reads a queue every ten seconds, whatever the queues hold: sizes are counts of children, and what was
+put and removed is told by how often those have changed. Nothing of it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import InvalidNameError, QueueError
+from aiozkqueue.layout import check_queue_name
+from aiozkqueue.queue.admin import count, lanes, list_items
+from aiozkqueue.zookeeper import NoNodeError, ZooKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.session import QueueSession
+
+log = logging.getLogger(__name__)
+
+EVERY: Final = 10.0
+KEPT: Final = 360
+#: Queues that are looked at, the first by name.
+MOST_QUEUES: Final = 500
+#: Messages up to which a queue is listed, once a look, to find its oldest when that one has gone.
+LISTED: Final = 20_000
+
+
+class Sample(NamedTuple):
+    """One queue at one moment."""
+
+    at: float
+    """Seconds since 1970."""
+    size: int
+    claimed: int
+    """Held by a transaction, delivery or lease, or waiting for its next attempt."""
+    retrying: int
+    """Those of them that wait until a moment: leased, or failed."""
+    dead: int
+    consumers: int
+    put: int
+    """Messages ever put, as far as the server counts: only differences mean something."""
+    oldest: float | None
+    """When the oldest was put, seconds since 1970; None when there is none, or it was not looked for."""
+
+
+class Rates(NamedTuple):
+    """Messages a second, over a minute or what there is of it."""
+
+    put: float
+    removed: float
+
+
+class Sampler:
+    """Looks at the queues of one session."""
+
+    def __init__(self, session: QueueSession) -> None:
+        self._session = session
+        self._history: dict[str, deque[Sample]] = {}
+        self._latest: dict[str, Sample] = {}
+        self._oldest: dict[str, tuple[str, float]] = {}
+        self._looked = float("-inf")
+        self._kept = float("-inf")
+        self._looking = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            try:
+                await self.look(0.0)
+            except (QueueError, ZooKeeperError) as error:
+                log.warning("the queues could not be looked at: %s", error)
+            await asyncio.sleep(EVERY)
+
+    async def look(self, age: float) -> None:
+        """Look now, unless somebody has within so many seconds. Raises: QueueError, ZooKeeperError."""
+        async with self._looking:
+            begun = time.monotonic()
+            if begun - self._looked < age:
+                return
+            names = await self._names()
+            self._latest = {name: await self._sample(name) for name in names}
+            self._looked = time.monotonic()
+            if begun - self._kept < EVERY / 2:
+                return
+            self._kept = begun
+            self._history = {name: self._history.get(name, deque(maxlen=KEPT)) for name in names}
+            for name, sample in self._latest.items():
+                self._history[name].append(sample)
+
+    @property
+    def latest(self) -> dict[str, Sample]:
+        """The last look at each queue, by name."""
+        return self._latest
+
+    def history(self, name: str) -> Sequence[Sample]:
+        """What was seen of a queue, the oldest first."""
+        return tuple(self._history.get(name, ()))
+
+    def rates(self, name: str) -> Rates:
+        """How fast messages come and go."""
+        last = self._latest.get(name)
+        earlier = [one for one in self.history(name) if last is not None and 0 < last.at - one.at <= 6.5 * EVERY]
+        if last is None or not earlier:
+            return Rates(0.0, 0.0)
+        return rates_between(earlier[0], last)
+
+    # -- inside
+
+    async def _names(self) -> list[str]:
+        engine = self._session.engine
+        try:
+            names = sorted(await engine.zookeeper.children(engine.root))
+        except NoNodeError:
+            return []
+        return [name for name in names if _is_queue(name)][:MOST_QUEUES]
+
+    async def _sample(self, name: str) -> Sample:
+        engine = self._session.engine
+        store = engine.store(name)
+        paths = store.paths
+        folders = await lanes(engine, store)
+        stats = await asyncio.gather(*(engine.zookeeper.exists(folder) for folder in folders))
+        there = [stat for stat in stats if stat is not None]
+        locks, due, dead, consumers = await asyncio.gather(
+            *(count(engine, store, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
+        )
+        size = sum(stat.num_children for stat in there)
+        return Sample(
+            at=time.time(),
+            size=size,
+            claimed=locks,
+            retrying=due,
+            dead=dead,
+            consumers=consumers,
+            put=sum((stat.cversion + stat.num_children) // 2 for stat in there),
+            oldest=await self._find_oldest(name, folders, size),
+        )
+
+    async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:
+        """When the oldest message was put: the same as at the last look, unless that one is gone."""
+        engine = self._session.engine
+        path, created = self._oldest.get(name, ("", 0.0))
+        if path and size and await engine.zookeeper.exists(path) is not None:
+            return created
+        self._oldest.pop(name, None)
+        if not 0 < size <= LISTED:
+            return None
+        placed = await list_items(engine, engine.store(name), folders)
+        for one in sorted(placed, key=lambda one: (one.generation, one.item.sequence))[:1]:
+            stat = await engine.zookeeper.exists(one.path)
+            if stat is not None:
+                self._oldest[name] = one.path, stat.ctime / 1000
+                return stat.ctime / 1000
+        return None
+
+
+def rates_between(one: Sample, other: Sample) -> Rates:
+    """Messages a second put and removed between two looks."""
+    seconds = max(other.at - one.at, 0.001)
+    put = max(0, other.put - one.put)
+    return Rates(put / seconds, max(0, put - (other.size - one.size)) / seconds)
+
+
+def _is_queue(name: str) -> bool:
+    try:
+        check_queue_name(name)
+    except InvalidNameError:
+        return False
+    return True

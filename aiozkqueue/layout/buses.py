@@ -1,0 +1,87 @@
+"""Buses, as they are stored: ``<root>/.buses/<bus>``, ``{"groups": ["audit", …]}``.
+
+Each post checks the version of this znode, so that a group gets every event that is posted after it joined. The bus's
+own events are in the queue ``<bus>``, those of a group in ``<bus>@<group>``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from aiozkqueue.errors import InvalidNameError
+
+from .errors import MalformedError
+from .fields import no_fields, read_object, unknown_fields, write_object
+from .names import check_queue_name
+from .paths import check_root
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+_WHAT: Final = "the groups of a bus"
+
+
+def buses_base(root: str) -> str:
+    """The folder of all buses below a root. Raises: InvalidOptionError: see `check_root`."""
+    check_root(root)
+    return f"{root}/.buses"
+
+
+class BusPaths:
+    """The znodes and queues of one bus.
+
+    Raises:
+        InvalidOptionError: see `check_root`.
+        InvalidNameError: not a name for a bus: as for a queue, without ``@``.
+    """
+
+    __slots__ = ("base", "buses", "name")
+
+    def __init__(self, root: str, name: str) -> None:
+        self.buses: Final = buses_base(root)
+        _check(name, "bus")
+        self.name: Final = name
+        self.base: Final = f"{self.buses}/{name}"
+
+    def queue(self, group: str | None) -> str:
+        """The queue of a group, or of the bus itself. Raises: InvalidNameError."""
+        if group is None:
+            return self.name
+        _check(group, "subscriber group")
+        queue = f"{self.name}@{group}"
+        check_queue_name(queue, "group of this bus")
+        return queue
+
+
+@dataclass(frozen=True, slots=True)
+class BusRecord:
+    """What is stored of a bus."""
+
+    groups: tuple[str, ...] = ()
+    unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
+    """Fields of other versions, kept when the record is rewritten."""
+
+    def encode(self) -> bytes:
+        """The bytes to store."""
+        return write_object({**self.unknown, "groups": list(self.groups)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a record; no bytes are a bus without groups. Raises: MalformedError."""
+        if not data:
+            return cls()
+        fields = read_object(data, _WHAT)
+        groups = fields.pop("groups", [])
+        texts = [one for one in groups if isinstance(one, str)] if isinstance(groups, list) else None
+        if texts is None or not isinstance(groups, list) or len(texts) != len(groups):
+            raise MalformedError(f"{_WHAT} are no list of texts")
+        return cls(tuple(texts), unknown_fields(fields, _WHAT))
+
+
+def _check(name: str, what: str) -> None:
+    check_queue_name(name, what)
+    if "@" in name:
+        raise InvalidNameError(f"{name!r} cannot name a {what}: '@' parts a bus from its group")

@@ -1,0 +1,220 @@
+"""The bytes of an item: the bare payload, or an envelope of header and payload.
+
+A payload without a header is stored as it is, readable in zkCli. With a header, or when it begins with the magic
+itself, the znode holds::
+
+    f5 7a 71 31 | header length, 4 bytes, most significant first | header, a JSON object in UTF-8 | payload
+
+UTF-8 never begins with ``f5``, so no text is taken for an envelope. The header's fields, all optional: ``headers``
+(texts by text), ``key``, ``group``, ``priority`` (integer), ``enqueued_at`` (milliseconds since 1970), ``dead``
+(``reason``, ``attempts``, ``at``), ``filters`` (texts and integers by text). Fields unknown here are kept when the item
+is rewritten.
+
+A writer's header has at most 32 KiB, readers take 64 KiB: what could be put can always become a dead letter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import InvalidOptionError
+
+from .errors import MalformedError
+from .fields import (
+    LARGEST_NUMBER,
+    OBJECT_LIMIT,
+    is_text,
+    no_fields,
+    pop_number,
+    pop_text,
+    read_object,
+    storable_text,
+    unknown_fields,
+    write_object,
+)
+from .filters import TagValue, usable_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+    from .filters import Tags
+
+MAGIC: Final = b"\xf5zq1"
+"""How an envelope begins."""
+
+HEADER_LIMIT: Final = 32 * 1024
+"""Bytes of header JSON a message may be put with."""
+
+_START: Final = len(MAGIC) + 4
+_WHAT: Final = "the header of an item"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Why a message is among the dead letters."""
+
+    reason: str
+    """At most 4 KiB of UTF-8; longer ones are cut."""
+    attempts: int
+    at: int
+    """When, in milliseconds since 1970 in ZooKeeper's time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", storable_text(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is stored with a payload."""
+
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    key: str | None = None
+    group: str | None = None
+    priority: int = 0
+    enqueued_at: int | None = None
+    """When it was first put, in milliseconds since 1970; only in items that have been rewritten."""
+    dead: DeadLetter | None = None
+    filters: Tags = field(default_factory=dict[str, TagValue])
+    """The tags that consumers may choose by."""
+    unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
+    """Fields of other versions, kept when the item is rewritten."""
+
+
+EMPTY_HEADER: Final = Header(headers=MappingProxyType({}), filters=MappingProxyType({}), unknown=MappingProxyType({}))
+"""The header of every bare payload; one object for all."""
+
+
+def encode(payload: bytes, header: Header | None = None) -> bytes:
+    """The bytes to store.
+
+    Raises:
+        InvalidOptionError: the header is larger than 32 KiB (64 KiB with a dead letter's reason), or has fields of
+            wrong types, or text that UTF-8 cannot hold.
+    """
+    if header is None or header is EMPTY_HEADER:
+        fields: dict[str, JsonValue] = {}
+    else:
+        fields = _fields(header)
+    if not fields and payload[: len(MAGIC)] != MAGIC:
+        return payload
+    return _envelope_start(fields) + payload
+
+
+def encoded_size(payload: bytes, header: Header | None = None) -> int:
+    """How many bytes `encode` will make of this.
+
+    Raises:
+        InvalidOptionError: as `encode`.
+    """
+    fields = {} if header is None or header is EMPTY_HEADER else _fields(header)
+    if not fields and payload[: len(MAGIC)] != MAGIC:
+        return len(payload)
+    return len(_envelope_start(fields)) + len(payload)
+
+
+def decode(data: bytes) -> tuple[Header, bytes]:
+    """The header and the payload of stored bytes; a bare payload is given back as it is.
+
+    Raises:
+        MalformedError: they begin as an envelope and are none.
+    """
+    if data[:4] != MAGIC:
+        return EMPTY_HEADER, data
+    length = int.from_bytes(data[len(MAGIC) : _START], "big")
+    end = _START + length
+    if len(data) < _START or end > len(data):
+        raise MalformedError(f"an envelope of {len(data)} bytes cannot hold a header of {length}")
+    if length > OBJECT_LIMIT:
+        raise MalformedError(f"{_WHAT} has {length} bytes, more than {OBJECT_LIMIT}")
+    return _header(read_object(data[_START:end], _WHAT)), data[end:]
+
+
+def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
+    try:
+        text = write_object(fields)
+    except (ValueError, TypeError) as error:
+        raise InvalidOptionError(f"headers, key and group must be text that UTF-8 can hold: {error}") from error
+    limit = OBJECT_LIMIT if "dead" in fields else HEADER_LIMIT
+    if len(text) > limit:
+        raise InvalidOptionError(
+            f"headers, key and group take {len(text)} bytes, the most is {limit}: put large data into the payload"
+        )
+    return MAGIC + len(text).to_bytes(4, "big") + text
+
+
+def _fields(header: Header) -> dict[str, JsonValue]:
+    fields: dict[str, JsonValue] = {}
+    if header.headers:
+        fields["headers"] = {_text("headers", name): _text("headers", text) for name, text in header.headers.items()}
+    if header.key is not None:
+        fields["key"] = _text("key", header.key)
+    if header.group is not None:
+        fields["group"] = _text("group", header.group)
+    if header.priority:
+        fields["priority"] = _priority(header.priority)
+    if header.enqueued_at is not None:
+        fields["enqueued_at"] = header.enqueued_at
+    if header.dead is not None:
+        dead = header.dead
+        fields["dead"] = {"reason": dead.reason, "attempts": dead.attempts, "at": dead.at}
+    if header.filters:
+        fields["filters"] = dict(header.filters)
+    if header.unknown:
+        fields.update(header.unknown)
+    return fields
+
+
+def _header(fields: dict[str, JsonValue]) -> Header:
+    headers = fields.pop("headers", None)
+    dead = fields.pop("dead", None)
+    tags = fields.pop("filters", None)
+    return Header(
+        headers=_texts(headers),
+        key=pop_text(fields, "key", _WHAT),
+        group=pop_text(fields, "group", _WHAT),
+        priority=pop_number(fields, "priority", _WHAT, -LARGEST_NUMBER, LARGEST_NUMBER) or 0,
+        enqueued_at=pop_number(fields, "enqueued_at", _WHAT),
+        dead=None if dead is None else _dead_letter(dead),
+        filters={} if tags is None else usable_tags(tags),
+        unknown=unknown_fields(fields, _WHAT),
+    )
+
+
+def _texts(value: JsonValue) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        texts = {name: text for name, text in value.items() if isinstance(text, str)}
+        if len(texts) == len(value):
+            return texts
+    raise MalformedError(f"{_WHAT}: 'headers' is not an object of texts")
+
+
+def _dead_letter(value: JsonValue) -> DeadLetter:
+    what = f"{_WHAT}: 'dead'"
+    if not isinstance(value, dict):
+        raise MalformedError(f"{what} is not an object")
+    reason = pop_text(value, "reason", what)
+    attempts = pop_number(value, "attempts", what, most=LARGEST_NUMBER)
+    at = pop_number(value, "at", what)
+    if reason is None or attempts is None or at is None:
+        raise MalformedError(f"{what} lacks its reason, attempts or time")
+    return DeadLetter(reason, attempts, at)
+
+
+def _text(option: str, value: str) -> str:
+    if not is_text(value):
+        raise InvalidOptionError(f"{option}: {value!r} is not a text")
+    return value
+
+
+def _priority(value: int) -> int:
+    if type(value) is not int or abs(value) > LARGEST_NUMBER:
+        raise InvalidOptionError(
+            f"priority={value!r}: it must be an integer from {-LARGEST_NUMBER} to {LARGEST_NUMBER}"
+        )
+    return value

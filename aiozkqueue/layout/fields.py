@@ -1,0 +1,117 @@
+"""JSON objects as they are stored: read strictly and within bounds, written compactly.
+
+Every record but the payload is one JSON object. Whatever the bytes are, reading gives an object or `MalformedError`:
+the length is bounded before parsing, the parser refuses nesting beyond 200 levels, lone surrogates and NaN.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, cast
+
+from pydantic_core import from_json
+
+from .errors import MalformedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+OBJECT_LIMIT: Final = 64 * 1024
+"""Bytes of JSON read at most: more is refused unread."""
+
+TEXT_LIMIT: Final = 4 * 1024
+"""Bytes of UTF-8 kept of an error text or a reason."""
+
+LAST_MOMENT: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, UTC: what a datetime can hold."""
+
+LARGEST_NUMBER: Final = 2**31 - 1
+"""The largest count or priority, that of a Java int."""
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def write_object(fields: Mapping[str, JsonValue]) -> bytes:
+    """Compact JSON in UTF-8.
+
+    Raises:
+        ValueError: a text has lone surrogates, or a number is not finite.
+    """
+    return _to_json(fields).encode()
+
+
+def read_object(data: bytes, what: str) -> dict[str, JsonValue]:
+    """The JSON object that ``data`` holds; ``what`` names it in the error.
+
+    Raises:
+        MalformedError: it is not one JSON object in UTF-8 of at most 64 KiB.
+    """
+    if len(data) > OBJECT_LIMIT:
+        raise MalformedError(f"{what} has {len(data)} bytes, more than {OBJECT_LIMIT}")
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise MalformedError(f"{what} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedError(f"{what} is not a JSON object")
+    return cast("dict[str, JsonValue]", value)
+
+
+def no_fields() -> dict[str, JsonValue]:
+    """The unknown fields of a record that has none."""
+    return {}
+
+
+def unknown_fields(fields: dict[str, JsonValue], what: str) -> dict[str, JsonValue]:
+    """The fields that nobody popped, once it is sure that they can be written again.
+
+    Raises:
+        MalformedError: they hold a number that JSON readers take for infinite.
+    """
+    if fields:
+        try:
+            write_object(fields)
+        except ValueError as error:
+            raise MalformedError(f"{what} has fields that cannot be kept: {error}") from error
+    return fields
+
+
+def pop_text(fields: dict[str, JsonValue], field: str, what: str) -> str | None:
+    """Take an optional text out of ``fields``.
+
+    Raises:
+        MalformedError: the field is something else.
+    """
+    value = fields.pop(field, None)
+    if value is None or isinstance(value, str):
+        return value
+    raise MalformedError(f"{what}: {field!r} is not a text")
+
+
+def pop_number(
+    fields: dict[str, JsonValue], field: str, what: str, least: int = 0, most: int = LAST_MOMENT
+) -> int | None:
+    """Take an optional integer between ``least`` and ``most`` out of ``fields``.
+
+    Raises:
+        MalformedError: the field is something else.
+    """
+    value = fields.pop(field, None)
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+        return value
+    raise MalformedError(f"{what}: {field!r} is not an integer from {least} to {most}")
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text, of a value that callers who are not type-checked may have got wrong."""
+    return isinstance(value, str)
+
+
+def storable_text(text: str) -> str:
+    """``text`` cut to 4 KiB of UTF-8 between two characters, lone surrogates replaced: it can always be stored."""
+    data = text[:TEXT_LIMIT].encode("utf-8", "replace")
+    return data[:TEXT_LIMIT].decode("utf-8", "ignore")

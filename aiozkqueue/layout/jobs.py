@@ -1,0 +1,142 @@
+"""Recurring jobs, as they are stored: ``<root>/.schedule/<name>``, a JSON object each.
+
+``{"cron": "0 3 * * *", "zone": "Europe/Berlin", "queue": "reports", "body": "…", "options": {…}, "missed": "last",
+"limit": 100, "tolerance": 60.0, "paused": false, "last": <ms>}``. A payload that is not UTF-8 is ``body_base64``.
+``last`` is the occurrence up to which everything has been decided: put, or left out. It is set, at the version read,
+in the same multi that puts the message.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from aiozkqueue.errors import InvalidOptionError
+
+from .errors import MalformedError
+from .fields import LAST_MOMENT, OBJECT_LIMIT, no_fields, read_object, unknown_fields, write_object
+from .names import check_queue_name
+from .paths import check_root
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Missed = Literal["skip", "last", "all"]
+
+MOST_MISSED: Final = 1000
+"""Occurrences that ``missed="all"`` makes up for at the most."""
+
+_WHAT: Final = "a recurring job"
+
+
+class SchedulePaths:
+    """Where the jobs are stored. Raises: InvalidOptionError: see `check_root`."""
+
+    __slots__ = ("base",)
+
+    def __init__(self, root: str) -> None:
+        check_root(root)
+        self.base: Final = f"{root}/.schedule"
+
+    def job(self, name: str) -> str:
+        """A job's znode. Raises: InvalidNameError."""
+        check_queue_name(name, "job")
+        return f"{self.base}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What is stored of a job."""
+
+    cron: str
+    zone: str
+    queue: str
+    body: bytes
+    last: int
+    """Milliseconds since 1970, ZooKeeper's time."""
+    options: Mapping[str, JsonValue] = field(default_factory=no_fields)
+    missed: Missed = "last"
+    limit: int = 100
+    tolerance: float = 60.0
+    paused: bool = False
+    unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
+    """Fields of other versions, kept when the record is rewritten."""
+
+    def encode(self) -> bytes:
+        """The bytes to store.
+
+        Raises:
+            InvalidOptionError: they are more than 64 KiB.
+        """
+        fields: dict[str, JsonValue] = {
+            **self.unknown,
+            "cron": self.cron,
+            "zone": self.zone,
+            "queue": self.queue,
+            "missed": self.missed,
+            "limit": self.limit,
+            "tolerance": self.tolerance,
+            "paused": self.paused,
+            "last": self.last,
+        }
+        try:
+            fields["body"] = self.body.decode()
+        except UnicodeDecodeError:
+            fields["body_base64"] = b64encode(self.body).decode()
+        if self.options:
+            fields["options"] = dict(self.options)
+        data = write_object(fields)
+        if len(data) > OBJECT_LIMIT:
+            raise InvalidOptionError(
+                f"{_WHAT} takes {len(data)} bytes, the most is {OBJECT_LIMIT}: store the payload elsewhere"
+            )
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a job.
+
+        Raises:
+            MalformedError: it is none that this version can follow.
+        """
+        fields = read_object(data, _WHAT)
+        try:
+            read = _Stored.model_validate(fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise MalformedError(f"{_WHAT} cannot be followed, {where}: {first['msg']}") from error
+        for known in _Stored.model_fields:
+            fields.pop(known, None)
+        return cls(
+            cron=read.cron,
+            zone=read.zone,
+            queue=read.queue,
+            body=read.body.encode() if read.body_base64 is None else read.body_base64,
+            last=read.last,
+            options=read.options,
+            missed=read.missed,
+            limit=read.limit,
+            tolerance=read.tolerance,
+            paused=read.paused,
+            unknown=unknown_fields(fields, _WHAT),
+        )
+
+
+class _Stored(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+    cron: Annotated[str, Field(max_length=1000)]
+    zone: Annotated[str, Field(max_length=255)]
+    queue: str
+    body: str = ""
+    body_base64: Annotated[Base64Bytes, Field(strict=False)] | None = None
+    options: dict[str, JsonValue] = {}
+    missed: Missed
+    limit: Annotated[int, Field(ge=1, le=MOST_MISSED)]
+    tolerance: Annotated[float, Field(ge=0)]
+    paused: bool
+    last: Annotated[int, Field(ge=0, le=LAST_MOMENT)]

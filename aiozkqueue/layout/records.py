@@ -1,0 +1,136 @@
+"""Lock and attempt records: small JSON objects beside the items.
+
+A lock: ``{"claim":"…","owner":"…","end":<ms>,"leased":true}``, ``end`` only when it is timed, ``leased`` only when it
+then is a lease. Attempts: ``{"attempts":<n>,"claim":"…","error":"…","due":<ms>}``, all but the first optional.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from .errors import MalformedError
+from .fields import (
+    LARGEST_NUMBER,
+    OBJECT_LIMIT,
+    no_fields,
+    pop_number,
+    pop_text,
+    read_object,
+    storable_text,
+    unknown_fields,
+    write_object,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+_LOCK: Final = "a lock"
+_LEASED: Final = ',"leased":true'
+_ATTEMPTS: Final = "a record of attempts"
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """Who holds an item."""
+
+    claim: str
+    """The id of the claim; empty in a lock that another program made."""
+    owner: str
+    """The client that made it."""
+    end: int | None = None
+    """When a timed lock ends, in milliseconds since 1970; None: with the ZooKeeper session that made it."""
+    leased: bool = False
+    """Whether somebody handles the item until then; else a timed lock keeps it until its next attempt."""
+
+    def encode(self) -> bytes:
+        """The bytes to store.
+
+        Raises:
+            ValueError: a text has lone surrogates.
+        """
+        # Letters and digits need no escapes in JSON: the common lock is made without the encoder.
+        if self.claim.isalnum() and self.owner.isalnum():
+            end = "" if self.end is None else f',"end":{self.end}{_LEASED if self.leased else ""}'
+            return f'{{"claim":"{self.claim}","owner":"{self.owner}"{end}}}'.encode()
+        fields: dict[str, JsonValue] = {"claim": self.claim, "owner": self.owner}
+        if self.end is not None:
+            fields["end"] = self.end
+            if self.leased:
+                fields["leased"] = True
+        return write_object(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a lock; never raises.
+
+        Bytes of any other form, or none, are a foreign lock, ``LockRecord("", "", None)``: it holds the item all the
+        same, until its session ends or someone forces it open.
+        """
+        try:
+            fields = read_object(data, _LOCK)
+            claim = pop_text(fields, "claim", _LOCK)
+            owner = pop_text(fields, "owner", _LOCK)
+            end = pop_number(fields, "end", _LOCK)
+        except MalformedError:
+            return cls("", "", None)
+        if not claim or owner is None:
+            return cls("", "", None)
+        return cls(claim, owner, end, end is not None and fields.get("leased") is True)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """How often an item has been handed over, and how the last time went."""
+
+    attempts: int
+    claim: str = ""
+    """The claim under which it was last handed over."""
+    error: str | None = None
+    """What went wrong, at most 4 KiB of UTF-8; longer texts are cut."""
+    due: int | None = None
+    """When it is offered again, in milliseconds since 1970."""
+    unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
+    """Fields of other versions, kept when the record is rewritten."""
+
+    def __post_init__(self) -> None:
+        if self.error is not None:
+            object.__setattr__(self, "error", storable_text(self.error))
+
+    def encode(self) -> bytes:
+        """The bytes to store.
+
+        Raises:
+            ValueError: the claim has lone surrogates.
+        """
+        fields: dict[str, JsonValue] = {"attempts": self.attempts}
+        if self.claim:
+            fields["claim"] = self.claim
+        if self.error is not None:
+            fields["error"] = self.error
+        if self.due is not None:
+            fields["due"] = self.due
+        data = write_object({**self.unknown, **fields}) if self.unknown else write_object(fields)
+        # What can be read again goes before what others may want to know.
+        return data if len(data) <= OBJECT_LIMIT else write_object(fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read a record of attempts.
+
+        Raises:
+            MalformedError: it is none.
+        """
+        fields = read_object(data, _ATTEMPTS)
+        attempts = pop_number(fields, "attempts", _ATTEMPTS, most=LARGEST_NUMBER)
+        if attempts is None:
+            raise MalformedError(f"{_ATTEMPTS} lacks their number")
+        return cls(
+            attempts,
+            pop_text(fields, "claim", _ATTEMPTS) or "",
+            pop_text(fields, "error", _ATTEMPTS),
+            pop_number(fields, "due", _ATTEMPTS),
+            unknown_fields(fields, _ATTEMPTS),
+        )

@@ -1,0 +1,46 @@
+"""Lease tokens: what stands for a leased message outside of this process, so that any session can settle it.
+
+``<lane>~<item name>~<check>``, the lane's slashes as tildes too: where the item lies, and eight hexadecimal digits of
+the CRC-32 of queue and place, which tell a token of another queue, or a mangled one, from one of this. It is no secret:
+what it names is settled by whoever may write to the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from .errors import MalformedError
+from .names import ItemName
+
+_LONGEST: Final = 2048
+_SHOWN: Final = 80
+
+
+def lease_token(queue: str, place: str) -> str:
+    """The token of an item at a place relative to its queue, ``<lane>/<name>``."""
+    return f"{place.replace('/', '~')}~{_check(queue, place)}"
+
+
+def leased_place(queue: str, token: str) -> str:
+    """The place that a token of this queue names.
+
+    Raises:
+        MalformedError: it is no token, or one of another queue.
+    """
+    place, _, check = token.rpartition("~")
+    place = place.replace("~", "/")
+    lane, _, name = place.rpartition("/")
+    if (
+        len(token) > _LONGEST
+        or not lane
+        or {"", ".", ".."} & set(lane.split("/"))
+        or check != _check(queue, place)
+        or ItemName.parse(name) is None
+    ):
+        raise MalformedError(f"{token[:_SHOWN]!r} is no lease of queue {queue!r}")
+    return place
+
+
+def _check(queue: str, place: str) -> str:
+    return f"{crc32(f'{queue}/{place}'.encode('utf-8', 'surrogatepass')):08x}"

@@ -1,0 +1,85 @@
+"""Services: what runs until it is stopped, by itself or while a body is in its ``async with``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from .tasks import wait_settled
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Service(Protocol):
+    """What `aiozkqueue.run` runs: a listener, a scheduler."""
+
+    async def run(self) -> None:
+        """Serve until stopped. Raises what waiting cannot cure."""
+        ...
+
+    def stop(self) -> None:
+        """Begin nothing more, finish what runs. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Stop, and cancel what runs. Idempotent."""
+        ...
+
+
+class Background:
+    """A service that runs in a task of the session's while a body is in its ``async with``."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._body = asyncio.current_task()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: BaseException | None = None
+        self._left = False
+        self._cancelled_body = False
+
+    def start(self, engine: Engine) -> None:
+        """Begin."""
+        engine.check()
+        engine.tasks.spawn(self._serve, name=type(self._service).__name__.lower())
+
+    async def _serve(self) -> None:
+        failure: BaseException | None = None
+        try:
+            await self._service.run()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits, and raised there
+            failure = error
+        finally:
+            self._done(failure)
+
+    def _done(self, failure: BaseException | None) -> None:
+        self._failure = failure
+        if not self._ended.done():
+            self._ended.set_result(None)
+        if failure is not None and not self._left and self._body is not None:
+            self._cancelled_body = True
+            self._body.cancel("the service that this block waits for has died")
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Stop it, wait for its end, and raise what it died of; ``error`` is what the body ended with."""
+        self._left = True
+        if isinstance(error, asyncio.CancelledError) and not self._cancelled_body:
+            self._service.abort()  # a body that is cancelled does not wait for handlers to drain
+        else:
+            self._service.stop()
+        try:
+            await asyncio.shield(self._ended)
+        except asyncio.CancelledError:
+            self._service.abort()
+            await wait_settled(self._ended)
+            raise
+        if self._failure is None:
+            return
+        if self._cancelled_body and self._body is not None:
+            remaining = self._body.uncancel()
+            if remaining and isinstance(error, asyncio.CancelledError):
+                return  # somebody else has cancelled it too
+        if error is None or isinstance(error, asyncio.CancelledError):
+            raise self._failure

@@ -1,0 +1,191 @@
+"""An item locked by us, and the cap on the locks of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import EMPTY_HEADER, priority_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiozkqueue.layout import ItemName
+
+    from .store import QueueStore
+    from .tenure import Tenure
+
+#: Σ(path length + 4) of a session's ephemerals. The server writes them all into one transaction when the session
+#: ends, and one twice its request limit has been seen to kill every server of an ensemble.
+EPHEMERAL_CAP = 256 * 1024
+
+
+class EphemeralBudget:
+    """What one ZooKeeper session still may lock."""
+
+    __slots__ = ("_bells", "used")
+
+    def __init__(self, bells: dict[asyncio.Event, None]) -> None:
+        self.used = 0
+        self._bells = bells
+
+    @property
+    def left(self) -> int:
+        """Bytes of path that may still be locked."""
+        return EPHEMERAL_CAP - self.used
+
+    def spend(self, size: int) -> None:
+        """Count an ephemeral about to be created."""
+        self.used += size
+
+    def free(self, size: int) -> None:
+        """Count one known to be gone."""
+        self.used -= size
+        if self._bells:
+            ring(self._bells)
+
+
+def ring(bells: dict[asyncio.Event, None]) -> None:
+    """Let those who wait for room look again."""
+    while bells:
+        bells.popitem()[0].set()
+
+
+class SessionBudget:
+    """The budget of each ZooKeeper session; a new one starts afresh."""
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._bells: dict[asyncio.Event, None] = {}  # in order, which a set's is not
+        self._budget = EphemeralBudget(self._bells)
+
+    def of(self, generation: int) -> EphemeralBudget:
+        """Return the budget of a session."""
+        if generation != self._generation:
+            self._generation, self._budget = generation, EphemeralBudget(self._bells)
+        return self._budget
+
+    def wake(self) -> None:
+        """Let those who wait for room look again."""
+        ring(self._bells)
+
+    def ring(self, bell: asyncio.Event) -> None:
+        """Set an event when there may be room."""
+        self._bells[bell] = None
+
+
+class _Undecoded:
+    """Stands for a value that nobody has asked for yet."""
+
+
+UNDECODED = _Undecoded()
+
+
+class Claim:
+    """One item, locked by one ZooKeeper session of ours.
+
+    The fence is ``version``, the item's data version as read *under* the lock: whoever takes the lock away raises it,
+    so that every multi which checks or deletes the item at this version fails from then on.
+    """
+
+    __slots__ = (
+        "attempts",
+        "body",
+        "budget",
+        "created",
+        "fields",
+        "generation",
+        "handed",
+        "header",
+        "id",
+        "lock",
+        "meta_version",
+        "owner",
+        "path",
+        "place",
+        "raw",
+        "recorded",
+        "rest",
+        "since",
+        "size",
+        "store",
+        "tenure",
+        "value",
+        "version",
+    )
+
+    def __init__(  # noqa: PLR0917 - one is made for every message: names would cost more than they tell
+        self,
+        store: QueueStore,
+        place: str,
+        message_id: str,
+        path: str,
+        lock: str,
+        owner: str,
+        generation: int,
+        budget: EphemeralBudget,
+        size: int,
+        tenure: Tenure | None = None,
+    ) -> None:
+        self.store = store
+        self.place = place
+        self.id = message_id
+        self.path = path
+        """The item's znode."""
+        self.lock = lock
+        """The lock's znode."""
+        self.owner = owner
+        """The client that locked it."""
+        self.generation = generation
+        self.budget = budget
+        self.size = size
+        """What the lock takes of the budget; nothing where a tenure holds it."""
+        self.tenure = tenure
+        """The hold on its group, whose lock it is then; None for a message in no group."""
+        self.version = -1
+        self.raw = b""
+        """What is stored."""
+        self.body = b""
+        self.header = EMPTY_HEADER
+        self.rest: bytes | None = None
+        """What is to be left of the item when its message has been consumed: further ones; None: nothing."""
+        self.created = 0
+        self.attempts = 0
+        self.meta_version: int | None = None
+        """Of the record of attempts; None: there is none."""
+        self.fields: ItemName | None = None
+        """What the item's name says, when that is more than its id."""
+        self.since: int | None = None
+        """When it was claimed, ms in ZooKeeper's time."""
+        self.value: object = UNDECODED
+        """The payload decoded to the type of the queue that took it."""
+        self.recorded = False
+        """Whether this hand-over has been recorded in ``meta/``."""
+        self.handed = False
+        """Whether a handler has seen it."""
+
+    @property
+    def name(self) -> str:
+        """The item's name."""
+        return self.place.rpartition("/")[2]
+
+    @property
+    def bell(self) -> str:
+        """The znode to write to when the item is given back, for those who wait: they may watch its priority only."""
+        lane = self.place.rpartition("/")[0]
+        return self.store.paths.at(lane) if priority_of(lane) else self.store.paths.items
+
+    @property
+    def attempt(self) -> int:
+        """The number of this hand-over, from 1."""
+        return self.attempts if self.recorded else self.attempts + 1
+
+    def settled(self, *, back: bool) -> None:
+        """Tell that the lock is known to be gone; ``back``: the item is still there, to be taken at once."""
+        if self.tenure is not None:
+            self.tenure.over()
+            return
+        self.budget.free(self.size)
+        self.store.claim_settled(self, back=back)
+
+    def __repr__(self) -> str:
+        return f"<Claim {self.id} of {self.store.name!r}>"

@@ -1,0 +1,113 @@
+"""Values to payloads and back."""
+
+from __future__ import annotations
+
+import re
+from typing import Generic, Protocol, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from aiozkqueue.errors import PayloadError
+
+T = TypeVar("T")
+
+# In pydantic's words about a value that does not fit: what it expected and for which field; the value comes after.
+_EXPECTED = re.compile(r"\((Expected [^\n]*?) - [^\n\[]*\[(?:field_name='([^'\n]*)', )?input_value=")
+
+
+class Codec(Protocol[T]):
+    """How a queue's values become bytes."""
+
+    def encode(self, value: T, queue: str) -> bytes:
+        """Dump a value. Raises: PayloadError."""
+        ...
+
+    def decode(self, payload: bytes, queue: str) -> T:
+        """Load a value. Raises: PayloadError."""
+        ...
+
+
+class BytesCodec:
+    """Payloads as they are."""
+
+    def encode(self, value: object, queue: str) -> bytes:
+        """Return the bytes given. Raises: PayloadError."""
+        if type(value) is bytes:
+            return value
+        if not isinstance(value, bytes | bytearray | memoryview):
+            msg = (
+                f"queue {queue!r} takes bytes, not {type(value).__name__}; give session.queue() a type for other values"
+            )
+            raise PayloadError(msg)
+        return bytes(cast("bytes | bytearray | memoryview[int]", value))
+
+    def decode(self, payload: bytes, queue: str) -> bytes:  # noqa: ARG002 - the protocol's
+        """Return the payload."""
+        return payload
+
+
+class AdapterCodec(Generic[T]):
+    """JSON by a pydantic type adapter, refusing what would not come back."""
+
+    def __init__(self, adapter: TypeAdapter[T]) -> None:
+        self._adapter = adapter
+
+    def encode(self, value: T, queue: str) -> bytes:
+        """Validate and dump a value. Raises: PayloadError."""
+        try:
+            self._adapter.validate_python(value, strict=True)
+            declared = self._adapter.dump_json(value, by_alias=True, round_trip=True, warnings="error")
+            actual = self._adapter.dump_json(value, by_alias=True, round_trip=True, serialize_as_any=True)
+        except (ValidationError, PydanticSerializationError) as error:
+            msg = f"not a value for queue {queue!r}: {_summary(error)}"
+            raise PayloadError(msg) from error
+        if declared != actual:
+            self._refuse_vanishing(value, queue)
+        return declared
+
+    def decode(self, payload: bytes, queue: str) -> T:
+        """Load and validate a payload. Raises: PayloadError."""
+        try:
+            return self._adapter.validate_json(payload)
+        except ValidationError as error:
+            msg = f"payload on queue {queue!r} does not decode: {_summary(error)}"
+            raise PayloadError(msg) from error
+
+    def _refuse_vanishing(self, value: T, queue: str) -> None:
+        declared = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+        actual = self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, serialize_as_any=True)
+        lost = _lost_key(declared, actual)
+        if lost is not None:
+            msg = (
+                f"queue {queue!r} would lose the field {lost!r} of {type(value).__name__}: "
+                "it is not part of the queue's declared type; declare a union, or the subclass"
+            )
+            raise PayloadError(msg)
+
+
+def _lost_key(declared: object, actual: object) -> str | None:
+    """Name the first mapping key that the declared type drops."""
+    if isinstance(declared, dict) and isinstance(actual, dict):
+        kept = cast("dict[object, object]", declared)
+        for key, below in cast("dict[object, object]", actual).items():
+            if key not in kept:
+                return str(key)
+            if (lost := _lost_key(kept[key], below)) is not None:
+                return lost
+    elif isinstance(declared, list) and isinstance(actual, list):
+        for one, other in zip(cast("list[object]", declared), cast("list[object]", actual), strict=False):
+            if (lost := _lost_key(one, other)) is not None:
+                return lost
+    return None
+
+
+def _summary(error: ValidationError | PydanticSerializationError) -> str:
+    """Say what is wrong without repeating the payload, which may be secret."""
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"{'.'.join(map(str, detail['loc'])) or 'value'}: {detail['msg']}"
+            for detail in error.errors(include_input=False, include_url=False)[:5]
+        )
+    expected = [f"{field or 'value'}: {what}" for what, field in _EXPECTED.findall(str(error))]
+    return "; ".join(expected[:5]) or str(error).splitlines()[0][:300]

@@ -1,0 +1,330 @@
+"""``async for delivery in queue.consume(...)``."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
+
+from aiozkqueue.errors import ClaimLostError, ImplicitSettleWarning, SessionExpiredError
+
+from .delivery import Delivery, WorkSettling, deliver
+from .hand_over import hand_over
+from .outcome import Outcome
+from .tasks import wait_settled
+from .transaction import commit_or_leave, leave
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from aiozkqueue.layout import Condition
+
+    from .claim import Claim
+    from .destination import Destination
+    from .dispenser import Dispenser, Waiter
+    from .engine import Engine
+    from .settlement import Settlement
+    from .work import Work
+
+T = TypeVar("T")
+
+#: Claimed ahead is at most what the loop finished within this many seconds.
+PACE = 0.1
+#: Turns of the event loop that it takes until a request for claims, and the commits begun before it, are on their way.
+TURNS_TO_SEND = 3
+
+
+class Consumer(Generic[T]):
+    """The messages of a queue, one after the other.
+
+    A delivery that the loop body has not settled is committed when the loop asks for the next one; left by ``break``,
+    an exception or a cancellation, it is rolled back: for certain under ``async with queue.consume() as deliveries``,
+    as well as Python allows without it. Goes on by itself after lost connections and sessions.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: Destination[T],
+        *,
+        prefetch: int,
+        settle: Literal["next", "explicit"],
+        until_idle: float | None,
+        condition: Condition | None = None,
+    ) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._store = engine.store(queue.name)
+        self._prefetch = prefetch
+        self._settle = settle
+        self._until_idle = until_idle
+        self._condition = condition
+        self._ready: deque[Claim] = deque()
+        self._waiter: Waiter | None = None
+        self._wake = asyncio.Event()
+        self._current: Delivery[T] | None = None
+        self._flights = _Flights()
+        self._finished: deque[float] = deque()
+        self._idle = False
+        self._stopped = False
+        self._closed = False
+        self.absorbed = 0
+        """How many deliveries that the loop settled by itself could not be committed, and come again."""
+
+    def __aiter__(self) -> AsyncIterator[Delivery[T]]:
+        return self
+
+    async def __anext__(self) -> Delivery[T]:
+        """Settle the last delivery, and wait for the next.
+
+        Raises:
+            StopAsyncIteration: stopped, closed, or idle for ``until_idle`` seconds.
+            AccessDeniedError, ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        if self._closed:
+            raise StopAsyncIteration
+        self._engine.check()
+        await self._settle_current()
+        self._report()
+        while not self._stopped:
+            claim = await self._next_claim()
+            if claim is None:
+                break
+            try:
+                shown = await hand_over(self._engine, self._queue, [claim])
+            except SessionExpiredError:
+                continue  # others have it now; a loop outlives its ZooKeeper sessions
+            if shown:
+                delivery = deliver(self._engine, self._queue, claim)
+                self._current = delivery
+                return delivery
+        await self.aclose()
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close(error)
+
+    def stop(self) -> None:
+        """End the loop when it asks for the next message; nothing more is claimed. Idempotent."""
+        self._stopped = True
+        self._wake.set()
+
+    async def aclose(self) -> None:
+        """Roll back the delivery in hand, give back what was claimed ahead, wait for commits under way. Idempotent."""
+        await self._close(None)
+
+    # -- settling
+
+    async def _settle_current(self) -> None:
+        """Decide the delivery that the loop has left behind."""
+        delivery, self._current = self._current, None
+        if delivery is None:
+            return
+        self._finished.append(self._engine.clock.monotonic())
+        work = _work(delivery)
+        if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
+            return
+        if self._prefetch == 1 or not work.ready:
+            try:
+                await commit_or_leave(work)
+            except (SessionExpiredError, ClaimLostError) as error:
+                self._absorb(error)
+            return
+        try:
+            while len(self._flights.commits) >= self._prefetch:
+                self._flights.landed.clear()
+                await self._flights.landed.wait()
+            settlement = work.begin_commit()
+        except BaseException as error:  # nobody else holds this delivery any more
+            if work.outcome is Outcome.OPEN:
+                await leave(work, error)
+            raise
+        if settlement is not None:
+            self._flights.commits.add(settlement)
+            settlement.watch(self._flights.land)
+
+    def _absorb(self, error: BaseException) -> None:
+        self.absorbed += 1
+        warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
+
+    def _report(self) -> None:
+        """Tell of commits that failed behind the loop's back."""
+        failures, self._flights.failures[:] = list(self._flights.failures), []
+        for failure in failures:
+            if not isinstance(failure, SessionExpiredError | ClaimLostError):
+                raise failure
+            self._absorb(failure)
+
+    # -- claiming
+
+    async def _next_claim(self) -> Claim | None:
+        """Wait for the next claim; None when stopped or idle for long enough."""
+        self._idle = False
+        timer = None
+        try:
+            while not self._stopped:
+                self._collect()
+                self._forget_lost()
+                if self._ask() and self._ready:
+                    # A body that awaits nothing would use up what is ready before they are even sent.
+                    for _ in range(TURNS_TO_SEND):
+                        await asyncio.sleep(0)
+                    continue
+                if self._ready:
+                    return self._ready.popleft()
+                if self._idle:
+                    return None
+                if self._until_idle and timer is None:
+                    timer = self._engine.clock.call_later(self._until_idle, self._became_idle)
+                self._wake.clear()
+                waiter = self._waiter
+                if waiter is None or not waiter.future.done():
+                    await self._wake.wait()
+            return None
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _ask(self) -> bool:
+        """Line up for claims when few are ready, for no more than the loop has shown to need; tell whether it did."""
+        if self._waiter is not None:
+            return False
+        window = self._window()
+        if len(self._ready) <= window // 2:
+            self._waiter = self._dispenser.request(window - len(self._ready), patient=self._until_idle != 0)
+            self._waiter.future.add_done_callback(_Ring(self._wake))
+            return True
+        return False
+
+    def _collect(self) -> None:
+        """Take what the dispenser has answered."""
+        waiter = self._waiter
+        if waiter is None or not waiter.future.done():
+            return
+        self._waiter = None
+        if waiter.future.cancelled():
+            return
+        claims = waiter.future.result()
+        if not claims:
+            self._became_idle()
+        self._ready.extend(claims)
+
+    def _forget_lost(self) -> None:
+        """Drop what a session that is over had claimed: it is the oldest."""
+        current = self._engine.zookeeper.generation
+        while self._ready and self._ready[0].generation != current:
+            self._ready.popleft()
+
+    def _became_idle(self) -> None:
+        self._idle = True
+        self._wake.set()
+
+    def _window(self) -> int:
+        horizon = self._engine.clock.monotonic() - PACE
+        while self._finished and self._finished[0] < horizon:
+            self._finished.popleft()
+        return min(self._prefetch, max(1, len(self._finished)))
+
+    @property
+    def _dispenser(self) -> Dispenser:
+        return self._engine.dispenser(self._store, self._condition)
+
+    # -- closing
+
+    async def _close(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = self._stopped = True
+        released = self._abandon()
+        delivery, self._current = self._current, None
+        try:
+            if delivery is not None and not delivery.entered and self._settle == "next":
+                work = _work(delivery)
+                if work.outcome is Outcome.OPEN:
+                    await leave(work, error)
+        finally:
+            if released is not None:
+                await wait_settled(released, grace=self._engine.grace)
+            for commit in list(self._flights.commits):
+                await commit.wait()
+        if error is None:
+            self._report()
+
+    def _abandon(self) -> asyncio.Future[None] | None:
+        """Give back what was claimed and never handed over."""
+        if self._engine.closed:
+            return None
+        if self._waiter is not None:
+            self._dispenser.give_up(self._waiter)
+            self._waiter = None
+        current = self._engine.zookeeper.generation
+        claims = [claim for claim in self._ready if claim.generation == current]
+        self._ready.clear()
+        return self._dispenser.release(claims)
+
+    def __del__(self) -> None:
+        """Do what can be done for a loop that was left without ``async with``: nobody awaits anything here."""
+        delivery = self._current
+        open_delivery = (
+            delivery is not None
+            and not delivery.entered
+            and self._settle == "next"
+            and delivery.outcome is Outcome.OPEN
+        )
+        if self._closed or not (open_delivery or self._ready or self._waiter):
+            return
+        try:
+            asyncio.get_running_loop()
+            self._abandon()
+            if delivery is not None and open_delivery:
+                _work(delivery).give_back_soon()
+        except RuntimeError:
+            pass  # no loop runs here any more: the locks go with the session
+        warnings.warn(
+            f"a consumer of queue {self._queue.name!r} was left without being closed; its message goes back; "
+            "use `async with queue.consume() as deliveries`",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+
+class _Ring:
+    """Sets an event when a future is done, without a reference to the consumer."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+
+    def __call__(self, _: object) -> None:
+        self._event.set()
+
+
+class _Flights:
+    """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
+
+    def __init__(self) -> None:
+        self.commits: set[Settlement] = set()
+        self.failures: list[BaseException] = []
+        self.landed = asyncio.Event()
+
+    def land(self, commit: Settlement) -> None:
+        """One has come to its end."""
+        self.commits.discard(commit)
+        if commit.error is not None:
+            self.failures.append(commit.error)
+        self.landed.set()
+
+
+def _work(delivery: Delivery[T]) -> Work:
+    settling = delivery._settling  # noqa: SLF001 - a consumer's deliveries are of its own making
+    assert isinstance(settling, WorkSettling)  # noqa: S101
+    return settling.work

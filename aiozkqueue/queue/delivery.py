@@ -1,0 +1,284 @@
+"""A message handed to a handler, with the means to settle it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
+
+from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
+from aiozkqueue.layout import ItemName, encode
+
+from .claim import UNDECODED
+from .message import Message, content_of
+from .options import reason_text, required_seconds, seconds
+from .outcome import Outcome
+from .putting import prepare
+from .settlements import Ending
+from .transaction import commit_or_leave, describe, leave
+from .work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
+    from typing import Unpack
+
+    from .claim import Claim
+    from .codec import Codec
+    from .destination import Destination
+    from .engine import Engine
+    from .message import Content
+    from .options import PutOptions, Seconds
+    from .queue import Queue
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+LATE = (
+    "a consumer settles the last delivery when the loop asks for the next one; settle it before that, "
+    "in whichever task, keep it inside `async with delivery`, or use consume(settle='explicit')"
+)
+
+
+class Settling(Protocol):
+    """What a delivery needs to be settled: real, or recorded for a test."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim is known to be gone."""
+        ...
+
+    def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
+        """Collect a put; return its id."""
+        ...
+
+    async def commit(self, timeout: float | None) -> None:
+        """Commit."""
+        ...
+
+    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+        """Roll back."""
+        ...
+
+    async def reject(self, reason: str) -> None:
+        """Move the message to the dead letters."""
+        ...
+
+    async def leave(self, error: BaseException) -> None:
+        """Settle as the error says that ended the handler."""
+        ...
+
+    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
+        """Forget the puts, let ``last_act`` happen, and move the message, with what that put, to the dead letters."""
+        ...
+
+
+class Delivery(Message[T_co]):
+    """A message in the hands of a handler.
+
+    ``async with delivery:`` commits on success and rolls back on an exception. What `put` has collected is created
+    by the same commit that removes the message. It holds no reference to its consumer.
+    """
+
+    __slots__ = ("_settling", "entered")
+
+    def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object = UNDECODED) -> None:
+        super().__init__(content, codec, value)
+        self._settling = settling
+        self.entered = False
+        """Whether an ``async with`` block has taken charge of settling it."""
+
+    @property
+    def work(self) -> Work:
+        """What is decided by it; for the package's own use. Raises: InvalidOptionError: it was made for a test."""
+        if not isinstance(self._settling, WorkSettling):
+            msg = f"{self!r} was made for a test: only `put` adds to it"
+            raise InvalidOptionError(msg)
+        return self._settling.work
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended; a rejected one is `Outcome.COMMITTED`, since its move to the dead letters is."""
+        return self._settling.outcome
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim is known to be gone, so that a commit must fail: its ZooKeeper session is over."""
+        return self._settling.lost
+
+    @overload
+    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str: ...
+    @overload
+    def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
+    def put(self, queue: Queue[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
+        """Put a message when this delivery commits; returns its id at once, and sends nothing.
+
+        Raises: as `Transaction.put`.
+        """
+        return self._settling.put(queue, value, options)
+
+    async def commit(self, *, timeout: Seconds | None = None) -> None:
+        """Remove the message and create what was put, all or nothing.
+
+        Raises: as `Transaction.commit`.
+        """
+        await self._settling.commit(seconds(timeout, "timeout"))
+
+    async def rollback(self, *, delay: Seconds | None = None) -> None:
+        """Give the message back, offered again after ``delay`` seconds (0: at once; None: the policy's).
+
+        Raises:
+            TransactionClosedError: it has been committed.
+        """
+        await self._settling.rollback(None if delay is None else required_seconds(delay, "delay"))
+
+    async def reject(self, reason: str) -> None:
+        """Move the message into the dead letters, now; what was put is forgotten.
+
+        Raises: as `Transaction.commit`.
+        """
+        await self._settling.reject(reason_text(reason))
+
+    async def __aenter__(self) -> Self:
+        self.entered = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.outcome is not Outcome.OPEN:
+            return
+        if error is None:
+            await self._settling.commit(None)
+        else:
+            await self.leave(error)
+
+    async def leave(self, error: BaseException) -> None:
+        """Settle as the error says that ended the handler: `Retry`, `Reject`, or any other."""
+        if isinstance(error, Retry) and error.schedule is not None and self.attempt > len(error.schedule):
+            await self._settling.give_up(used_up(error, self.attempt), partial(_exhausted, error, self))
+        else:
+            await self._settling.leave(error)
+
+
+class WorkSettling:
+    """Settles a delivery by a unit of work of its own."""
+
+    __slots__ = ("_claim", "work")
+
+    def __init__(self, engine: Engine, claim: Claim) -> None:
+        self._claim = claim
+        self.work = Work(engine, engine.ids.next(), claim, LATE)
+        self.work.hold(claim)
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `Delivery`."""
+        return self.work.outcome
+
+    @property
+    def lost(self) -> bool:
+        """See `Delivery`."""
+        return self.work.lost
+
+    def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
+        """See `Delivery`."""
+        self.work.engine.check()
+        put = prepare(self.work.engine, queue, value, options)
+        return self.work.add_put(put)
+
+    async def commit(self, timeout: float | None) -> None:
+        """See `Delivery`."""
+        await commit_or_leave(self.work, timeout)
+
+    async def rollback(self, delay: float | None, error: str | None = None) -> None:
+        """See `Delivery`."""
+        await self.work.rollback(delay, error)
+
+    async def reject(self, reason: str) -> None:
+        """See `Delivery`."""
+        self.work.end(self._claim.store.name, self._claim.id, Ending("dead", reason=reason))
+        self.work.drop_puts()
+        await self.work.commit()
+
+    async def leave(self, error: BaseException) -> None:
+        """Settle as the error says that ended the handler."""
+        if isinstance(error, Retry):
+            await self._retry(error)
+        elif isinstance(error, Reject):
+            await self.reject(error.reason)
+        else:
+            await leave(self.work, error)
+
+    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
+        """See `Settling`. What fails is tried again after the policy's delay."""
+        self.work.drop_puts()
+        try:
+            await last_act()
+        except BaseException as error:
+            if self.work.open:
+                await leave(self.work, error)
+            if not isinstance(error, Exception):
+                raise
+            log.warning("message %s: what is done when its retries are used up failed", self._claim.id, exc_info=error)
+            return
+        if self.work.open:
+            self.work.end(self._claim.store.name, self._claim.id, Ending("dead", reason=reason))
+            await commit_or_leave(self.work)
+
+    async def _retry(self, error: Retry) -> None:
+        claim, rewrite = self._claim, None
+        try:
+            delay = retry_delay(error, claim.attempt, due_of(claim), self.work.engine.server_clock.now())
+            if error.headers:
+                header = replace(claim.header, headers={**claim.header.headers, **error.headers})
+                rewrite = encode(claim.body, header)
+                claim.header = header  # a dead letter has them, too
+        except QueueError as refused:  # of a bad option: the message goes back all the same
+            await self.work.rollback(None, describe(refused))
+            raise
+        await self.work.rollback(delay, describe(error.__cause__ or error), rewrite=rewrite)
+
+
+def retry_delay(error: Retry, attempt: int, due: int, now: int) -> float | None:
+    """Seconds after which a message comes again; None: the policy's delay. Pure; moments in ms.
+
+    Raises:
+        InvalidOptionError: a delay is none.
+    """
+    if error.schedule is not None:
+        wait = required_seconds(error.schedule[attempt - 1], f"schedule[{attempt - 1}]")
+        return max(0.0, (due - now) / 1000 + wait)
+    return None if error.delay is None else required_seconds(error.delay, "delay")
+
+
+def due_of(claim: Claim) -> int:
+    """A message's own date, ms: when it was due, or else when it was put."""
+    name = ItemName.parse(claim.name)
+    if name is not None and name.due is not None:
+        return name.due
+    return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
+
+
+def used_up(error: Retry, attempts: int) -> str:
+    """The reason of a dead letter whose scheduled retries are used up."""
+    reason = f"handed over {attempts} times, all of its scheduled retries, without success"
+    return reason if error.__cause__ is None else f"{reason}; at last: {describe(error.__cause__)}"
+
+
+async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
+    if error.exhausted is not None:
+        await error.exhausted(delivery)
+
+
+def deliver(engine: Engine, queue: Destination[T], claim: Claim) -> Delivery[T]:
+    """Make the delivery of a claim that has been handed over."""
+    return Delivery(content_of(claim), queue.codec, WorkSettling(engine, claim), claim.value)

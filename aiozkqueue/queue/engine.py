@@ -1,0 +1,325 @@
+"""The machinery of one session, shared by everything that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from functools import partial
+from itertools import islice
+from random import Random
+from threading import get_ident
+from typing import TYPE_CHECKING, ClassVar
+
+from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueError, SessionClosedError, WrongLoopError
+from aiozkqueue.layout import ClientPaths, IdSource
+from aiozkqueue.zookeeper import ZooKeeperError
+
+from .claim import SessionBudget
+from .clock import ServerClock
+from .committer import CLOSED, Committer
+from .dispenser import Dispenser
+from .foreign import ForeignStore
+from .history import Chronicler, process_of
+from .janitor import Janitor
+from .outcome import Outcome
+from .registration import this_process
+from .room import Room
+from .settlements import PutSettlement
+from .shaping import Shaping
+from .sticky import node_hash
+from .store import QueueStore
+from .tasks import TaskOwner, wait_settled
+
+if TYPE_CHECKING:
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.zookeeper import State, ZooKeeper
+
+    from .clock import Clock
+    from .settlement import Settlement
+    from .work import Work
+
+log = logging.getLogger(__name__)
+
+#: How many outcomes of past transactions `Engine.outcome` remembers, at the least.
+OUTCOMES_KEPT = 10_000
+#: What a request of the server's largest size leaves for the names and reasons around one message.
+MESSAGE_MARGIN = 64 * 1024
+
+
+class _Process:
+    """Stands for a process: another one in a forked child. Asking the system for the pid costs a call each time."""
+
+    current: ClassVar[object] = object()
+
+    @classmethod
+    def forked(cls) -> None:
+        """Take note that this is a child now."""
+        cls.current = object()
+
+
+if hasattr(os, "register_at_fork"):  # where there is no fork there is no child
+    os.register_at_fork(after_in_child=_Process.forked)
+
+
+class Engine:
+    """Client, clocks, ids, committer and, for each queue in use, its store and dispenser."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        root: str,
+        clock: Clock,
+        ids: IdSource | None = None,
+        about: bytes | None = None,
+        *,
+        janitor: bool = False,
+        node: str | None = None,
+    ) -> None:
+        self.zookeeper = zookeeper
+        self.root = root
+        self.clock = clock
+        self.ids = ids or IdSource()
+        #: Spreads load and retries; all chance in a session comes from its ids, so that a simulation can repeat it.
+        self.random = Random(self.ids.client)  # noqa: S311 - it guards nothing
+        self.about = this_process() if about is None else about
+        self.node = node_hash(process_of(self.about)[0] if node is None else node)
+        """The hash of the node's name: of the host's, if it has not been given another."""
+        self.server_clock = ServerClock(clock, zookeeper)
+        self.tasks = TaskOwner("aiozkqueue session", self._failed)
+        self.committer = Committer(
+            zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
+        )
+        self._outcomes: dict[str, Outcome] = {}
+        self._undecided: dict[str, Work] = {}
+        self._budgets = SessionBudget()
+        self._stores: dict[str, QueueStore] = {}
+        self._moving_on: set[str] = set()
+        self._dispensers: dict[tuple[str, Condition | None], Dispenser] = {}
+        self._janitor = Janitor(self) if janitor else None
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._process = _Process.current
+        self._closed = False
+        self._forget_state = zookeeper.on_state(self._state_changed)
+
+    @property
+    def grace(self) -> float:
+        """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
+        return self.zookeeper.session_timeout
+
+    @property
+    def max_message(self) -> int:
+        """The largest item that can be put and still be dead-lettered, bytes."""
+        return self.zookeeper.max_request - MESSAGE_MARGIN
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has begun."""
+        return self._closed
+
+    async def start(self) -> None:
+        """Start the session's own tasks."""
+        await self.tasks.start()
+        self.committer.start()
+        if self._janitor is not None:
+            self.tasks.spawn(self._janitor.run, name="janitor")
+
+    def check(self) -> None:
+        """Refuse use after the end, on another loop, or in a child process.
+
+        Raises:
+            SessionClosedError: the session has been closed, or has failed.
+            WrongLoopError: another loop runs here, or none, or this is a forked child.
+        """
+        # Asking for the loop that runs here is a system call; one that runs, and whose thread this is, is that loop.
+        if (
+            _Process.current is self._process
+            and get_ident() == self._thread
+            and self._loop.is_running()
+            and not self._closed
+            and self.tasks.failure is None
+        ):
+            return
+        if self._closed:
+            raise SessionClosedError(f"{CLOSED}; open another with aiozkqueue.connect()")
+        if self.tasks.failure is not None:
+            msg = f"the session has failed: {self.tasks.failure!r}"
+            raise SessionClosedError(msg) from self.tasks.failure
+        if _Process.current is not self._process:
+            msg = (
+                "this process was forked from the one that opened the session; open one here with aiozkqueue.connect()"
+            )
+            raise WrongLoopError(msg)
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, or code that runs beside the loop
+            here = None
+        if here is not self._loop:
+            msg = (
+                "the session belongs to another event loop than the one that runs here, if any does; use it on its own "
+                "loop, or open one on this loop with aiozkqueue.connect()"
+            )
+            raise WrongLoopError(msg)
+
+    def store(self, name: str) -> QueueStore:
+        """Return what the session knows of a queue. Raises: InvalidNameError."""
+        store = self._stores.get(name)
+        if store is None:
+            store = self._equip(QueueStore(self.zookeeper, self.root, name, self._lane_ends, self.random))
+        return store
+
+    def foreign(self, dialect: Dialect) -> QueueStore:
+        """Return what the session knows of another program's queue; its name is its path, as no queue's of ours is.
+
+        Raises:
+            ConfigConflictError: this session uses it in another layout.
+        """
+        store = self._stores.get(dialect.path)
+        if store is None:
+            return self._equip(ForeignStore(self.zookeeper, self.root, dialect, self._lane_ends, self.random))
+        if store.dialect != dialect:
+            msg = f"queue {dialect.path!r} is used as {store.dialect} by this session, not as {dialect}"
+            raise ConfigConflictError(msg)
+        return store
+
+    def _equip(self, store: QueueStore) -> QueueStore:
+        self._stores[store.name] = store
+        store.clock = self.server_clock
+        room = Room(
+            store,
+            self.zookeeper,
+            client=self.ids.client,
+            clock=self.clock,
+            tasks=self.tasks,
+            budgets=self._budgets,
+        )
+        store.followers.append(room.follow)
+        store.followers.append(Shaping(store, self.server_clock, self.node).follow)
+        chronicler = Chronicler(store, self.zookeeper, client=self.ids.client, about=self.about)
+        store.followers.append(chronicler.follow)
+        if self._janitor is not None:
+            store.followers.append(partial(self._janitor.follow, store))
+        return store
+
+    def takes_from(self, store: QueueStore) -> bool:
+        """Tell whether this session takes, or has taken, from a queue."""
+        return any(name == store.name for name, _ in self._dispensers)
+
+    def dispenser(self, store: QueueStore, condition: Condition | None = None) -> Dispenser:
+        """Return who hands out a queue's claims, to those who take by a filter or everything.
+
+        Raises: InvalidOptionError: a filter on a queue whose messages have no tags.
+        """
+        dispenser = self._dispensers.get((store.name, condition))
+        if dispenser is None:
+            if condition is not None and store.dialect is not None:
+                msg = f"queue {store.name!r}: messages of {store.dialect.title()} have no tags; leave filters= out"
+                raise InvalidOptionError(msg)
+            dispenser = Dispenser(
+                store,
+                self.zookeeper,
+                committer=self.committer,
+                tasks=self.tasks,
+                clock=self.clock,
+                server_clock=self.server_clock,
+                ids=self.ids,
+                about=self.about,
+                budgets=self._budgets,
+                random=self.random,
+                condition=condition,
+            )
+            self._dispensers[store.name, condition] = dispenser
+            self.tasks.spawn(dispenser.run, name=f"dispenser of {store.name}")
+        return dispenser
+
+    async def settle(self, settlement: Settlement) -> None:
+        """Submit a settlement and wait for its fate, through cancellations for up to the grace.
+
+        Raises: what the settlement fails with; SessionClosedError.
+        """
+        self.committer.submit(settlement)
+        await settlement.wait()
+        settlement.outcome()
+
+    async def learn_time(self) -> None:
+        """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
+        while not self.server_clock.bounded:
+            await self.settle(PutSettlement(self.ids.next(), ()))  # of nothing: a commit slot is written
+
+    def undecided(self, work: Work) -> None:
+        """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
+        self._undecided[work.id] = work
+
+    def decided(self, work: Work, outcome: Outcome) -> None:
+        """Remember how work ended."""
+        self._undecided.pop(work.id, None)
+        outcomes = self._outcomes
+        outcomes[work.id] = outcome
+        if len(outcomes) > 2 * OUTCOMES_KEPT:  # many at a time: one each time costs more than all else here
+            for old in list(islice(outcomes, OUTCOMES_KEPT)):
+                del outcomes[old]
+
+    async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
+        """Tell how a transaction ended, waiting for what is under way."""
+        work = self._undecided.get(transaction_id)
+        if work is not None:
+            await work.decision(limit)
+            return work.outcome
+        return self._outcomes.get(transaction_id, Outcome.UNKNOWN)
+
+    async def close(self) -> None:
+        """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""
+        if self._closed:
+            return
+        self._closed = True
+        for dispenser in self._dispensers.values():
+            dispenser.close()
+        self._close_rooms(SessionClosedError(CLOSED))
+        self._forget_state()
+        try:
+            drained = asyncio.ensure_future(self.committer.drain())
+            try:
+                await wait_settled(drained, grace=self.grace, limit=self.grace)
+            finally:
+                drained.cancel()
+        finally:
+            self.committer.close()
+            try:
+                await self.tasks.close()
+            finally:
+                # Within a second or so, and whoever is cancelled: a client left open would keep the locks for ever.
+                await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
+
+    def _state_changed(self, state: State, generation: int) -> None:
+        for dispenser in self._dispensers.values():
+            dispenser.state_changed(state, generation)
+
+    def _lane_ends(self, store: QueueStore, path: str) -> None:
+        if store.name not in self._moving_on:
+            self._moving_on.add(store.name)
+            self.tasks.spawn(self._move_on, store, path, name=f"next lane of {store.name}")
+
+    async def _move_on(self, store: QueueStore, path: str) -> None:
+        try:
+            await store.next_generation(path)
+        except (QueueError, ZooKeeperError) as error:
+            # Puts go on until the counter's very end, which is 2**30 items away; the next put tries again.
+            log.warning("queue %s: %s", store.name, error)
+        finally:
+            self._moving_on.discard(store.name)
+
+    def _failed(self, failure: BaseException) -> None:
+        """A task of the session failed, which is a defect: nobody may wait for it any longer."""
+        error = QueueError(f"the session has failed: {failure!r}; open another")
+        error.__cause__ = failure
+        for dispenser in self._dispensers.values():
+            dispenser.close()
+        self._close_rooms(error)
+        self.committer.close()
+
+    def _close_rooms(self, error: QueueError) -> None:
+        for store in self._stores.values():
+            if store.room is not None:
+                store.room.close(error)

@@ -1,0 +1,99 @@
+"""The step from a claim to a message that a handler sees."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.errors import ClaimLostError, PayloadError
+
+from .settlements import AttemptSettlement
+from .tasks import wait_settled
+
+if TYPE_CHECKING:
+    from .claim import Claim
+    from .destination import Destination
+    from .dispenser import Dispenser
+    from .engine import Engine
+
+
+async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+    """Return the claims that may be shown now, with the attempt recorded where the policy counts them.
+
+    Undecodable ones go to the dead letters, those whose life has ended end as the configuration says, those lost
+    meanwhile are whoever's who has them. When the caller is cancelled, all are given back before the cancellation goes
+    on, and cost no attempt.
+
+    Raises:
+        SessionExpiredError: their ZooKeeper session is over.
+    """
+    shown = [claim for claim in claims if _lives(engine, claim) and _decodes(engine, queue, claim)]
+    if shown:
+        store = shown[0].store
+        if store.policy.counts_at_hand_over:
+            shown = await _record(engine, engine.dispenser(store), shown)
+    # A session may have ended since the claim was made: what is known to be lost is not shown.
+    current = engine.zookeeper.generation
+    for claim in shown:
+        claim.handed = claim.generation == current
+    return [claim for claim in shown if claim.handed]
+
+
+def _lives(engine: Engine, claim: Claim) -> bool:
+    """Tell whether its life has not ended while it was claimed ahead, as far as is known."""
+    end = None if claim.fields is None else claim.fields.expires
+    if end is None or not engine.server_clock.sampled or engine.server_clock.now() < end:
+        return True
+    engine.dispenser(claim.store).expire(claim, end)
+    return False
+
+
+def _decodes(engine: Engine, queue: Destination[Any], claim: Claim) -> bool:
+    if queue.undecodable == "raise":
+        return True
+    try:
+        claim.value = queue.codec.decode(claim.body, queue.name)
+    except PayloadError as error:
+        engine.dispenser(engine.store(queue.name)).bury(claim, str(error))
+        return False
+    return True
+
+
+async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> list[Claim]:
+    """Count the attempts, in one group, before anybody sees the messages."""
+    attempts = [AttemptSettlement(engine.ids.next(), claim) for claim in claims]
+    for attempt in attempts:
+        engine.committer.submit(attempt)
+    lost: list[Claim] = []
+    try:
+        for attempt in attempts:
+            await attempt.wait()
+        for attempt, claim in zip(attempts, claims, strict=True):
+            try:
+                attempt.outcome()
+            except ClaimLostError:
+                lost.append(claim)
+    except BaseException:
+        await wait_settled(_give_back(dispenser, attempts, claims), grace=engine.grace)
+        raise
+    dispenser.release(lost)  # if one is ours after all, its count was tampered with
+    return [claim for claim in claims if claim not in lost]
+
+
+def _give_back(dispenser: Dispenser, attempts: list[AttemptSettlement], claims: list[Claim]) -> asyncio.Future[None]:
+    """Release claims as soon as it is known whether they were counted: a count that came later would stay."""
+    given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def told(_: object) -> None:
+        if not given.done():
+            given.set_result(None)
+
+    def counted(_: object) -> None:
+        released = dispenser.release(claims)
+        if released is None:
+            told(None)
+        else:
+            released.add_done_callback(told)
+
+    asyncio.gather(*(attempt.done for attempt in attempts), return_exceptions=True).add_done_callback(counted)
+    return given

@@ -1,0 +1,372 @@
+"""A ledger: messages held for a stream that may ask for the same batch again, in whatever process it runs.
+
+``ledger/<group>`` is written by whoever takes the ledger over: its version is the *epoch*, and every change below
+asserts it, so that a process that was taken for dead and comes back can change nothing. Below it, ``batch-<n>`` is a
+manifest: a batch that is always the same, with pages that name its items. A page is made in one multi with the locks
+of its items, which are persistent and have no end; a manifest whose data is empty is not sealed yet, and is gone on
+with. Acknowledging removes items, locks and pages, a page at a time, and goes on where it was.
+
+The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
+from aiozkqueue.layout import LockRecord, item_id, parse_lock
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+from .admin import lanes, list_items
+from .changes import apply
+from .found import find, removal
+from .leftovers import below
+from .pages import Entry, owner_of_ledger, read_page, write_page
+from .settlements import CONSUME
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+    from .engine import Engine
+    from .store import QueueStore
+
+#: Items of a page.
+PAGE: Final = 1000
+#: Items of a page that others keep taking from.
+SMALLEST: Final = 50
+#: Names kept for the next batches.
+BACKLOG: Final = 100_000
+_BATCH: Final = "batch-"
+
+
+class Page(NamedTuple):
+    """A page of a manifest, and how many items it names."""
+
+    path: str
+    items: int
+
+
+class _RefusedError(Exception):
+    """An operation of a change was refused."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
+class Ledger:
+    """One group's ledger, taken over by the first change that is made here."""
+
+    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+        self._engine = engine
+        self._zookeeper = engine.zookeeper
+        self._store = store
+        self._group = group
+        self._path = f"{store.paths.ledgers}/{group}"
+        self._epoch: int | None = None
+        self._candidates: list[Entry] = []
+        self._closed = False
+
+    async def open(self) -> None:
+        """Take the ledger over, unless that has been done: what ran before can change nothing from now on.
+
+        Raises: NotFoundError, InvalidOptionError: the queue has an order, which batches do not keep.
+        """
+        if self._epoch is not None:
+            return
+        store, zookeeper = self._store, self._zookeeper
+        if not await store.exists():
+            msg = f"there is no queue {store.name!r}; its first put makes it"
+            raise NotFoundError(msg)
+        await self._reopen()
+        await zookeeper.ensure(store.paths.ledgers)
+        while self._epoch is None:
+            self._epoch = await self._take_over()
+
+    async def freeze(self) -> None:
+        """From now on take only what is there now."""
+        await self.open()
+        self._candidates = await self._free()
+        self._closed = True
+
+    async def next_batch(self, after: int, limit: int | None) -> int:
+        """Return the number of the batch that follows on one, which may have been made before; itself if there is none.
+
+        ``limit`` is the most messages of one that is made now; None: all that are there.
+
+        Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
+        """
+        await self.open()
+        numbers = [number for number in await self.batches() if number > after]
+        if numbers and (await self._zookeeper.read(self._manifest(numbers[0]))).data:
+            return numbers[0]
+        if not self._candidates and not self._closed:
+            self._candidates = await self._free()
+        if not numbers and not self._candidates:
+            return after
+        number = numbers[0] if numbers else await self._new()
+        pages = await self.pages(number, sealed=False)
+        count = sum(page.items for page in pages)
+        count += await self._fill(number, len(pages), None if limit is None else limit - count)
+        if not count:
+            await self._change([Delete(self._manifest(number))], partial(self._gone, self._manifest(number)))
+            return after
+        sealed = json.dumps({"items": count}).encode()
+        await self._change([SetData(self._manifest(number), sealed)], self._never)
+        return number
+
+    async def batches(self) -> list[int]:
+        """Return the numbers of the batches that have not been acknowledged."""
+        return sorted(int(name.removeprefix(_BATCH)) for name in await below(self._zookeeper, self._path))
+
+    async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
+        """Return the pages of a batch.
+
+        Raises: ClaimLostError: there is no such batch any more.
+        """
+        manifest = self._manifest(number)
+        await self._zookeeper.sync(manifest)
+        try:
+            data = (await self._zookeeper.read(manifest)).data
+        except NoNodeError:
+            data = b""
+        if sealed and not data:
+            msg = (
+                f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
+                "acknowledged, or its ledger released. Begin anew with another checkpoint"
+            )
+            raise ClaimLostError(msg)
+        paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
+        return [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+
+    async def acknowledge(self, number: int) -> int:
+        """Remove the batches up to this one, with their messages; return how many messages these were.
+
+        Raises: ClaimLostError: another has taken the ledger over.
+        """
+        await self.open()
+        removed = 0
+        batches = [batch for batch in await self.batches() if batch <= number]
+        if not batches:
+            await self._change([], self._never)  # only to hear whether it is still ours
+        for batch in batches:
+            manifest = self._manifest(batch)
+            for name in sorted(await below(self._zookeeper, manifest)):
+                removed += await self._end_page(batch, f"{manifest}/{name}")
+            await self._change([Delete(manifest)], partial(self._gone, manifest))
+        return removed
+
+    # -- making
+
+    async def _reopen(self) -> None:
+        """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
+        store = self._store
+        store.stale()
+        await store.open()
+        if store.config.grouped or store.config.collapse:
+            what = "keeps an order or collapses messages, which a stream would not"
+            msg = f"queue {store.name!r} {what}: take from it by consumers"
+            raise InvalidOptionError(msg)
+
+    async def _take_over(self) -> int | None:
+        """Write to the group's znode; return its version if that is still ours."""
+        zookeeper = self._zookeeper
+        about = {"client": self._engine.ids.client, **json.loads(self._engine.about or b"{}")}
+        data = json.dumps({**about, "epoch": self._engine.ids.next()}).encode()
+        for change in (Create(self._path, data), SetData(self._path, data)):
+            try:
+                await zookeeper.multi([change])
+            except MultiError as refusal:
+                if not isinstance(refusal.error, NodeExistsError | NoNodeError):
+                    raise refusal.error from refusal
+            except (ConnectionLossError, SessionExpiredError):
+                await zookeeper.wait_connected()
+            else:
+                break
+        node = await zookeeper.read(self._path)
+        return node.stat.version if node.data == data else None
+
+    async def _free(self) -> list[Entry]:
+        """List what nobody holds, the most urgent and oldest first."""
+        engine, store = self._engine, self._store
+        await self._reopen()
+        if store.config.paused:
+            return []
+        now = await engine.server_clock.learned(store.paths.due)
+        placed = await list_items(engine, store, await lanes(engine, store))
+        locked = await self._locked()
+        base = f"{store.paths.base}/"
+        free = [
+            Entry(one.path.removeprefix(base))
+            for one in placed
+            if one.item.id not in locked
+            and (one.item.due is None or one.item.due <= now)
+            and (one.item.expires is None or one.item.expires > now)
+        ]
+        return free if self._closed else free[:BACKLOG]
+
+    async def _locked(self) -> set[str | None]:
+        return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
+
+    async def _new(self) -> int:
+        """Begin a manifest. A lost reply may leave one more, which is empty and taken next."""
+        before = await self.batches()
+        await self._change([Create(f"{self._path}/{_BATCH}", sequential=True)], self._made_one(len(before)))
+        return next(number for number in await self.batches() if number not in before)
+
+    def _made_one(self, before: int) -> Callable[[], Awaitable[bool]]:
+        async def made() -> bool:
+            return len(await self.batches()) > before
+
+        return made
+
+    async def _fill(self, number: int, page: int, wanted: int | None) -> int:
+        """Add pages until there is nothing more, or as much as is wanted; return how many items they name."""
+        count, size = 0, PAGE
+        lasting = len(self._candidates)  # what comes meanwhile is for the next batch
+        while lasting > 0 and (wanted is None or count < wanted) and self._candidates:
+            most = min(size, lasting) if wanted is None else min(size, lasting, wanted - count)
+            chosen, self._candidates = self._candidates[:most], self._candidates[most:]
+            path = f"{self._manifest(number)}/{page:06d}"
+            try:
+                await self._add_page(number, path, chosen)
+            except _RefusedError as refusal:
+                if refusal.index == 0:  # a page of ours whose reply was lost
+                    count += len(await read_page(self._zookeeper.read, path))
+                    page += 1
+                    continue
+                lasting -= len(chosen)
+                await self._reopen()
+                if self._store.config.paused:
+                    self._candidates = []
+                    break
+                chosen = await self._still_free(chosen)
+                self._candidates = [*chosen, *self._candidates]
+                lasting += len(chosen)
+                size = max(SMALLEST, size // 2)
+            else:
+                count += len(chosen)
+                lasting -= len(chosen)
+                page += 1
+                size = min(PAGE, 2 * size)
+        return count
+
+    async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> None:
+        paths = self._store.paths
+        lock = self._lock_of(number)
+        operations: list[Operation] = [Create(path, write_page(entries)), self._store.check()]
+        for place, version in entries:
+            operations.append(Check(paths.at(place), version))
+            operations.append(Create(paths.lock(item_id(place.rpartition("/")[2])), lock))
+        await self._change(operations, lambda: self._there(path))
+
+    async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
+        paths = self._store.paths
+        stats = await asyncio.gather(*(self._zookeeper.exists(paths.at(one.place)) for one in entries))
+        locked = await self._locked()
+        return [
+            Entry(one.place, stat.version)
+            for one, stat in zip(entries, stats, strict=True)
+            if stat is not None and item_id(one.place.rpartition("/")[2]) not in locked
+        ]
+
+    # -- acknowledging
+
+    async def _end_page(self, number: int, path: str) -> int:
+        """Remove a page with its items; whatever of it is not ours any more is left."""
+        entries = await read_page(self._zookeeper.read, path)
+        paths = self._store.paths
+        simple = not self._store.attendants and not self._store.policy.counts_at_hand_over
+        plain = [one for one in entries if simple and one.version == 0 and "/item-i" in one.place]
+        others = [one for one in entries if one not in set(plain)] if len(plain) < len(entries) else []
+        if others:
+            await self._end_one_by_one(number, others)
+        operations: list[Operation] = [Delete(path)]
+        for place, version in plain:
+            operations.append(Delete(paths.at(place), version))
+            operations.append(Delete(paths.lock(item_id(place.rpartition("/")[2]))))
+        try:
+            await self._change(operations, lambda: self._gone(path))
+        except _RefusedError as refusal:
+            if refusal.index == 0:
+                return len(entries)
+            await self._end_one_by_one(number, plain)
+            await self._change([Delete(path)], lambda: self._gone(path))
+        return len(entries)
+
+    async def _end_one_by_one(self, number: int, entries: Sequence[Entry]) -> None:
+        """Remove items that have more to them: attempts, keys, a history; or that somebody has forced open."""
+        ours = LockRecord.decode(self._lock_of(number)).claim
+        places = [one.place for one in entries]
+        while places:
+            await self._zookeeper.sync(self._path)
+            found = await find(self._engine, self._store, places)
+            held = [one for one in found if one.lock is not None and LockRecord.decode(one.lock.data).claim == ours]
+            changes = [removal(self._engine, self._store, one, CONSUME) for one in held]
+            fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
+            made = await apply(self._engine, fenced)
+            places = [one.place for one, done in zip(held, made, strict=True) if not done]
+            if places:
+                await self._change([], self._never)  # is it still ours?
+
+    # -- changes
+
+    def _manifest(self, number: int) -> str:
+        return f"{self._path}/{_BATCH}{number:010d}"
+
+    def _lock_of(self, number: int) -> bytes:
+        return LockRecord(f"{self._group}/{number}", owner_of_ledger(self._group)).encode()
+
+    def _check(self) -> Operation:
+        assert self._epoch is not None  # noqa: S101 - `open` comes first
+        return Check(self._path, self._epoch)
+
+    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
+        """Apply a change of the epoch; ``done`` tells whether it has been applied, when a reply was lost.
+
+        Raises: ClaimLostError; _RefusedError: one of the operations was refused.
+        """
+        in_doubt = False
+        while True:
+            try:
+                await self._zookeeper.multi([self._check(), *operations])
+            except MultiError as refusal:
+                if refusal.index == 0:
+                    msg = (
+                        f"queue {self._store.name!r}: the ledger of stream {self._group!r} has been taken over or "
+                        "released; this process must not go on"
+                    )
+                    raise ClaimLostError(msg) from refusal
+                if in_doubt and await done():
+                    return
+                raise _RefusedError(refusal.index - 1, refusal.error) from refusal
+            except (ConnectionLossError, SessionExpiredError):
+                in_doubt = True
+                await self._zookeeper.wait_connected()
+            else:
+                return
+
+    async def _there(self, path: str) -> bool:
+        return await self._zookeeper.exists(path) is not None
+
+    async def _gone(self, path: str) -> bool:
+        return await self._zookeeper.exists(path) is None
+
+    async def _never(self) -> bool:
+        return False

@@ -1,0 +1,259 @@
+"""A supervised service: a handler called for each message, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
+
+import anyio
+
+from aiozkqueue.errors import ClaimLostError, QueueError, Reject, Retry, SessionClosedError, SessionExpiredError
+from aiozkqueue.zookeeper import State
+
+from .background import Background
+from .delivery import deliver
+from .hand_over import hand_over
+from .outcome import Outcome
+from .tasks import wait_settled
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from aiozkqueue.layout import Condition
+
+    from .claim import Claim
+    from .delivery import Delivery
+    from .destination import Destination
+    from .engine import Engine
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Listener(Generic[T]):
+    """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
+
+    A handler that returns commits its delivery, one that raises rolls it back, after the policy's delay; it may raise
+    `Retry` and `Reject`, or settle the delivery itself. Messages are claimed for free slots only. Lost connections
+    and sessions are waited out. Run it with `run()`, with ``async with listener:``, or several with
+    `aiozkqueue.run`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        queue: Destination[T],
+        handler: Callable[[Delivery[T]], Awaitable[None]],
+        *,
+        concurrency: int,
+        drain_timeout: float | None,
+        on_lost: Literal["finish", "cancel"],
+        condition: Condition | None = None,
+    ) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._drain_timeout = drain_timeout
+        self._on_lost = on_lost
+        self._condition = condition
+        self._stopped = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._busy = 0
+        self._ready: deque[Claim] = deque()
+        self._resting: list[asyncio.Future[None]] = []
+        self._scopes: dict[anyio.CancelScope, int] = {}
+        self._scope: anyio.CancelScope | None = None
+        self._failure: BaseException | None = None
+        self._running = False
+        self._background: Background | None = None
+
+    def stop(self) -> None:
+        """Claim nothing more; handlers that run may finish within ``drain_timeout`` seconds. Idempotent."""
+        self._stopped.set()
+        self._wake.set()
+
+    def abort(self) -> None:
+        """Stop, and cancel the handlers that run: their messages go back at once. Idempotent."""
+        self.stop()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until stopped; returns when the handlers have finished or been cancelled.
+
+        Raises:
+            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: what waiting cannot cure.
+            RuntimeError: it runs already.
+        """
+        self._engine.check()
+        if self._running:
+            msg = f"the listener of queue {self._queue.name!r} runs already"
+            raise RuntimeError(msg)
+        self._running = True
+        forget = self._engine.zookeeper.on_state(self._state_changed)
+        try:
+            async with anyio.create_task_group() as handlers:
+                self._scope = handlers.cancel_scope
+                try:
+                    await self._claim_and_start(handlers)
+                except QueueError as error:
+                    self._failure = error
+                    self.stop()
+                await self._drain()
+                handlers.cancel_scope.cancel()
+        except BaseExceptionGroup as group:  # a handler's KeyboardInterrupt and its like: as it was raised
+            raised: BaseException = group
+            while isinstance(raised, BaseExceptionGroup):
+                raised = cast("BaseExceptionGroup[BaseException]", raised).exceptions[0]
+            raise raised from None
+        finally:
+            forget()
+            self._running = False
+            self._scope = None
+            await self._give_back_unstarted()
+        if self._failure is not None:
+            raise self._failure
+
+    async def __aenter__(self) -> Self:
+        """Run in the background while the body runs; leaving it stops and drains.
+
+        If the listener dies, the body is cancelled, and the listener's error raised on leaving. If the body is
+        cancelled, the handlers are too, and their messages go back at once.
+        """
+        self._background = Background(self)
+        self._background.start(self._engine)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._background is not None  # noqa: S101 - entered
+        await self._background.leave(error)
+
+    # -- claiming
+
+    async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
+        dispenser = self._engine.dispenser(self._engine.store(self._queue.name), self._condition)
+        while not self._stopped.is_set():
+            free = self._concurrency - self._busy
+            if free <= 0:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            waiter = dispenser.request(free, patient=True)
+            waiter.future.add_done_callback(lambda _: self._wake.set())
+            try:
+                while not waiter.future.done() and not self._stopped.is_set():
+                    self._wake.clear()
+                    await self._wake.wait()
+            except BaseException:  # it may have been answered in the same moment
+                dispenser.give_up(waiter)
+                raise
+            if self._stopped.is_set():
+                dispenser.give_up(waiter)
+                return
+            for claim in waiter.future.result():
+                self._busy += 1
+                self._ready.append(claim)
+                self._rouse(handlers)
+
+    def _rouse(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Wake a worker that rests, or start one more: there is a message for it."""
+        while self._resting:
+            worker = self._resting.pop()
+            if not worker.done():
+                worker.set_result(None)
+                return
+        handlers.start_soon(self._work)
+
+    async def _work(self) -> None:
+        """Handle one message after the other; a task a message would cost more than the rest of the way."""
+        while True:
+            while not self._ready:
+                roused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._resting.append(roused)
+                await roused
+            await self._handle(self._ready.popleft())
+
+    async def _give_back_unstarted(self) -> None:
+        """Give back what was claimed for workers that were cancelled before they could begin."""
+        claims, self._busy = list(self._ready), 0
+        self._ready.clear()
+        self._resting.clear()
+        if claims and not self._engine.closed:
+            released = self._engine.dispenser(claims[0].store).release(claims)
+            if released is not None:
+                await wait_settled(released, grace=self._engine.grace)
+
+    async def _drain(self) -> None:
+        deadline = None if self._drain_timeout is None else anyio.current_time() + self._drain_timeout
+        with anyio.move_on_at(deadline) if deadline is not None else anyio.CancelScope():
+            while self._busy:
+                self._wake.clear()
+                await self._wake.wait()
+        if self._busy:
+            log.warning("queue %s: %d handlers did not finish in time and are cancelled", self._queue.name, self._busy)
+
+    # -- handling
+
+    async def _handle(self, claim: Claim) -> None:
+        try:
+            if self._on_lost == "finish":
+                await self._deliver(claim)
+                return
+            with anyio.CancelScope() as scope:
+                self._scopes[scope] = claim.generation
+                try:
+                    await self._deliver(claim)
+                finally:
+                    del self._scopes[scope]
+        finally:
+            self._busy -= 1
+            self._wake.set()
+
+    async def _deliver(self, claim: Claim) -> None:
+        try:
+            shown = await hand_over(self._engine, self._queue, [claim])
+        except SessionExpiredError as error:
+            log.info("%s", error)
+            return
+        if not shown:
+            return
+        delivery = deliver(self._engine, self._queue, claim)
+        try:
+            await self._call(delivery)
+            if delivery.outcome is Outcome.OPEN:
+                await delivery.commit()
+        except (SessionExpiredError, ClaimLostError) as error:
+            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error)
+        except SessionClosedError:
+            raise
+        except QueueError:
+            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id)
+
+    async def _call(self, delivery: Delivery[T]) -> None:
+        try:
+            await self._handler(delivery)
+        except Exception as error:
+            if not isinstance(error, Retry | Reject):
+                log.warning("queue %s: handler failed on message %s", self._queue.name, delivery.id, exc_info=error)
+            await self._leave(delivery, error)
+        except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
+            await self._leave(delivery, error)
+            raise
+
+    async def _leave(self, delivery: Delivery[T], error: BaseException) -> None:
+        if delivery.outcome is Outcome.OPEN:
+            await delivery.leave(error)
+
+    def _state_changed(self, state: State, generation: int) -> None:
+        if self._on_lost != "cancel" or state not in (State.LOST, State.CONNECTED):
+            return
+        for scope, held in list(self._scopes.items()):
+            if state is State.LOST or held != generation:
+                scope.cancel()

@@ -1,0 +1,150 @@
+"""What users read: messages as they were put, and dead letters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+
+from .claim import UNDECODED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.layout import Header
+
+    from .claim import Claim
+    from .codec import Codec
+
+T_co = TypeVar("T_co", covariant=True)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Content(NamedTuple):
+    """One item as it was read."""
+
+    queue: str
+    id: str
+    body: bytes
+    header: Header
+    attempt: int
+    created: int  # ms, ZooKeeper's time
+    error: str | None = None
+    due: int | None = None  # ms, ZooKeeper's time
+
+
+def content_of(claim: Claim) -> Content:
+    """Return what a claim holds, as it is handed over."""
+    return Content(claim.store.name, claim.id, claim.body, claim.header, claim.attempt, claim.created)
+
+
+class Message(Generic[T_co]):
+    """A message, read only. Whoever holds one because of `Transaction.take` settles it by the transaction."""
+
+    __slots__ = ("__weakref__", "_codec", "_content", "_value")
+
+    def __init__(self, content: Content, codec: Codec[T_co], value: object = UNDECODED) -> None:
+        self._content = content
+        self._codec = codec
+        self._value = value
+
+    @property
+    def id(self) -> str:
+        """The id that `put` returned."""
+        return self._content.id
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue it lies in."""
+        return self._content.queue
+
+    @property
+    def body(self) -> bytes:
+        """The payload, undecoded."""
+        return self._content.body
+
+    @property
+    def value(self) -> T_co:
+        """The payload, decoded to the queue's type.
+
+        Raises:
+            PayloadError: it does not decode; only for peeked messages and for queues with ``undecodable="raise"``.
+        """
+        if self._value is UNDECODED:
+            self._value = self._codec.decode(self._content.body, self._content.queue)
+        return cast("T_co", self._value)
+
+    @property
+    def attempt(self) -> int:
+        """How many times it has been handed over, this time included; 1 at first. For a peeked one, so far."""
+        return self._content.attempt
+
+    @property
+    def error(self) -> str | None:
+        """How the last attempt failed; told of peeked messages, None of one that is being delivered."""
+        return self._content.error
+
+    @property
+    def due(self) -> datetime | None:
+        """When it can be taken, of a peeked message that is delayed, tried again or leased; None when it can be now."""
+        return None if self._content.due is None else _moment(self._content.due)
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When it was put, in ZooKeeper's time; kept by dead letters and when they are driven back."""
+        stamp = self._content.header.enqueued_at
+        return _moment(self._content.created if stamp is None else stamp)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers it was put with."""
+        return self._content.header.headers
+
+    @property
+    def filters(self) -> Mapping[str, str | int]:
+        """The tags it was put with, for consumers to choose by."""
+        return self._content.header.filters
+
+    @property
+    def key(self) -> str | None:
+        """The key it was put with."""
+        return self._content.header.key
+
+    @property
+    def group(self) -> str | None:
+        """The group it was put into."""
+        return self._content.header.group
+
+    @property
+    def priority(self) -> int:
+        """The priority it was put with, 0 by default."""
+        return self._content.header.priority
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.queue!r}, {len(self.body)} bytes, attempt {self.attempt}>"
+
+
+class DeadLetter(Message[T_co]):
+    """A message that was rejected, or whose attempts were used up."""
+
+    __slots__ = ()
+
+    @property
+    def reason(self) -> str:
+        """Why it is here; empty when another program put it here without a word."""
+        dead = self._content.header.dead
+        return "" if dead is None else dead.reason
+
+    @property
+    def attempts(self) -> int:
+        """How many times it had been handed over."""
+        dead = self._content.header.dead
+        return 0 if dead is None else dead.attempts
+
+    @property
+    def died_at(self) -> datetime:
+        """When it came here, in ZooKeeper's time."""
+        return _moment(self._content.created)
+
+
+def _moment(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -1,0 +1,225 @@
+"""What callers pass, checked before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import (
+    FIRST_PRIORITY,
+    LAST_MOMENT,
+    LAST_PRIORITY,
+    LONGEST_DELAY,
+    Header,
+    check_tags,
+    encode_tags,
+    item_prefix,
+    key_hash,
+    lifetime,
+    tags_digest,
+)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+Seconds = float | timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: A key is stored in the item's envelope; longer ones belong into the payload.
+MAX_KEY = 1024
+
+
+class PutOptions(TypedDict, total=False):
+    """How a message is put. Every one has a default, and combines with the others."""
+
+    priority: int
+    delay: Seconds | None
+    at: datetime | None
+    key: str | None
+    group: str | None
+    headers: Mapping[str, str] | None
+    ttl: Seconds | None
+    unique: Literal[True, False, "raise", "ignore"]
+    filters: Mapping[str, str | int] | None
+
+
+#: Part of the frozen API; a value other than these is refused until the capability is there.
+#: Options that let a message be taken out of the order of its group: they contradict ``group=``.
+_OUT_OF_ORDER: dict[str, object] = {"priority": 0, "delay": None, "at": None}
+_OPTIONS = frozenset({"priority", "delay", "at", "key", "group", "headers", "ttl", "unique", "filters"})
+
+
+def seconds(value: object, option: str) -> float | None:
+    """Return a duration in seconds; None stands for ever.
+
+    Raises:
+        InvalidOptionError: not a number or timedelta, negative, or not a number at all (NaN).
+    """
+    if value is None:
+        return None
+    if type(value) is int and value >= 0:  # most calls, and every call of a message has one or two
+        return float(value)
+    if isinstance(value, timedelta):
+        number = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        msg = f"{option} takes seconds (float or timedelta) or None for ever, not {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    if math.isnan(number) or number < 0:
+        msg = f"{option}={value!r}: give 0 (at once), a positive number of seconds, or None (for ever)"
+        raise InvalidOptionError(msg)
+    return None if math.isinf(number) else number
+
+
+def required_seconds(value: object, option: str) -> float:
+    """Return a duration that may not be endless. Raises: InvalidOptionError."""
+    number = seconds(value, option)
+    if number is None:
+        msg = f"{option}={value!r}: give a finite number of seconds"
+        raise InvalidOptionError(msg)
+    return number
+
+
+def positive(value: object, option: str) -> int:
+    """Return a count of at least one. Raises: InvalidOptionError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        msg = f"{option}={value!r}: give an integer of at least 1"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def reason_text(value: object) -> str:
+    """Return a reason for a dead letter. Raises: InvalidOptionError."""
+    if not isinstance(value, str):
+        msg = f"reason takes a str, not {type(value).__name__}"
+        raise InvalidOptionError(msg)
+    return value
+
+
+def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
+    """Turn put options into the header to store; None when there is nothing to store.
+
+    Raises:
+        InvalidOptionError: an option is unknown, of the wrong type, too long, or not supported.
+    """
+    if not options:
+        return None
+    if (group := options.get("group")) is not None:
+        refuse_disorder(queue, f"group={str(group)[:50]!r}", options)
+    for option in options:
+        if option not in _OPTIONS:
+            msg = f"queue {queue!r}: no put option {option!r}; there are {', '.join(PutOptions.__annotations__)}"
+            raise InvalidOptionError(msg)
+    if (ttl := options.get("ttl")) is not None:
+        lifetime(ttl)
+    unique_mode(queue, options.get("unique"))
+    key, headers = _key(queue, options.get("key")), _headers(queue, options.get("headers"))
+    group = _key(queue, options.get("group"), "group")
+    priority = _priority(queue, options.get("priority", 0))
+    schedule_of(queue, options)
+    filters = check_tags(queue, options.get("filters"))
+    if key is None and group is None and not headers and not priority and not filters:
+        return None
+    return Header(key=key, group=group, headers=headers, priority=priority, filters=filters)
+
+
+def refuse_disorder(queue: str, ordered: str, options: Mapping[str, Any]) -> None:
+    """Refuse what contradicts an order of puts, which ``ordered`` asks for. Raises: InvalidOptionError."""
+    for option, neutral in _OUT_OF_ORDER.items():
+        if options.get(option, neutral) != neutral:
+            msg = (
+                f"queue {queue!r}: {option}={options[option]!r} contradicts {ordered}: "
+                "messages are handed over in the order of their puts; leave one of the two out"
+            )
+            raise InvalidOptionError(msg)
+
+
+def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, int | None]:
+    """Return the delay in seconds, or the due time in milliseconds of ZooKeeper's time; neither: at once.
+
+    Raises:
+        InvalidOptionError: both are given; the delay is no finite number of seconds; the time has no zone, or is
+            beyond the year 9999.
+    """
+    delay, at = options.get("delay"), options.get("at")
+    if delay is None and at is None:
+        return None, None
+    if at is None:
+        wait = required_seconds(delay, f"queue {queue!r}: delay")
+        if wait > LONGEST_DELAY:
+            msg = f"queue {queue!r}: delay={delay!r}: give at most {LONGEST_DELAY:.0f} seconds"
+            raise InvalidOptionError(msg)
+        return wait or None, None
+    if delay is not None:
+        msg = f"queue {queue!r}: delay={delay!r} and at={at!r}: give one of them"
+        raise InvalidOptionError(msg)
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        msg = (
+            f"queue {queue!r}: at={at!r}: give a datetime with a time zone, such as datetime.now(UTC) + timedelta(...)"
+        )
+        raise InvalidOptionError(msg)
+    due = -((_EPOCH - at) // timedelta(milliseconds=1))  # rounded up: never before it
+    if due > LAST_MOMENT:
+        msg = f"queue {queue!r}: at={at!r} is beyond the year 9999"
+        raise InvalidOptionError(msg)
+    return None, max(0, due)
+
+
+def moment(ms: int) -> datetime:
+    """Return a time given in milliseconds since 1970."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def unique_mode(queue: str, value: object) -> Literal["raise", "ignore"] | None:
+    """Return what becomes of a put whose key is taken; None where it need not be unique. Raises: InvalidOptionError."""
+    if value is None or value is False:
+        return None
+    if value is True or value == "raise":
+        return "raise"
+    if value == "ignore":
+        return "ignore"
+    msg = f'queue {queue!r}: unique={value!r}: give True (or "raise"), "ignore", or False'
+    raise InvalidOptionError(msg)
+
+
+def prefix_of(message_id: str, header: Header | None, *, unique: str | None = None) -> str:
+    """Return the item's name up to the sequence number; ``unique`` is the hash of its key when that must be unique."""
+    if header is None:
+        return item_prefix(message_id, key=unique, unique=unique is not None)
+    key = unique or (None if header.key is None else key_hash(header.key))
+    group = None if header.group is None else key_hash(header.group)
+    filters = tags_digest(encode_tags(header.filters)) if header.filters else None
+    return item_prefix(message_id, group=group, key=key, unique=unique is not None, filters=filters)
+
+
+def _priority(queue: str, priority: object) -> int:
+    if type(priority) is not int or not FIRST_PRIORITY <= priority <= LAST_PRIORITY:
+        msg = (
+            f"queue {queue!r}: priority={priority!r}: give an integer from {FIRST_PRIORITY}, the most urgent, "
+            f"to {LAST_PRIORITY}"
+        )
+        raise InvalidOptionError(msg)
+    return priority
+
+
+def _key(queue: str, key: object, option: str = "key") -> str | None:
+    if key is None:
+        return None
+    if not isinstance(key, str) or not key or len(key.encode("utf-8", "replace")) > MAX_KEY:
+        msg = f"queue {queue!r}: {option}={str(key)[:50]!r}: give a non-empty str of at most {MAX_KEY} bytes"
+        raise InvalidOptionError(msg)
+    return key
+
+
+def _headers(queue: str, headers: object) -> Mapping[str, str]:
+    if headers is None:
+        return {}
+    if not isinstance(headers, Mapping):
+        msg = f"queue {queue!r}: headers takes a mapping of str to str, not {type(headers).__name__}"
+        raise InvalidOptionError(msg)
+    return dict(cast("Mapping[str, str]", headers))

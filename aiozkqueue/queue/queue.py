@@ -1,0 +1,364 @@
+"""A queue as users hold it."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from aiozkqueue.errors import (
+    DirectPutWarning,
+    InvalidOptionError,
+    MessageTooLargeError,
+    QueueFullError,
+    SessionClosedError,
+)
+from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
+
+from . import admin, alterations
+from .consumer import Consumer
+from .dead_letters import DeadLetters
+from .destination import Destination, Undecodable
+from .handing_on import hand_on
+from .keys import bearer, stored_as
+from .leases import Leases
+from .ledgers import ledgers, release
+from .message import Message
+from .options import positive, seconds
+from .putting import prepare
+from .records import read_history
+from .registry import ConsumerInfo, consumers
+from .room import credits_of
+from .settlements import PutSettlement, weigh_puts
+from .states import MessageState, state_of
+from .work import current
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from datetime import datetime
+    from typing import Unpack
+
+    from aiozkqueue.layout import Condition, HistoryRecord, Policy
+
+    from .alterations import Alteration
+    from .codec import Codec
+    from .engine import Engine
+    from .ledgers import LedgerInfo
+    from .options import PutOptions, Seconds
+    from .settlements import Put
+    from .store import QueueStore
+
+T = TypeVar("T")
+
+#: What one multi of `Queue.put_many` takes at the most.
+MANY_BYTES = 256 * 1024
+MANY = 1000
+
+
+class Queue(Destination[T]):
+    """A named queue of values of one type, made by `QueueSession.queue`. Costs nothing until it is used."""
+
+    def __init__(
+        self, engine: Engine | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
+    ) -> None:
+        super().__init__(name, codec, undecodable)
+        self._engine = engine
+
+    @property
+    def engine(self) -> Engine:
+        """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
+        if self._engine is None:
+            msg = f"queue {self._name!r} was made for a test and belongs to no session"
+            raise SessionClosedError(msg)
+        self._engine.check()
+        return self._engine
+
+    @property
+    def store(self) -> QueueStore:
+        """What the session knows of it."""
+        return self.engine.store(self._name)
+
+    async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
+        """Put a message, exactly once, and return its id. On return it is stored.
+
+        While disconnected it waits. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not
+        at all; None: for ever). Cancelled while it waits for room, it puts nothing; later it waits for the answer for
+        up to the session timeout, then goes on in the background.
+
+        Raises:
+            PayloadError: the value is not of the queue's type.
+            MessageTooLargeError: larger than ZooKeeper takes.
+            OutcomeUnknownError: the session was closed while it was under way.
+            QueueFullError: the queue has as many messages as it takes, and no room came free in time.
+            AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        patience = seconds(timeout, "timeout")
+        engine = self.engine
+        self._warn_of_transaction(engine)
+        put = prepare(engine, self, value, options)
+        await self._put(engine, [put], patience)
+        return put.id if put.plan is None else stored_as(put)
+
+    async def put_many(
+        self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
+    ) -> list[str]:
+        """Put messages in their order, and return their ids. All values are checked before any is sent.
+
+        They go in as few requests as hold them, one after the other; for all or nothing use a transaction.
+
+        Raises: as `put`; after an error those of earlier requests are stored.
+        """
+        patience = seconds(timeout, "timeout")
+        engine = self.engine
+        self._warn_of_transaction(engine)
+        deadline = None if patience is None else engine.clock.monotonic() + patience
+        puts, ids = self._prepare_many(engine, values, options)
+        start = 0
+        while start < len(puts):
+            end, weight = start + 1, weigh_puts(puts[start : start + 1])
+            while end < len(puts) and end - start < MANY:
+                weight += weigh_puts(puts[end : end + 1])
+                if weight > MANY_BYTES:
+                    break
+                end += 1
+            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
+            await self._put(engine, puts[start:end], left)
+            start = end
+        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+        return [left_out.get(one, one) for one in ids] if left_out else ids
+
+    def consume(
+        self,
+        *,
+        policy: Policy | None = None,
+        prefetch: int = 32,
+        settle: Literal["next", "explicit"] = "next",
+        until_idle: Seconds | None = None,
+        filters: Condition | None = None,
+    ) -> Consumer[T]:
+        """Iterate over the messages: ``async with queue.consume() as deliveries: async for delivery in deliveries``.
+
+        ``prefetch`` bounds what is claimed ahead of the loop. With ``settle="explicit"`` the loop settles nothing by
+        itself. ``until_idle`` ends it when no message has come for so many seconds (0: when the queue is empty).
+        With ``filters`` it takes those whose tags pass, and leaves the others to others.
+
+        Raises:
+            InvalidOptionError: an option is out of range.
+            ConfigConflictError: another policy is stored; raised by the loop when that is found out only then.
+            SessionClosedError, WrongLoopError.
+        """
+        engine = self.engine
+        if settle not in ("next", "explicit"):
+            msg = f"settle={settle!r}: give 'next' or 'explicit'"
+            raise InvalidOptionError(msg)
+        if policy is not None:
+            self.store.choose(policy)
+        return Consumer(
+            engine,
+            self,
+            prefetch=positive(prefetch, "prefetch"),
+            settle=settle,
+            until_idle=seconds(until_idle, "until_idle"),
+            condition=check_condition(filters),
+        )
+
+    async def peek(self, limit: int = 10) -> list[Message[T]]:
+        """Read the oldest messages, claimed ones too, without taking them.
+
+        Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        contents = await admin.peek(self.engine, self.store, positive(limit, "limit"))
+        return [Message(content, self.codec) for content in contents]
+
+    async def size(self) -> int:
+        """Count the messages, claimed and delayed ones included; 0 for a queue that is not there."""
+        return await admin.size(self.engine, self.store)
+
+    async def claimed(self) -> int:
+        """Count the messages that a transaction or delivery holds."""
+        return (await self.stats()).claimed
+
+    async def exists(self) -> bool:
+        """Tell whether the queue is there: it is made by its first put or take."""
+        return await self.engine.zookeeper.exists(self.store.paths.items) is not None
+
+    async def stats(self) -> admin.QueueStats:
+        """Read the queue's figures. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        return await admin.stats(self.engine, self.store)
+
+    async def purge(self) -> int:
+        """Remove every message that nobody holds, for good; return how many. Dead letters stay."""
+        return await admin.purge(self.engine, self.store)
+
+    async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Remove a message that waits, by its id, or all that wait under a key. Lists the queue to find them.
+
+        What waits for its next attempt waits. `Alteration.IN_FLIGHT` when one is held by a transaction, a delivery or
+        a lease: that one is left alone. Once this has returned `Alteration.DONE`, the message is never handed over.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
+            NotCommittedError: others kept changing it.
+            OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await alterations.cancel(self.engine, self.store, id, key)
+
+    async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Replace the payload of a message that waits, by its id, or of all that wait under a key.
+
+        Its id, key, headers, place, attempts and due time stay. Otherwise as `cancel`: once this has returned
+        `Alteration.DONE`, what is handed over is the new value.
+
+        Raises:
+            PayloadError: the value is not of the queue's type.
+            MessageTooLargeError: larger than ZooKeeper takes.
+            InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        engine = self.engine
+        body = self.codec.encode(value, self._name)
+        if len(body) + HEADER_LIMIT > engine.max_message:
+            msg = f"queue {self._name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
+            raise MessageTooLargeError(msg)
+        return await alterations.update(engine, self.store, body, id, key)
+
+    async def reap(self) -> int:
+        """Hand on to all nodes what others than this one have left lying for too long, ten messages at the most.
+
+        It is what the janitor does every ``reap_every`` seconds, for queues with ``affinity="producer"``; others have
+        nothing to reap. Returns how many.
+
+        Raises: AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        engine, store = self.engine, self.store
+        await store.open()
+        return await hand_on(engine, store)
+
+    async def release_claims(self) -> int:
+        """Force every claim open, and end every delay; return how many. The holders' commits fail from then on."""
+        return await admin.release_claims(self.engine, self.store)
+
+    async def ledgers(self) -> list[LedgerInfo]:
+        """Read which Spark streams hold messages of it, or did. Raises: as `stats`."""
+        return await ledgers(self.engine, self.store)
+
+    async def release_ledger(self, group: str) -> int:
+        """Give back what a stream holds; return how many messages. If it still runs, it fails at its next change.
+
+        Raises: NotFoundError: there is no such stream; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await release(self.engine, self.store, group)
+
+    async def state(self, message_id: str) -> MessageState:
+        """Find out where a message stands, by the id that `put` returned.
+
+        Lists the queue. One that has ended is known by the history, as far as the queue keeps one, or as a dead
+        letter; any other is UNKNOWN.
+
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await state_of(self.engine, self.store, message_id)
+
+    async def history(
+        self, *, since: datetime | None = None, until: datetime | None = None, limit: int | None = None
+    ) -> AsyncIterator[HistoryRecord]:
+        """Iterate over what is known of messages that have ended, in the order in which they did.
+
+        From ``since`` (included) to ``until`` (excluded), which are aware; ``limit`` records at the most. What the
+        queue keeps, and for how long, is `QueueConfig.history`.
+
+        Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        most = None if limit is None else positive(limit, "limit")
+        async for record in read_history(self.engine, self.store, since=since, until=until, limit=most):
+            yield record
+
+    async def consumers(self) -> list[ConsumerInfo]:
+        """Read which live sessions take from it, and what each holds. Raises: as `stats`."""
+        return await consumers(self.engine, self.store)
+
+    async def configuration(self) -> QueueConfig:
+        """Read the configuration in force. Raises: AccessDeniedError, PayloadError."""
+        store = self.store
+        store.stale()
+        await store.open()
+        return store.config
+
+    async def configure(self, config: QueueConfig) -> None:
+        """Store a configuration; every consumer follows it from its next claim on.
+
+        Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        given: object = config
+        if not isinstance(given, QueueConfig):
+            msg = f"configure takes a QueueConfig, not {type(config).__name__}"
+            raise InvalidOptionError(msg)
+        await self.store.configure(config)
+
+    @property
+    def dead_letters(self) -> DeadLetters[T]:
+        """What was rejected, or used up its attempts."""
+        return DeadLetters(self.engine, self.store, self.codec)
+
+    @property
+    def leases(self) -> Leases[T]:
+        """Messages held for a time by whoever bears their token, in whatever process: poll and acknowledge."""
+        return Leases(self.engine, self, self.store, self.codec)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._name!r}>"
+
+    def _prepare_many(self, engine: Engine, values: Iterable[T], options: PutOptions) -> tuple[list[Put], list[str]]:
+        """Return what is to be put, and for each value the id of its message: two of one unique key are one."""
+        puts: list[Put] = []
+        ids: list[str] = []
+        keys: dict[tuple[str, str], str] = {}
+        for value in values:
+            put = prepare(engine, self, value, options)
+            earlier = None if put.plan is None else bearer(keys, put)
+            if earlier is None:
+                puts.append(put)
+            ids.append(earlier or put.id)
+        return puts, ids
+
+    async def _put(self, engine: Engine, puts: list[Put], patience: float | None) -> None:
+        store = puts[0].store
+        if not store.ready:
+            await store.open()
+        for put in puts:
+            if put.plan is not None:
+                await put.plan.prepare()
+        if store.room is None:
+            await engine.settle(PutSettlement(engine.ids.next(), puts))
+        else:
+            await put_bounded(engine, store, puts, patience)
+
+    def _warn_of_transaction(self, engine: Engine) -> None:
+        work = current.get()
+        if work is not None and work.engine is engine and work.open and asyncio.current_task() is not None:
+            warnings.warn(
+                f"`await queue.put()` on {self._name!r} inside transaction {work.id} is immediate, whatever becomes "
+                "of the transaction; use `tx.put(queue, value)` to make it part of it",
+                DirectPutWarning,
+                stacklevel=3,
+            )
+
+
+async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patience: float | None) -> None:
+    """Put to a queue that has a size, as many at once as it lets in. Raises: as `Queue.put`."""
+    clock = engine.clock
+    deadline = None if patience is None else clock.monotonic() + patience
+    while puts:
+        room, left = store.room, None if deadline is None else max(0.0, deadline - clock.monotonic())
+        part = puts if room is None else puts[: credits_of(store.config.max_size or 1)]
+        settlement = PutSettlement(engine.ids.next(), part)
+        if room is not None:
+            await room.enter(len(part), left)
+            room.passed(settlement, len(part))
+        try:
+            await engine.settle(settlement)
+        except QueueFullError:  # it had no size when this was sent
+            if deadline is not None and clock.monotonic() >= deadline:
+                raise
+        else:
+            puts = puts[len(part) :]

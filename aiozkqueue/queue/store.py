@@ -1,0 +1,549 @@
+"""One queue as a session knows it: its paths, its configuration and that one's version."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
+
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    ConfigConflictError,
+    ConnectionLostError,
+    InvalidOptionError,
+    NotCommittedError,
+    PayloadError,
+    QueueFullError,
+)
+from aiozkqueue.layout import (
+    LANE_END,
+    MOST_GENERATIONS,
+    AtLeastOnce,
+    ItemName,
+    MalformedError,
+    QueueConfig,
+    QueuePaths,
+    is_later,
+    item_id,
+    lane_of,
+    priority_at,
+    priority_of,
+)
+from aiozkqueue.zookeeper import (
+    AuthFailedError,
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    ProtocolError,
+    ServerError,
+    SessionExpiredError,
+    SetData,
+    ZooKeeper,
+)
+
+from .backlog import Backlog
+from .groups import lock_id
+from .tags import TagRecords
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from random import Random
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import Policy
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+    from .claim import Claim
+    from .clock import ServerClock
+    from .companions import Attendant
+    from .room import Room
+    from .settlements import Put
+
+DEFAULT_POLICY = AtLeastOnce()
+
+#: Lanes created in one multi.
+LANES_TOGETHER = 256
+
+_LANE_END = f"{LANE_END:010d}"
+
+
+class ClaimKeeper(Protocol):
+    """Who hands out a queue's claims, and wants to know when one is over."""
+
+    def claim_settled(self, claim: Claim, *, back: bool) -> None:
+        """Take note that a claim's lock is gone."""
+
+    def retry_at(self, due: int, message_id: str) -> None:
+        """Take note of a backoff that ends at ``due`` (ms, ZooKeeper's time)."""
+
+    def keep(self, claim: Claim, delay: float) -> None:
+        """Give a claim back after ``delay`` seconds, and hold it until then."""
+
+
+class QueueStore:
+    """Paths, configuration and existence of one queue. Shared by all that a session does with it."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        root: str,
+        name: str,
+        lane_ends: Callable[[QueueStore, str], None],
+        random: Random,
+        *,
+        paths: QueuePaths | None = None,
+    ) -> None:
+        self._lane_ends = lane_ends
+        self._random = random
+        self.paths = paths or QueuePaths(root, name)
+        self.name = name
+        self.dialect: Dialect | None = None
+        """Whose layout it has; None: our own."""
+        self.longest_id = 24
+        """How long the ids get that are in the names of locks."""
+        self.keeper: ClaimKeeper | None = None
+        self.clock: ServerClock | None = None
+        """Tells ZooKeeper's time, where that is needed."""
+        self.shape: Callable[[Put], Put] | None = None
+        """Adds to each put what the queue's configuration asks of it; None: nothing. Called before every attempt, with
+        what it returned for the last one."""
+        self.takes: Callable[[str], bool] | None = None
+        """Tells by an item's name whether this session takes it; None: it takes all."""
+        self.followers: list[Callable[[], None]] = []
+        """Called whenever the configuration has been read."""
+        self.attendants: tuple[Attendant, ...] = ()
+        """Who adds to the multis that end messages of this queue."""
+        self.room: Room | None = None
+        """Who lets puts in, where the queue has a size."""
+        self.tags = TagRecords(zookeeper, self.paths)
+        """What the digests in items' names stand for."""
+        self.config = QueueConfig()
+        self.version = -1
+        self._zookeeper = zookeeper
+        self._opening: asyncio.Event | None = None
+        self._open = False
+        self._chosen: Policy | None = None
+        self._groups_expected = False
+        self.tiers = self.config.tiers
+        """The lanes that may hold items, of each priority, the most urgent first."""
+        self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}
+        self._plain_lanes = self._put_lanes[0]
+        self._turn = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether `open` has nothing left to do."""
+        return self._open
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.config.policy or DEFAULT_POLICY
+
+    @property
+    def sticky(self) -> bool:
+        """Whether a message is taken by the node that put it, as far as is known."""
+        return self.config.affinity == "producer"
+
+    def choose(self, policy: Policy) -> None:
+        """Ask for a policy; it is stored, or found to conflict, by the next `open`.
+
+        Raises:
+            InvalidOptionError: it is none.
+            ConfigConflictError: this session knows that another policy is stored, or was asked for.
+        """
+        QueueConfig(policy=policy)  # takes only what can be stored
+        other = self._chosen or (self.config.policy if self._open else None)
+        if other is not None and other != policy:
+            raise self._conflict(policy, other)
+        if self.config.policy != policy:
+            self._open = False
+        self._chosen = policy
+
+    async def open(self) -> None:
+        """Read the configuration, and create what of the queue is missing; at once when that has been done.
+
+        Raises:
+            AccessDeniedError: a znode's ACL refuses it.
+            ConfigConflictError: another policy is stored than the one asked for.
+            ConnectionLostError: what answers does not speak ZooKeeper's protocol.
+        """
+        while not self._open:
+            if self._opening is not None:
+                await self._opening.wait()  # all who wait go on at the same moment, and commit together
+                continue
+            self._opening = asyncio.Event()
+            try:
+                await self._attempt_open()
+            finally:
+                self._opening.set()
+                self._opening = None
+
+    async def _attempt_open(self) -> None:
+        """Try once; what another process has got in the way of is tried again by `open`."""
+        try:
+            await self._try_open()
+        except (ConnectionLossError, SessionExpiredError):
+            await self._zookeeper.wait_connected()
+        except NoAuthError as error:
+            raise denied(self.name, error) from error
+        except AuthFailedError as error:
+            raise AccessDeniedError(f"queue {self.name!r}: {error}") from error
+        except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
+            msg = f"queue {self.name!r}: the server's answer makes no sense: {error}"
+            raise ConnectionLostError(msg) from error
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                raise denied(self.name, error.error) from error
+            if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
+                raise
+            # another process was quicker with one of them: look again
+
+    def expect_groups(self) -> None:
+        """Have the queue's configuration tell that there are groups, by the next `open`."""
+        self._groups_expected = True
+        if self._open and self.config.groups is None and not self.sticky:
+            self._open = False
+
+    def group_lane(self, group: str) -> str:
+        """Return the lane to put the next item of a group to, by the group's hash; the queue is open."""
+        shards = self.config.groups or 1
+        shard = crc32(group.encode()) % shards
+        return lane_of(shard, self.config.generations.get(shard, (0, 0))[1])
+
+    def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
+        """Return what locks an item, by the item's name; by a newer configuration if given. Raises: MalformedError."""
+        return lock_id(config or self.config, name)
+
+    def item_id(self, name: str) -> str:
+        """Return the id in an item's name. Raises: MalformedError: it is none."""
+        return item_id(name)
+
+    def parse_item(self, name: str) -> ItemName | None:
+        """Read an item's name, or a dead letter's; None when it is none."""
+        return ItemName.parse(name)
+
+    def dead(self, claim: Claim) -> str:
+        """Return the path of the dead letter that a message becomes."""
+        return self.paths.dead(claim.name)
+
+    def bell(self, path: str, ring: str) -> Sequence[Operation]:
+        """Return what wakes idle consumers when locks have gone: a watch on items sees no lock go.
+
+        ``path`` is the items' parent or lane, ``ring`` the transaction.
+        """
+        del ring
+        return (SetData(path, b""),)
+
+    def backlog(self, random: Random) -> Backlog:
+        """Make what keeps candidates of this queue."""
+        return Backlog(random)
+
+    def lock(self, name: str) -> str:
+        """Return the path of what locks an item, by the item's name. Raises: MalformedError."""
+        return self.paths.lock(self.locked_by(name))
+
+    def stale(self) -> None:
+        """Take note that the configuration has changed, or that something of the queue is missing."""
+        self._open = False
+
+    def lane_of_key(self, key: str) -> str:
+        """Return the lane to put an item to whose like are to be in one lane, relative to the queue."""
+        lanes = self._plain_lanes
+        return lanes[crc32(key.encode()) % len(lanes)]
+
+    def next_lane(self) -> str:
+        """Return the lane to put the next plain item to, relative to the queue: one after the other."""
+        lanes = self._plain_lanes
+        if len(lanes) == 1:
+            return lanes[0]
+        self._turn = (self._turn + 1) % len(lanes)
+        return lanes[self._turn]
+
+    def lane_for(self, priority: int) -> str:
+        """Return the lane to put the next item of a priority to.
+
+        Of a priority that has not been admitted it is one that does not exist: the put is refused, and mended.
+        """
+        lanes = self._put_lanes.get(priority)
+        if lanes is None:
+            return lane_of(0, 0, priority)
+        self._turn = (self._turn + 1) % len(lanes)
+        return lanes[self._turn]
+
+    def admits(self, priority: int, *, scheduled: bool) -> bool:
+        """Whether consumers look for items of a priority, and for scheduled ones, as far as is known here."""
+        if self.config.ordered and (priority or scheduled):
+            return False
+        return self._open and priority in self._put_lanes and (self.config.scheduled or not scheduled)
+
+    async def admit(self, priority: int, *, scheduled: bool) -> None:
+        """Give a priority lanes of its own, and what is scheduled its folder, unless they have them.
+
+        They are there only when the configuration says so: both are written by one multi. Else somebody could put to
+        where no consumer looks. Idle consumers hear of it.
+
+        Raises: as `open`; InvalidOptionError: the configuration has grown too large.
+        """
+        while True:
+            await self.open()
+            if self.admits(priority, scheduled=scheduled):
+                return
+            if self.config.ordered and (priority or scheduled):
+                msg = (
+                    f"queue {self.name!r} is ordered: its messages are handed over in the order of their puts; "
+                    f"leave {'delay= and at=' if scheduled else 'priority='} out"
+                )
+                raise InvalidOptionError(msg)
+            config = replace(self.config, scheduled=scheduled or self.config.scheduled)
+            folders = ["later"] if scheduled else []
+            if priority not in self._put_lanes:
+                config = replace(config, priorities={**config.priorities, priority: {}})
+                folders += [lane for tier in config.tiers if tier.priority == priority for lane in tier.put_lanes]
+            present = set(await self._zookeeper.children(self.paths.base))
+            present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))
+            missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
+            await self._change(config, [*missing, SetData(self.paths.items, b"")])
+
+    async def open_later(self, folder: str, priority: int) -> None:
+        """Make a folder for what is due in one hour.
+
+        Raises: as `admit`.
+        """
+        await self.admit(priority, scheduled=True)
+        try:
+            await self._zookeeper.multi([self.check(), Create(self.paths.at(folder))])
+        except (ConnectionLossError, SessionExpiredError):
+            await self._zookeeper.wait_connected()
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                raise denied(self.name, error.error) from error
+            if not isinstance(error.error, NodeExistsError):
+                self.stale()  # whoever is mended by this tries again
+
+    def note_sequence(self, path: str) -> None:
+        """Take note of the path of an item just put: near the end of its lane's counter the next one is opened."""
+        if path[-len(_LANE_END) :] >= _LANE_END:
+            self._lane_ends(self, path)
+
+    async def next_generation(self, path: str) -> None:
+        """Open the next generation of the lane that an item's path is in, unless that has been done.
+
+        Raises: as `open`; QueueFullError: the shard has too many generations that are not empty yet.
+        """
+        lane = path[len(self.paths.base) + 1 :].rpartition("/")[0]
+        priority = priority_of(lane)
+        while True:
+            await self.open()
+            config = self.config
+            # Groups stay in shards that are put to no more.
+            lanes = next((tier.newest_lanes for tier in self.tiers if tier.priority == priority), ())
+            if lane not in lanes:
+                return
+            shard = lanes.index(lane)
+            spans = config.priorities[priority] if priority else config.generations
+            oldest, newest = spans.get(shard, (0, 0))
+            while oldest < newest and not await self._zookeeper.children(
+                self.paths.at(lane_of(shard, oldest, priority))
+            ):
+                oldest += 1  # nobody puts there any more: whoever still would is refused by the version
+            if newest + 1 >= oldest + MOST_GENERATIONS:
+                msg = f"queue {self.name!r}: lane {lane} is at its end, and {MOST_GENERATIONS} before it are not empty"
+                raise QueueFullError(msg)
+            await self._zookeeper.ensure(self.paths.at(lane_of(shard, newest + 1, priority)))
+            await self._change(config.grown(priority, shard, oldest, newest + 1))
+
+    async def _change(self, config: QueueConfig, also: Sequence[Operation] = ()) -> None:
+        """Try once to store a configuration in the place of the one known; whoever calls looks whether it took."""
+        try:
+            await self._zookeeper.multi([SetData(self.paths.base, config.encode(), self.version), *also])
+        except (ConnectionLossError, SessionExpiredError):
+            await self._zookeeper.wait_connected()
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                raise denied(self.name, error.error) from error
+        self.stale()
+
+    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+        """Return what mends the cause of a refusal: the configuration has changed, or something is missing or full.
+
+        Raises:
+            AccessDeniedError: a znode's ACL refuses it.
+            NotCommittedError: nothing known mends this.
+        """
+        if isinstance(error, NoAuthError):
+            raise denied(self.name, error)
+        if isinstance(error, BadVersionError | NoNodeError):
+            self.stale()
+            place = operation.path[len(self.paths.base) + 1 :]
+            if isinstance(operation, Create) and is_later(place) and isinstance(error, NoNodeError):
+                return self.open_later(place.rpartition("/")[0], priority_at(place))
+            priority = priority_of(place.rpartition("/")[0])
+            return self.admit(priority, scheduled=False) if priority else self.open()
+        if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
+            # The counter of a lane has come to its end, and every create in it fails from now on.
+            return self.next_generation(operation.path)
+        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
+        raise NotCommittedError(msg) from error
+
+    async def key_holder(self, key: str) -> str | None:
+        """Return the id of the message that holds a unique key, given by its hash; None when none does."""
+        try:
+            return (await self._zookeeper.read(self.paths.key(key))).data.decode("utf-8", "replace")
+        except NoNodeError:
+            return None
+        except NoAuthError as error:
+            raise denied(self.name, error) from error
+
+    def check(self) -> Operation:
+        """Return the assertion that the configuration is still the one known."""
+        return Check(self.paths.base, self.version)
+
+    async def exists(self) -> bool:
+        """Tell whether there is such a queue on the server."""
+        return await self._zookeeper.exists(self.paths.items) is not None
+
+    async def configure(self, config: QueueConfig) -> None:
+        """Store the settings that are not None, whatever was stored before; the others are kept."""
+        if config.policy is not None:
+            self._chosen = None  # whatever was asked for before, this is what holds
+        await self.open()
+        while True:
+            self._refuse_to_order(config)
+            self._refuse_to_stick(config)
+            merged = self.config.changed(config)
+            try:
+                await self._zookeeper.multi([SetData(self.paths.base, merged.encode(), self.version)])
+            except (ConnectionLossError, SessionExpiredError):
+                await self._zookeeper.wait_connected()
+            except MultiError as error:
+                if isinstance(error.error, NoAuthError):
+                    raise denied(self.name, error.error) from error
+            else:
+                self.stale()
+                await self.open()
+                return
+            self.stale()
+            await self.open()
+            if self.config == merged:
+                return
+
+    def claim_settled(self, claim: Claim, *, back: bool) -> None:
+        """Pass the end of a claim on to whoever hands them out."""
+        if self.keeper is not None:
+            self.keeper.claim_settled(claim, back=back)
+
+    def retry_at(self, due: int, message_id: str) -> None:
+        """Pass the end of a backoff on to whoever keeps the timers."""
+        if self.keeper is not None:
+            self.keeper.retry_at(due, message_id)
+
+    def keep(self, claim: Claim, delay: float) -> None:
+        """Have a claim held for ``delay`` seconds more, and then given back."""
+        if self.keeper is not None:
+            self.keeper.keep(claim, delay)
+
+    async def _try_open(self) -> None:
+        paths = self.paths
+        try:
+            data, stat = await self._zookeeper.read(paths.base)
+        except NoNodeError:
+            await self._zookeeper.ensure(paths.root)
+            config = QueueConfig(policy=self._chosen)
+            folders = [Create(path) for path in self._folders()]
+            await self._zookeeper.multi([Create(paths.base, config.encode()), *folders])
+            data, stat = await self._zookeeper.read(paths.base)
+        config = configuration_of(paths, data)
+        if self._chosen is not None and config.policy != self._chosen:
+            if config.policy is not None:
+                chosen, self._chosen = self._chosen, None
+                raise self._conflict(chosen, config.policy)
+            config = replace(config, policy=self._chosen)
+            await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
+            return  # read again: another process may have been quicker
+        if self._groups_expected and config.groups is None and config.affinity != "producer":
+            config = replace(config, groups=config.shards or 1)
+            await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
+            return
+        if config.lifetime is not None and self.clock is not None:
+            await self.clock.learned(paths.due)  # every put says when its message ends
+        present = await self._zookeeper.children(paths.base)
+        wanted = [*self._folders(), paths.later] if config.scheduled else self._folders()
+        missing = [path for path in wanted if path.rpartition("/")[2] not in present]
+        if missing:
+            await self._zookeeper.multi([Create(path) for path in missing])
+        await self._make_lanes(config)
+        self.config, self.version, self._open, self._chosen = config, stat.version, True, None
+        self.tiers = config.tiers
+        self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}
+        self._plain_lanes = self._put_lanes[0]
+        self._turn = self._random.randrange(len(self._plain_lanes))
+        for follow in self.followers:
+            follow()
+
+    async def _make_lanes(self, config: QueueConfig) -> None:
+        """Create the lanes that are missing."""
+        lanes = [self.paths.at(lane) for lane in config.lanes if lane != "items"]
+        if not lanes:
+            return
+        present = {f"{self.paths.lanes}/{name}" for name in await self._zookeeper.children(self.paths.lanes)}
+        missing = [Create(lane) for lane in lanes if lane not in present]
+        for start in range(0, len(missing), LANES_TOGETHER):
+            await self._zookeeper.multi(missing[start : start + LANES_TOGETHER])
+
+    def _folders(self) -> list[str]:
+        paths = self.paths
+        return [paths.items, paths.lanes, paths.locks, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
+
+    def _refuse_to_order(self, wanted: QueueConfig) -> None:
+        """Raise ConfigConflictError when what is wanted has no order beside what is stored."""
+        config = self.config
+        if not (config.ordered if wanted.ordered is None else wanted.ordered):
+            return
+        disorders = {
+            "several shards": max(config.width, wanted.shards or config.shards or 1) > 1,
+            "messages with a priority": bool(config.priorities),
+            "messages for a later time": config.scheduled,
+            "messages that collapse": config.collapse if wanted.collapse is None else wanted.collapse,
+        }
+        for disorder, present in disorders.items():
+            if present:
+                raise ConfigConflictError(
+                    f"queue {self.name!r} has, or has had, {disorder}, which have no order of puts; "
+                    "take another queue for what is ordered, or put with group= instead"
+                )
+
+    def _refuse_to_stick(self, wanted: QueueConfig) -> None:
+        """Raise ConfigConflictError when a queue with groups is to be sticky."""
+        if wanted.affinity == "producer" and self.config.groups is not None:
+            raise ConfigConflictError(
+                f"queue {self.name!r} has, or has had, messages with a group, which have no order where each node "
+                "takes its own; take another queue for what is sticky"
+            )
+
+    def _conflict(self, wanted: Policy, stored: Policy) -> ConfigConflictError:
+        return ConfigConflictError(
+            f"queue {self.name!r} has the policy {stored}, not {wanted}; "
+            "leave the policy out, or change it with `await queue.configure(QueueConfig(policy=...))`"
+        )
+
+
+def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:
+    """Read a stored configuration. Raises: PayloadError."""
+    try:
+        return QueueConfig.decode(data)
+    except MalformedError as error:
+        msg = f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}"
+        raise PayloadError(msg) from error
+
+
+def denied(queue: str, error: NoAuthError) -> AccessDeniedError:
+    """Make the error for an access that an ACL refuses."""
+    return AccessDeniedError(f"queue {queue!r}: {error}; connect with `auth=` of a user whom the ACL allows")

@@ -1,0 +1,110 @@
+"""Tasks that a session owns, and waiting that outlives cancellations."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+import anyio.abc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+T = TypeVar("T")
+
+
+class TaskOwner:
+    """A task group that lives in a task of its own.
+
+    Whoever opens it may close it from another task, and a failure inside never cancels, or wraps an exception of,
+    the body that uses it: it is kept in `failure`, and told to ``on_failure``.
+    """
+
+    def __init__(self, name: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
+        self._name = name
+        self._on_failure = on_failure
+        self._group: anyio.abc.TaskGroup | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    async def start(self) -> None:
+        """Open the group."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(ready), name=self._name)
+        await ready
+
+    def spawn(self, function: Callable[..., Coroutine[Any, Any, Any]], *args: object, name: str) -> None:
+        """Start a task in the group."""
+        if self._group is None:
+            msg = f"{self._name} is not running"
+            raise RuntimeError(msg)
+        self._group.start_soon(function, *args, name=f"{self._name}: {name}")
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it; any number of cancellations of the caller notwithstanding."""
+        self._stop.set()
+        if self._task is not None:
+            await wait_settled(self._task)
+
+    async def _live(self, ready: asyncio.Future[None]) -> None:
+        try:
+            async with anyio.create_task_group() as group:
+                self._group = group
+                ready.set_result(None)
+                await self._stop.wait()
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as failures:
+            failure: BaseException = failures
+            while isinstance(failure, BaseExceptionGroup):
+                failure = cast("BaseExceptionGroup[BaseException]", failure).exceptions[0]
+            self.failure = failure
+            if self._on_failure is not None:
+                self._on_failure(failure)
+        finally:
+            self._group = None
+
+
+async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None, limit: float | None = None) -> None:  # noqa: C901 - one state machine, read best in one piece
+    """Wait until a future is done, through any number of cancellations; then let the cancellation go on.
+
+    After the first cancellation it waits ``grace`` seconds at the most (None: until done); without one, ``limit``
+    seconds at the most. The future is never cancelled, and its result or error is the caller's to read. A shielded
+    scope alone would not do: it does not hold off ``task.cancel()``, ``asyncio.timeout`` and ``asyncio.TaskGroup``.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled meanwhile; ``future`` may be done or not.
+    """
+    if future.done():
+        return
+    loop = asyncio.get_running_loop()
+    deadline = None if limit is None else loop.time() + limit
+    cancelled: asyncio.CancelledError | None = None
+    if limit is None:
+        try:  # the usual case, at a fraction of the cost
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            if future.done():
+                if not future.cancelled():
+                    raise
+                return
+            cancelled = error
+            deadline = None if grace is None else loop.time() + grace
+        except Exception:  # noqa: BLE001 - the caller reads it from the future
+            return
+        else:
+            return
+    with anyio.CancelScope(shield=True):
+        while not future.done():
+            left = None if deadline is None else deadline - loop.time()
+            if left is not None and left <= 0:
+                break
+            try:
+                await asyncio.wait((future,), timeout=left)
+            except asyncio.CancelledError as error:
+                if cancelled is None:
+                    cancelled = error
+                    deadline = None if grace is None else loop.time() + grace
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,509 @@
+"""One unit of work: claims and puts, decided together. Transactions and deliveries are faces of it.
+
+OPEN ──commit──▶ SETTLING ──▶ COMMITTED
+  │                 │ refused
+  └──rollback──▶ SETTLING ──▶ ROLLED BACK
+                    └ fate not known (slot collected, session closed) ──▶ UNKNOWN
+
+`_move` is the only place that moves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from contextvars import ContextVar
+from random import random
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.errors import (
+    ClaimLostError,
+    InvalidOptionError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    QueueError,
+    SessionExpiredError,
+    TransactionClosedError,
+    TransactionTooLargeError,
+)
+
+from .admission import enter_all, needs_of, try_enter_all
+from .claim import EPHEMERAL_CAP, Claim
+from .committer import unknown
+from .hand_over import hand_over
+from .keys import bearer
+from .outcome import Outcome
+from .settlements import CONSUME, CommitSettlement, Ending, ReleaseSettlement, exhausted
+from .tasks import wait_settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.zookeeper import Operation
+
+    from .destination import Destination
+    from .engine import Engine
+    from .room import Room
+    from .settlement import Settlement
+    from .settlements import Put
+
+#: The transaction whose block this task is in, for `DirectPutWarning`.
+current: ContextVar[Work | None] = ContextVar("aiozkqueue_transaction", default=None)
+
+#: Requests estimated below this share of the server's limit are not measured exactly.
+SURELY_SMALL = 0.5
+
+
+class _State(enum.Enum):
+    OPEN = ("open", Outcome.OPEN)
+    SETTLING = ("being settled", Outcome.UNKNOWN)
+    COMMITTED = ("committed", Outcome.COMMITTED)
+    ROLLED_BACK = ("rolled back", Outcome.ROLLED_BACK)
+    IN_DOUBT = ("in doubt", Outcome.UNKNOWN)
+
+    def __init__(self, words: str, outcome: Outcome) -> None:
+        self.words = words
+        self.outcome = outcome
+
+
+# Looking a member up in its class takes as long as the comparison it is for, and these are on every message's way.
+_OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
+_ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
+
+
+def _allowed(old: _State, new: _State) -> bool:
+    """Whether work may move so; from being settled to open when it was never sent."""
+    return new is _SETTLING if old is _OPEN else old is _SETTLING and new is not _SETTLING
+
+
+class Work:
+    """Claims and puts that are committed, or undone, together."""
+
+    __slots__ = (
+        "__weakref__",
+        "_claims",
+        "_endings",
+        "_engine",
+        "_entered",
+        "_hint",
+        "_keys",
+        "_puts",
+        "_release",
+        "_settlement",
+        "_shown",
+        "_size",
+        "_state",
+        "id",
+    )
+
+    def __init__(self, engine: Engine, work_id: str, shown: Claim | None = None, hint: str = "") -> None:
+        self._engine = engine
+        self.id = work_id
+        self._shown = shown  # the message that it is the delivery of
+        self._hint = hint
+        self._state = _OPEN
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._endings: dict[Claim, Ending] = {}
+        self._puts: list[Put] = []
+        self._entered: dict[Room, int] | None = None
+        self._keys: dict[tuple[str, str], str] = {}
+        self._size = 0
+        self._settlement: Settlement | None = None
+        self._release: asyncio.Future[None] | None = None
+
+    @property
+    def _what(self) -> str:
+        if self._shown is None:
+            return f"transaction {self.id}"
+        return f"message {self._shown.id} of queue {self._shown.store.name!r}"
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended, as far as is known."""
+        return self._state.outcome
+
+    @property
+    def engine(self) -> Engine:
+        """The machinery it uses."""
+        return self._engine
+
+    @property
+    def claims(self) -> Iterable[Claim]:
+        """What it holds."""
+        return self._claims.values()
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing has been decided yet."""
+        return self._state is _OPEN
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is open and holds anything."""
+        return self._state is _OPEN and bool(self._claims or self._puts)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the queues it puts to are known to be there, and to have room: that is taken then."""
+        bounded = False
+        for put in self._puts:
+            if not put.store.ready or (put.plan is not None and not put.plan.ready):
+                return False
+            bounded = bounded or put.store.room is not None
+        return not bounded or self._enter_now()
+
+    @property
+    def lost(self) -> bool:
+        """Whether its claims are known to be gone: their ZooKeeper session is over."""
+        generation = self._generation()
+        return generation is not None and generation != self._engine.zookeeper.generation
+
+    def require_open(self) -> None:
+        """Raise TransactionClosedError when it has been settled."""
+        if self._state is not _OPEN:
+            msg = f"{self._what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
+            raise TransactionClosedError(msg)
+
+    # -- collecting
+
+    def hold(self, claim: Claim) -> None:
+        """Make a claim part of this."""
+        lost = self._claims.get((claim.store.name, claim.id))
+        if lost is not None:  # it was forced open, and has been taken again
+            lost.budget.free(lost.size)
+        self._claims[claim.store.name, claim.id] = claim
+
+    def add_put(self, put: Put) -> str:
+        """Make a put part of this; return its id, or that of the one of this which bears its unique key.
+
+        Raises: TransactionClosedError, TransactionTooLargeError, DuplicateKeyError.
+        """
+        self.require_open()
+        if put.plan is not None and (earlier := bearer(self._keys, put)) is not None:
+            return earlier
+        size = len(put.data) + len(put.prefix) + 200 + (0 if put.plan is None else put.plan.weight)
+        if self._size + size > self._engine.max_message + 32 * 1024:
+            msg = (
+                f"{self._what}: with this message for queue {put.store.name!r} it would put {self._size + size} bytes, "
+                f"more than one ZooKeeper request takes ({self._engine.zookeeper.max_request}); commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
+        self._size += size
+        self._puts.append(put)
+        return put.id
+
+    def end(self, queue: str, message_id: str, ending: Ending) -> None:
+        """Decide how the hold on one message ends with the commit.
+
+        Raises:
+            TransactionClosedError: settled already.
+            InvalidOptionError: the message was not taken by this transaction.
+        """
+        self.require_open()
+        claim = self._claims.get((queue, message_id))
+        if claim is None:
+            msg = f"message {message_id} of queue {queue!r} was not taken by {self._what}"
+            raise InvalidOptionError(msg)
+        self._endings[claim] = ending
+
+    def drop_puts(self) -> None:
+        """Forget the puts."""
+        self._puts.clear()
+        self._keys.clear()
+        self._size = 0
+
+    async def take(
+        self, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
+    ) -> list[Claim]:
+        """Claim up to ``limit`` messages for this."""
+        self._engine.check()
+        self.require_open()
+        dispenser = self._engine.dispenser(self._engine.store(queue.name), condition)
+        held = sum(claim.size for claim in self._claims.values()) if self._claims else 0
+        if held + limit * dispenser.lock_size > EPHEMERAL_CAP:
+            msg = (
+                f"{self._what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
+                f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
+        clock = self._engine.clock
+        deadline = clock.monotonic() + timeout if timeout else None
+        while True:
+            left = timeout if deadline is None else max(0.0, deadline - clock.monotonic())
+            claims = await dispenser.take(limit, left, self._generation(), self)
+            if not claims:
+                return []
+            try:
+                shown = await hand_over(self._engine, queue, claims)
+            except SessionExpiredError:
+                if self._claims:
+                    raise
+                continue  # nothing depends on that session yet
+            if self._state is not _OPEN:
+                await self.let_go(shown)
+                self.require_open()
+            for claim in shown:
+                self.hold(claim)
+            if shown:
+                return shown
+
+    async def let_go(self, claims: list[Claim]) -> None:
+        """Give claims back that nobody is going to see, as if they had never been taken."""
+        for claim in claims:
+            if self._claims.get((claim.store.name, claim.id)) is claim:
+                del self._claims[claim.store.name, claim.id]
+            claim.handed = False
+        await self._undo(claims)
+
+    # -- deciding
+
+    async def commit(self, timeout: float | None = None) -> None:
+        """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
+        self._engine.check()
+        self.require_open()
+        deadline = None if timeout is None else self._engine.clock.monotonic() + timeout
+        try:
+            if self._puts and not self.ready:
+                await self._make_ready(timeout, deadline)
+            settlement = self.begin_commit()
+        except QueueError as error:
+            if self.open:
+                self._move(_SETTLING)
+                self._give_back(0 if type(error) is NotCommittedError else None, str(error))
+                self._decide(_ROLLED_BACK)
+                if self._release is not None and timeout is None:
+                    await wait_settled(self._release, grace=self._engine.grace)
+            raise
+        if settlement is None:
+            return
+        if deadline is None:
+            await settlement.wait()
+        else:
+            await settlement.wait(limit=max(0.0, deadline - self._engine.clock.monotonic()))
+        if not settlement.settled:
+            if self._engine.committer.withdraw(settlement):
+                self._move(_OPEN)
+                self.give_back_soon()
+                msg = f"{self._what}: could not be sent within {timeout} s; nothing of it was applied"
+                raise NotCommittedError(msg)
+            raise unknown(self.id, f"no answer within {timeout} s")
+        if self._release is not None:
+            await wait_settled(self._release, grace=self._engine.grace)
+        settlement.outcome()
+
+    def begin_commit(self) -> Settlement | None:
+        """Send the commit; return what will know its fate. None when there was nothing to commit.
+
+        The queues that are put to must have been opened.
+
+        Raises:
+            TransactionClosedError: settled already.
+            InvalidOptionError: it gives back a message, and ends a later one of the same group.
+            TransactionTooLargeError: larger than a request may be; nothing was sent.
+            SessionClosedError: the session has been closed.
+        """
+        self.require_open()
+        if not self._claims and not self._puts:
+            self._move(_SETTLING)
+            self._decide(_COMMITTED)
+            return None
+        engine = self._engine
+        endings = self._all_endings()
+        if self._endings:
+            self._refuse_to_overtake(endings)
+        settlement = CommitSettlement(self.id, endings, self._puts, engine.server_clock, self._generation())
+        if settlement.weight > SURELY_SMALL * engine.zookeeper.max_request:
+            self._refuse_too_large(settlement.operations())
+        engine.committer.submit(settlement)
+        if self._entered is not None:
+            entered, self._entered = self._entered, None
+            for room, count in entered.items():
+                room.passed(settlement, count)
+        self._move(_SETTLING)
+        engine.undecided(self)
+        self._settlement = settlement
+        settlement.watch(self._commit_settled)
+        return settlement
+
+    async def rollback(
+        self, delay: float | None = None, error: str | None = None, *, rewrite: bytes | None = None
+    ) -> None:
+        """Undo: forget the puts, give the claims back after ``delay`` seconds (None: each queue's policy).
+
+        With ``rewrite``, for work that holds one claim, its item is left with these bytes.
+
+        Always succeeds: it returns when the locks are gone or their session is. When a commit is under way it waits
+        for that one's fate.
+
+        Raises:
+            TransactionClosedError: it has been committed.
+        """
+        if self._state is _SETTLING:
+            await self.decision(None)
+        if self._state is _COMMITTED:
+            self.require_open()
+        if self._state is _OPEN:
+            self._move(_SETTLING)
+            self._give_back(delay, error, rewrite)
+            self._decide(_ROLLED_BACK)
+        if self._release is not None:
+            await wait_settled(self._release, grace=self._engine.grace)
+
+    def give_back_soon(self) -> None:
+        """Undo at once, without waiting: for those that can no longer wait."""
+        if self._state is _OPEN:
+            self._move(_SETTLING)
+            self._give_back(0, None)
+            self._decide(_ROLLED_BACK)
+
+    async def decision(self, limit: float | None) -> None:
+        """Wait until a commit that is under way is decided, ``limit`` seconds at the most."""
+        if self._settlement is not None and not self._settlement.settled:
+            await asyncio.wait((self._settlement.done,), timeout=limit)
+
+    # -- inside
+
+    def _generation(self) -> int | None:
+        for claim in self._claims.values():
+            return claim.generation
+        return None
+
+    def _move(self, state: _State) -> None:
+        if not _allowed(self._state, state):
+            msg = f"{self._what}: cannot move from {self._state.name} to {state.name}"
+            raise AssertionError(msg)
+        self._state = state
+
+    def _decide(self, state: _State) -> None:
+        self._move(state)
+        self._engine.decided(self, state.outcome)
+
+    async def _make_ready(self, timeout: float | None, deadline: float | None) -> None:
+        """Open the queues put to, and take the room that they are short of."""
+        await self._open_queues(timeout)
+        if self._entered is None:
+            await self._enter_rooms(deadline)
+
+    async def _open_queues(self, timeout: float | None) -> None:
+        """Make sure that the queues put to are there."""
+        self._move(_SETTLING)
+        try:
+            async with asyncio.timeout(timeout):
+                for put in self._puts:
+                    await put.store.open()
+                    if put.plan is not None:
+                        await put.plan.prepare()
+        except TimeoutError as error:
+            msg = f"{self._what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
+            raise NotCommittedError(msg) from error
+        finally:
+            self._move(_OPEN)
+
+    def _refuse_to_overtake(self, endings: dict[Claim, Ending]) -> None:
+        """A message that is given back comes again before those of its group that were put after it."""
+        for tenure in {claim.tenure: None for claim in endings if claim.tenure is not None}:
+            kinds = [endings[claim].kind for claim in tenure.live if claim in endings]
+            if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
+                msg = (
+                    f"{self._what}: it gives back a message and ends a later one of the same group, which would "
+                    "overtake it; release the later ones too"
+                )
+                raise InvalidOptionError(msg)
+
+    def _all_endings(self) -> dict[Claim, Ending]:
+        endings = dict.fromkeys(self._claims.values(), CONSUME)
+        if self._endings:
+            endings.update((claim, ending) for claim, ending in self._endings.items() if claim in endings)
+        return endings
+
+    def _enter_now(self) -> bool:
+        """Take the room that the commit needs, if it is known to be there."""
+        if self._entered is None:
+            needs = needs_of(self._puts, self._all_endings())
+            if not try_enter_all(needs):
+                return False
+            self._entered = needs
+        return True
+
+    async def _enter_rooms(self, deadline: float | None) -> None:
+        """Wait for the room that the commit needs. Raises: as `Room.enter`."""
+        needs = needs_of(self._puts, self._all_endings())
+        if not needs:
+            return
+        clock = self._engine.clock
+        self._move(_SETTLING)
+        try:
+            left = None if deadline is None else max(0.0, deadline - clock.monotonic())
+            await enter_all(needs, left, clock, self._generation())
+            self._entered = needs
+        finally:
+            self._move(_OPEN)
+
+    def _leave_rooms(self) -> None:
+        """Give back room for a commit that was not sent."""
+        entered, self._entered = self._entered, None
+        for room, count in (entered or {}).items():
+            room.leave(count)
+
+    def _refuse_too_large(self, operations: list[Operation] | object) -> None:
+        zookeeper = self._engine.zookeeper
+        size = zookeeper.request_size(operations) + 512  # type: ignore[arg-type]  # the slot's operation comes on top
+        if size > zookeeper.max_request:
+            msg = (
+                f"{self._what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
+                "nothing was sent; commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
+
+    def _commit_settled(self, settlement: Settlement) -> None:
+        error = settlement.error
+        if error is None:
+            self._decide(_COMMITTED)
+        elif isinstance(error, OutcomeUnknownError):
+            self._decide(_IN_DOUBT)
+        else:
+            if not isinstance(error, SessionExpiredError):
+                self._give_back(0 if isinstance(error, ClaimLostError) else None, str(error))
+            self._decide(_ROLLED_BACK)
+
+    def _give_back(self, delay: float | None, error: str | None, rewrite: bytes | None = None) -> None:
+        """Send the release of all claims; it stays on the session's debts until it is applied or the session over."""
+        self._puts.clear()
+        if self._entered is not None:
+            self._leave_rooms()
+        engine = self._engine
+        if engine.closed or not self._claims or self.lost:
+            return
+        chance = engine.random.random
+        endings = {claim: release_ending(claim, delay, error, chance) for claim in self._claims.values()}
+        if rewrite is not None:
+            endings = {
+                claim: ending._replace(rewrite=rewrite) if ending.kind == "release" else ending
+                for claim, ending in endings.items()
+            }
+        settlement = ReleaseSettlement(engine.ids.next(), endings, engine.server_clock, self._generation())
+        try:
+            engine.committer.submit(settlement)
+        except QueueError:
+            return  # the session has just been closed, its locks go with it
+        self._release = settlement.done
+
+    async def _undo(self, claims: list[Claim]) -> None:
+        """Give claims back that came too late to be part of this."""
+        dispenser = self._engine.dispenser(claims[0].store) if claims else None
+        released = dispenser.release(claims) if dispenser is not None else None
+        if released is not None:
+            await wait_settled(released, grace=self._engine.grace)
+
+
+def release_ending(
+    claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
+) -> Ending:
+    """Say how a claim that was handed over ends when the work is undone: pure, by the queue's policy."""
+    policy = claim.store.policy
+    if claim.handed and policy.limit is not None and claim.attempt >= policy.limit:
+        return exhausted(policy, claim.attempt, error)
+    if delay is None:
+        delay = policy.backoff.delay(claim.attempt, random)
+    return Ending("release", delay=delay, error=error)

@@ -1,0 +1,18 @@
+"""What happens at a time: recurring jobs, and notifications. On top of `aiozkqueue.queue`.
+
+- `cron` says when: expressions, time zones, what of the missed is made up for. Pure.
+- `jobs` keeps the jobs: add, declare, change, pause, remove, list.
+- `scheduler` puts each occurrence's message, exactly once among any number of schedulers.
+
+- `notifications`: events for a date, found by search keys.
+
+Recurring jobs need the extra ``schedule``: ``pip install aiozkqueue[schedule]``.
+"""
+
+from __future__ import annotations
+
+from .jobs import Job, Jobs
+from .notifications import Notification, NotificationQueue, Notifications
+from .scheduler import Scheduler
+
+__all__ = ["Job", "Jobs", "Notification", "NotificationQueue", "Notifications", "Scheduler"]

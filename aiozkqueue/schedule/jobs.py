@@ -1,0 +1,469 @@
+"""Recurring jobs: what is put, where to, and when. `Scheduler` puts it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    InvalidOptionError,
+    NotFoundError,
+    PayloadError,
+    QueueError,
+)
+from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
+from aiozkqueue.queue.options import positive, required_seconds
+from aiozkqueue.queue.putting import check
+from aiozkqueue.queue.register import RegisterSettlement, server_time
+from aiozkqueue.zookeeper import BadVersionError, Create, Delete, NoAuthError, NodeExistsError, NoNodeError, SetData
+
+from .cron import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Unpack
+
+    from pydantic import JsonValue
+
+    from aiozkqueue.layout.jobs import Missed
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.queue import Queue
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Jobs read at a time.
+_PAGE = 100
+
+#: Seconds: with less, a scheduler that is busy for a moment would leave out what is due.
+LEAST_TOLERANCE = 1.0
+
+#: Headers of every message that a job puts: the job's name, and the date it was due, in ISO format, UTC.
+JOB = "job"
+OCCURRENCE = "occurrence"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A recurring job, as it was read."""
+
+    name: str
+    cron: str
+    zone: str
+    queue: str
+    body: bytes
+    options: Mapping[str, JsonValue]
+    missed: Missed
+    limit: int
+    tolerance: float
+    """Seconds that an occurrence may be late before it counts as missed."""
+    paused: bool
+    last: datetime
+    """The occurrence up to which everything has been decided; at first, when the job was added."""
+    next: datetime | None
+    """When it occurs next, whether paused or not; None when it never does."""
+
+
+class JobChangedError(QueueError):
+    """A job was changed by somebody else meanwhile; for the package's own use."""
+
+
+class Jobs:
+    """The recurring jobs below a session's root: ``Jobs(session)``.
+
+    Adding and changing needs no scheduler; jobs occur while a `Scheduler` runs somewhere.
+    """
+
+    def __init__(self, session: QueueSession) -> None:
+        self._session = session
+        self._paths = SchedulePaths(session.engine.root)
+
+    @overload
+    async def add(
+        self,
+        name: str,
+        cron: str,
+        queue: Queue[T],
+        value: T,
+        *,
+        zone: str = ...,
+        missed: Missed = ...,
+        limit: int = ...,
+        tolerance: Seconds = ...,
+        **options: Unpack[PutOptions],
+    ) -> Job: ...
+    @overload
+    async def add(
+        self,
+        name: str,
+        cron: str,
+        queue: str,
+        value: bytes,
+        *,
+        zone: str = ...,
+        missed: Missed = ...,
+        limit: int = ...,
+        tolerance: Seconds = ...,
+        **options: Unpack[PutOptions],
+    ) -> Job: ...
+    async def add(
+        self,
+        name: str,
+        cron: str,
+        queue: Queue[Any] | str,
+        value: Any,
+        *,
+        zone: str = "UTC",
+        missed: Missed = "last",
+        limit: int = 100,
+        tolerance: Seconds = 60,
+        **options: Unpack[PutOptions],
+    ) -> Job:
+        """Add a job: put ``value`` to ``queue``, with these options, whenever ``cron`` says so in ``zone``.
+
+        ``cron`` has five fields (minute, hour, day, month, weekday), or six with seconds before them. It occurs from
+        now on. An occurrence that is more than ``tolerance`` seconds late, since no scheduler ran, is missed:
+        ``missed="skip"`` leaves it out, ``"all"`` makes up for the newest ``limit`` of them, and ``"last"`` for the
+        newest one, unless another occurrence is due anyway. Each message has the headers ``job``, its name, and
+        ``occurrence``, its date.
+
+        Raises:
+            AlreadyExistsError: there is a job of this name.
+            InvalidScheduleError: no cron expression, an unknown time zone, or one that never occurs.
+            PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError, AccessDeniedError,
+            OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        """
+        engine = self._session.engine
+        path = self._paths.job(name)
+        record = await _record(engine, cron, queue, value, dict(options), zone, missed, limit, tolerance)
+        record = replace(record, last=await server_time(engine))
+        with readable(self._paths.base):
+            await engine.zookeeper.ensure(self._paths.base)
+
+        def explain(_: int, error: ZooKeeperError) -> QueueError:
+            if isinstance(error, NodeExistsError):
+                return AlreadyExistsError(f"there is a job {name!r} already; change it, or remove it first")
+            return QueueError(f"{path}: {error}")
+
+        await apply(engine, [Create(path, record.encode())], explain)
+        return await _shown(name, record)
+
+    @overload
+    async def declare(
+        self,
+        name: str,
+        cron: str,
+        queue: Queue[T],
+        value: T,
+        *,
+        zone: str = ...,
+        missed: Missed = ...,
+        limit: int = ...,
+        tolerance: Seconds = ...,
+        **options: Unpack[PutOptions],
+    ) -> Job: ...
+    @overload
+    async def declare(
+        self,
+        name: str,
+        cron: str,
+        queue: str,
+        value: bytes,
+        *,
+        zone: str = ...,
+        missed: Missed = ...,
+        limit: int = ...,
+        tolerance: Seconds = ...,
+        **options: Unpack[PutOptions],
+    ) -> Job: ...
+    async def declare(
+        self,
+        name: str,
+        cron: str,
+        queue: Queue[Any] | str,
+        value: Any,
+        *,
+        zone: str = "UTC",
+        missed: Missed = "last",
+        limit: int = 100,
+        tolerance: Seconds = 60,
+        **options: Unpack[PutOptions],
+    ) -> Job:
+        """Add a job, or change the one of this name to be as given: what every process may do when it starts.
+
+        A job that is so already is left alone. One whose ``cron`` or ``zone`` changes occurs by them from now on.
+        Whether it is paused stays.
+
+        Raises: as `add`, but for AlreadyExistsError.
+        """
+        given = await _record(self._session.engine, cron, queue, value, dict(options), zone, missed, limit, tolerance)
+        while True:
+            try:
+                return await self._change(
+                    name,
+                    lambda old: replace(given, last=old.last, paused=old.paused, unknown=old.unknown),
+                )
+            except NotFoundError:
+                pass
+            try:
+                return await self.add(
+                    name,
+                    cron,
+                    queue,
+                    value,
+                    zone=zone,
+                    missed=missed,
+                    limit=limit,
+                    tolerance=tolerance,
+                    **options,
+                )
+            except AlreadyExistsError:  # another process was quicker
+                continue
+
+    async def change(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        zone: str | None = None,
+        missed: Missed | None = None,
+        limit: int | None = None,
+        tolerance: Seconds | None = None,
+    ) -> Job:
+        """Change when a job occurs, or what is made up for; what is None stays.
+
+        With another ``cron`` or ``zone`` it occurs by them from now on.
+
+        Raises: NotFoundError; InvalidScheduleError, InvalidOptionError; as `add`.
+        """
+        settings: dict[str, Any] = {}
+        if missed is not None:
+            settings["missed"] = _missed(missed)
+        if limit is not None:
+            settings["limit"] = _limit(limit)
+        if tolerance is not None:
+            settings["tolerance"] = _tolerance(tolerance)
+
+        def changed(old: JobRecord) -> JobRecord:
+            return replace(old, cron=cron or old.cron, zone=zone or old.zone, **settings)
+
+        await load("* * * * *" if cron is None else cron, "UTC" if zone is None else zone)
+        return await self._change(name, changed)
+
+    async def pause(self, name: str) -> Job:
+        """Let a job occur no more until it is resumed. Raises: NotFoundError; as `add`."""
+        return await self._change(name, lambda old: replace(old, paused=True))
+
+    async def resume(self, name: str) -> Job:
+        """Let a paused job occur again, from now on: nothing of the pause is made up for.
+
+        Raises: NotFoundError; as `add`.
+        """
+        return await self._change(name, lambda old: replace(old, paused=False))
+
+    async def remove(self, name: str) -> None:
+        """Remove a job. Messages that it has put stay.
+
+        Raises: NotFoundError: there is no such job; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        path = self._paths.job(name)
+
+        def explain(_: int, error: ZooKeeperError) -> QueueError:
+            return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{path}: {error}")
+
+        await apply(self._session.engine, [Delete(path)], explain)
+
+    async def get(self, name: str) -> Job:
+        """Read a job. Raises: NotFoundError, PayloadError, AccessDeniedError, SessionClosedError, WrongLoopError."""
+        record, _ = await self._read(name)
+        return await _shown(name, record)
+
+    async def list(self) -> list[Job]:
+        """Read all jobs, by name. What does not decode is left out.
+
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        with readable(self._paths.base):
+            records = await read_jobs(self._session.engine, self._paths, None)
+        return [await _shown(name, record) for name, (record, _) in sorted(records.items())]
+
+    async def _read(self, name: str) -> tuple[JobRecord, int]:
+        path = self._paths.job(name)
+        with readable(path):
+            try:
+                data, stat = await self._session.engine.zookeeper.read(path)
+            except NoNodeError:
+                raise _not_found(name) from None
+            return JobRecord.decode(data), stat.version
+
+    async def _change(self, name: str, change: Callable[[JobRecord], JobRecord]) -> Job:
+        engine = self._session.engine
+        path = self._paths.job(name)
+
+        def explain(_: int, error: ZooKeeperError) -> QueueError:
+            if isinstance(error, NoNodeError | BadVersionError):
+                return JobChangedError(f"{path}: {error}")
+            return QueueError(f"{path}: {error}")
+
+        while True:
+            old, version = await self._read(name)
+            new = change(old)
+            await load(new.cron, new.zone)
+            if new == old:
+                return await _shown(name, old)
+            if (new.cron, new.zone) != (old.cron, old.zone) or old.paused:
+                new = replace(new, last=max(old.last, await server_time(engine)))
+            try:
+                await apply(engine, [SetData(path, new.encode(), version)], explain)
+            except JobChangedError:
+                continue
+            return await _shown(name, new)
+
+
+@contextmanager
+def readable(path: str) -> Iterator[None]:
+    """Name the znode in the error when it cannot be read. Raises: AccessDeniedError, PayloadError."""
+    try:
+        yield
+    except NoAuthError as error:
+        msg = f"{path}: {error}; connect with `auth=` of a user whom the ACL allows"
+        raise AccessDeniedError(msg) from error
+    except MalformedError as error:
+        msg = f"{path}: {error}"
+        raise PayloadError(msg) from error
+
+
+async def apply(
+    engine: Engine, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
+) -> None:
+    """Apply operations exactly once. Raises: what ``explain`` makes of a refusal; as `Queue.put`."""
+    await engine.settle(RegisterSettlement(engine.ids.next(), operations, explain))
+
+
+async def read_jobs(engine: Engine, paths: SchedulePaths, names: set[str] | None) -> dict[str, tuple[JobRecord, int]]:
+    """Read jobs (None: all) with their versions; those that are not there, or do not decode, are left out."""
+    zookeeper = engine.zookeeper
+    if names is None:
+        try:
+            names = set(await zookeeper.children(paths.base))
+        except NoNodeError:
+            return {}
+    found: dict[str, tuple[JobRecord, int]] = {}
+    ordered = sorted(names)
+    for start in range(0, len(ordered), _PAGE):
+        page = ordered[start : start + _PAGE]
+        nodes = await zookeeper.read_many([f"{paths.base}/{name}" for name in page])
+        for name, node in zip(page, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                found[name] = JobRecord.decode(node.data), node.stat.version
+            except MalformedError as error:
+                log.warning("job %s is left alone: %s", name, error)
+    return found
+
+
+def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[str, Any]:
+    """The options to put one occurrence's message with."""
+    headers = cast("Mapping[str, str]", record.options.get("headers") or {})
+    due = datetime.fromtimestamp(occurrence / 1000, UTC).isoformat()
+    return {**record.options, "headers": {**headers, JOB: name, OCCURRENCE: due}}
+
+
+async def _record(  # noqa: PLR0917 - `Jobs.add` and `declare`, their arguments
+    engine: Engine,
+    cron: str,
+    queue: Destination[Any] | str,
+    value: object,
+    options: dict[str, Any],
+    zone: str,
+    missed: Missed,
+    limit: int,
+    tolerance: Seconds,
+) -> JobRecord:
+    """Check everything that can be checked before anything is sent."""
+    await load(cron, zone)
+    for option in ("at", "delay"):
+        if options.get(option) is not None:
+            msg = f"{option}={options[option]!r}: a job's message is due when the job occurs; leave it out"
+            raise InvalidOptionError(msg)
+    stored = {option: _storable(given) for option, given in options.items() if given is not None}
+    headers = cast("Mapping[str, str]", options.get("headers") or {})
+    if JOB in headers or OCCURRENCE in headers:
+        msg = f"the headers {JOB!r} and {OCCURRENCE!r} are the job's own; take other names"
+        raise InvalidOptionError(msg)
+    prepared = check(queue, value, stored, engine.max_message)
+    record = JobRecord(
+        cron=cron,
+        zone=zone,
+        queue=prepared.queue,
+        body=cast("bytes", value) if isinstance(queue, str) else queue.codec.encode(value, queue.name),
+        last=0,
+        options=stored,
+        missed=_missed(missed),
+        limit=_limit(limit),
+        tolerance=_tolerance(tolerance),
+    )
+    record.encode()
+    return record
+
+
+def _storable(value: object) -> JsonValue:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return cast("JsonValue", dict(cast("Mapping[str, JsonValue]", value)) if hasattr(value, "keys") else value)
+
+
+def _missed(missed: str) -> Missed:
+    if missed not in ("skip", "last", "all"):
+        msg = f"missed={missed!r}: give 'skip', 'last' or 'all'"
+        raise InvalidOptionError(msg)
+    return cast("Missed", missed)
+
+
+def _limit(limit: int) -> int:
+    if positive(limit, "limit") > MOST_MISSED:
+        msg = f"limit={limit!r}: give 1 to {MOST_MISSED}"
+        raise InvalidOptionError(msg)
+    return limit
+
+
+def _tolerance(tolerance: Seconds) -> float:
+    number = required_seconds(tolerance, "tolerance")
+    if number < LEAST_TOLERANCE:
+        msg = f"tolerance={tolerance!r}: give at least {LEAST_TOLERANCE:g} second: every occurrence is a little late"
+        raise InvalidOptionError(msg)
+    return number
+
+
+def _not_found(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no job {name!r}")
+
+
+async def _shown(name: str, record: JobRecord) -> Job:
+    following = next((await load(record.cron, record.zone)).after(record.last), None)
+    return Job(
+        name=name,
+        cron=record.cron,
+        zone=record.zone,
+        queue=record.queue,
+        body=record.body,
+        options=record.options,
+        missed=record.missed,
+        limit=record.limit,
+        tolerance=record.tolerance,
+        paused=record.paused,
+        last=datetime.fromtimestamp(record.last / 1000, UTC),
+        next=None if following is None else datetime.fromtimestamp(following / 1000, UTC),
+    )

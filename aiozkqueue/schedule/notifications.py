@@ -1,0 +1,406 @@
+"""Notification queues: events for a date, found by search keys, replaced and removed while they wait.
+
+They are queues like others, named ``<service>:<name>``; keys, token and date are headers. An item's name has a field
+``s`` besides: 60 bits that stand for the second key, and 60 for both, so that a search lists names and reads only what
+it finds. It costs one listing of each lane, and of each hour up to its bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+
+from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, NotFoundError, QueueError
+from aiozkqueue.layout import (
+    HOUR,
+    ConsumeTimes,
+    End,
+    Fixed,
+    History,
+    LockRecord,
+    QueueConfig,
+    check_queue_name,
+    decode,
+    encode,
+    key_hash,
+    parse_lock,
+)
+from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.queue.admin import lanes, list_children, list_items
+from aiozkqueue.queue.changes import Change
+from aiozkqueue.queue.changes import apply as apply_changes
+from aiozkqueue.queue.found import Found, attempts_of, find, removal
+from aiozkqueue.queue.lifetime import with_field
+from aiozkqueue.queue.putting import make_ready, prepare
+from aiozkqueue.queue.register import server_time
+from aiozkqueue.queue.settlements import Ending, PutSettlement
+from aiozkqueue.zookeeper import Create, Delete, NodeExistsError, SetData
+
+from .jobs import apply, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from typing_extensions import TypeForm
+
+    from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.delivery import Delivery
+    from aiozkqueue.queue.listener import Listener
+    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.queue.queue import Queue
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.transaction import Transaction
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+T = TypeVar("T")
+
+Status = Literal["future", "in processing"]
+
+#: Headers of a notification.
+KEY1, KEY2, TOKEN, DATE = "notification-key1", "notification-key2", "notification-token", "notification-at"
+
+#: Three retries after the first call, at once; then it has failed, and is a dead letter.
+DEFAULT_POLICY = ConsumeTimes(4, backoff=Fixed(0))
+_LETTERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Notification(Generic[T]):
+    """One event for a date."""
+
+    id: str
+    event: T
+    effective_date: datetime
+    """When it was to be handled, as it was scheduled."""
+    search_key1: str | None
+    search_key2: str | None
+    user_token: str | None
+    created_at: datetime
+    """When it was scheduled, in ZooKeeper's time."""
+    status: Status
+    attempt: int
+    """How often it has been handed over: for a handler, this time included."""
+    delivery: Delivery[T] | None = None
+    """For a handler: what it puts, or schedules with ``tx=``, is committed with the end of this notification."""
+
+
+class _Wanted(NamedTuple):
+    key1: str | None
+    key2: str | None
+    until: datetime | None
+
+
+class Notifications:
+    """The notification queues below a session's root: ``Notifications(session)``."""
+
+    def __init__(self, session: QueueSession) -> None:
+        self._session = session
+        self._base = f"{session.engine.root}/.notifications"
+
+    async def create(
+        self, service: str, name: str, type: TypeForm[T], *, policy: Policy = DEFAULT_POLICY, history: bool = True
+    ) -> NotificationQueue[T]:
+        """Create a notification queue; its events are values of ``type``, as of `QueueSession.queue`.
+
+        With ``history`` what has been processed, removed or has failed is recorded, see `Queue.history`.
+
+        Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
+        SessionClosedError, WrongLoopError.
+        """
+        engine, path = self._session.engine, self._path(service, name)
+        made = NotificationQueue(self._session, service, name, type)
+        with readable(self._base):
+            await engine.zookeeper.ensure(self._base)
+
+        def explain(_: int, error: ZooKeeperError) -> QueueError:
+            if isinstance(error, NodeExistsError):
+                return AlreadyExistsError(f"service {service!r} has a notification queue {name!r} already; get it")
+            return QueueError(f"{path}: {error}")
+
+        await made.queue.configure(QueueConfig(policy=policy, history=History() if history else None))
+        await apply(engine, [Create(path)], explain)
+        return made
+
+    async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
+        """Return a notification queue that has been created.
+
+        Raises: NotFoundError: it has not; InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        path = self._path(service, name)
+        with readable(path):
+            if await self._session.engine.zookeeper.exists(path) is None:
+                msg = f"service {service!r} has no notification queue {name!r}; create it"
+                raise NotFoundError(msg)
+        return NotificationQueue(self._session, service, name, type)
+
+    async def list(self) -> list[tuple[str, str]]:
+        """Read which there are: services and names. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        engine = self._session.engine
+        with readable(self._base):
+            stat = await engine.zookeeper.exists(self._base)
+            names = [] if stat is None else await engine.zookeeper.children(self._base)
+        return sorted((service, name) for service, _, name in (one.partition(":") for one in names))
+
+    def _path(self, service: str, name: str) -> str:
+        return f"{self._base}/{queue_name(service, name)}"
+
+
+class NotificationQueue(Generic[T]):
+    """One notification queue; made by `Notifications`. A queue that nobody serves keeps what is scheduled."""
+
+    def __init__(self, session: QueueSession, service: str, name: str, type: TypeForm[T]) -> None:
+        self._session = session
+        self._queue: Queue[T] = session.queue(queue_name(service, name), type)
+
+    @property
+    def queue(self) -> Queue[T]:
+        """The queue it is: its figures, its dead letters, its history."""
+        return self._queue
+
+    async def schedule(
+        self,
+        event: T,
+        at: datetime,
+        *,
+        search_key1: str | None = None,
+        search_key2: str | None = None,
+        user_token: str | None = None,
+        tx: Transaction | Delivery[Any] | None = None,
+    ) -> str:
+        """Schedule an event for a date, alone or by the commit of ``tx``; return its id. A past date is at once.
+
+        Raises:
+            InvalidOptionError: the date has no time zone; a key is no text, or the first is given without the second.
+            PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
+            AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        engine = self._session.engine
+        _ms(at)
+        headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
+        given = {name: text for name, text in headers.items() if text is not None}
+        put = prepare(engine, self._queue, event, {"at": at, "headers": given})
+        field = _search_field(search_key1, search_key2)
+        if field is not None:
+            put = put._replace(prefix=with_field(put.prefix, field))
+        if tx is not None:
+            tx.work.add_put(put)
+            return put.id
+        await make_ready([put])
+        await engine.settle(PutSettlement(engine.ids.next(), [put]))
+        return put.id
+
+    async def find(
+        self,
+        search_key2: str | None = None,
+        *,
+        search_key1: str | None = None,
+        until: datetime | None = None,
+        status: Status | None = None,
+    ) -> list[Notification[T]]:
+        """Find what waits or is being handled, by the second key, by both, or all; earliest first.
+
+        ``until`` bounds the effective date, ``status`` says which of the two is wanted (None: both).
+
+        Raises: InvalidOptionError; PayloadError: one that is found does not decode; AccessDeniedError,
+        SessionClosedError, WrongLoopError.
+        """
+        found = await self._find(_Wanted(search_key1, search_key2, until))
+        shown = [self._shown(one) for one in found]
+        shown.sort(key=lambda one: one.effective_date)
+        return [one for one in shown if status in (None, one.status)]
+
+    async def update(self, notification_id: str, event: T) -> bool:
+        """Replace the event of one that waits; False when it is being handled, or is not there (any more).
+
+        Raises: PayloadError, MessageTooLargeError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
+        WrongLoopError.
+        """
+        engine, store = self._session.engine, self._queue.store
+        body = decode(prepare(engine, self._queue, event, {}).data)[1]
+        for found in await self._by_id(notification_id):
+            if found.in_flight:
+                return False
+            header, _ = decode(found.item.data)
+            path = store.paths.at(found.place)
+            operations: list[Operation] = [SetData(path, encode(body, header), found.item.stat.version)]
+            if found.lock is None:  # whoever claims it now, or has claimed it meanwhile, makes this fail
+                lock = store.paths.lock(found.locked_by)
+                record = LockRecord(engine.ids.next(), engine.ids.client).encode()
+                operations = [Create(lock, record), *operations, Delete(lock)]
+            return all(await apply_changes(engine, [Change(store, operations)]))
+        return False
+
+    async def remove(self, notification_id: str) -> bool:
+        """Remove one that waits; False when it is being handled, or is not there (any more).
+
+        Raises: OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await self._remove(await self._by_id(notification_id)) > 0
+
+    async def remove_all(self, search_key2: str, *, search_key1: str | None = None) -> int:
+        """Remove all that wait under the second key, or under both; return how many.
+
+        What is being handled goes on; it may be tried again, and is then as any other.
+
+        Raises: InvalidOptionError; as `remove`.
+        """
+        return await self._remove(await self._find(_Wanted(search_key1, search_key2, None)))
+
+    async def ready(self, at: datetime | None = None) -> int:
+        """Count what can be handled at a date (None: now), of this queue: it is due then, and nobody holds it.
+
+        Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        engine, store = self._session.engine, self._queue.store
+        moment = await server_time(engine) if at is None else _ms(at)
+        await store.open()
+        locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+        items = await list_items(engine, store, await self._folders(moment))
+        return sum(one.item.id not in locked and (one.item.due or 0) <= moment for one in items)
+
+    def listener(
+        self,
+        handler: Callable[[Notification[T]], Awaitable[None]],
+        *,
+        concurrency: int = 10,
+        drain_timeout: Seconds = 15,
+    ) -> Listener[T]:
+        """Return a listener that calls ``handler`` for each notification when its date has come.
+
+        It may raise `Retry` and `Reject`; otherwise one that fails is called three times more, at once, and has then
+        failed: it is a dead letter, with the number of its attempts.
+
+        Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+
+        async def handle(delivery: Delivery[T]) -> None:
+            headers = delivery.headers
+            await handler(
+                Notification(
+                    delivery.id,
+                    delivery.value,
+                    _date(headers.get(DATE), delivery.enqueued_at),
+                    headers.get(KEY1),
+                    headers.get(KEY2),
+                    headers.get(TOKEN),
+                    delivery.enqueued_at,
+                    "in processing",
+                    delivery.attempt,
+                    delivery,
+                )
+            )
+
+        return self._session.listener(self._queue, handle, concurrency=concurrency, drain_timeout=drain_timeout)
+
+    # -- looking
+
+    async def _folders(self, until: int | None) -> list[str]:
+        engine, store = self._session.engine, self._queue.store
+        later = f"{store.paths.later}/"
+        folders = await lanes(engine, store)
+        if until is None:
+            return folders
+        hours = [(folder, folder.removeprefix(later)) for folder in folders]
+        return [
+            folder for folder, hour in hours if hour == folder or not hour.isdecimal() or int(hour) <= until // HOUR
+        ]
+
+    async def _find(self, wanted: _Wanted) -> list[Found]:
+        engine, store = self._session.engine, self._queue.store
+        field = _search_field(wanted.key1, wanted.key2)
+        if field is not None and wanted.key1 is None:
+            field = field[: 1 + _LETTERS]
+        until = None if wanted.until is None else _ms(wanted.until)
+        base = len(store.paths.base) + 1
+        places = [
+            one.path[base:]
+            for one in await list_items(engine, store, await self._folders(until))
+            if (until is None or (one.item.due or 0) <= until) and _matches(one.item.unknown, field)
+        ]
+        found = await find(engine, store, places)
+        return [one for one in found if _is_wanted(one, wanted)]
+
+    async def _by_id(self, notification_id: str) -> list[Found]:
+        engine, store = self._session.engine, self._queue.store
+        base = len(store.paths.base) + 1
+        items = await list_items(engine, store, await lanes(engine, store))
+        return await find(engine, store, [one.path[base:] for one in items if one.item.id == notification_id])
+
+    async def _remove(self, found: list[Found]) -> int:
+        engine, store = self._session.engine, self._queue.store
+        await store.open()
+        ending = Ending("remove", outcome=End.REMOVED)
+        return sum(
+            await apply_changes(engine, [removal(engine, store, one, ending) for one in found if not one.in_flight])
+        )
+
+    def _shown(self, found: Found) -> Notification[T]:
+        header, body = decode(found.item.data)
+        created = datetime.fromtimestamp(found.item.stat.ctime / 1000, UTC)
+        return Notification(
+            found.id,
+            self._queue.codec.decode(body, self._queue.name),
+            _date(header.headers.get(DATE), created),
+            header.headers.get(KEY1),
+            header.headers.get(KEY2),
+            header.headers.get(TOKEN),
+            created,
+            "in processing" if found.in_flight else "future",
+            attempts_of(found.meta),
+        )
+
+
+def queue_name(service: str, name: str) -> str:
+    """The queue of a notification queue. Raises: InvalidNameError."""
+    check_queue_name(service, "service")
+    check_queue_name(name, "notification queue")
+    queue = f"{service}:{name}"
+    check_queue_name(queue, "notification queue")
+    if ":" in service:
+        msg = f"service={service!r}: it has no colon, which parts it from the queue's name"
+        raise InvalidOptionError(msg)
+    return queue
+
+
+def _search_field(key1: str | None, key2: str | None) -> str | None:
+    for key in (key1, key2):
+        if not (key is None or isinstance(cast("object", key), str)):
+            msg = f"search key {key!r}: give a str"
+            raise InvalidOptionError(msg)
+    if key2 is None:
+        if key1 is None:
+            return None
+        msg = f"search_key1={key1!r} without search_key2: one searches by the second key, or by both"
+        raise InvalidOptionError(msg)
+    both = key_hash(f"{len(key2)}:{key2}{'' if key1 is None else f':{key1}'}")
+    return f"s{key_hash(key2)[:_LETTERS]}{both[:_LETTERS]}"
+
+
+def _matches(fields: tuple[str, ...], wanted: str | None) -> bool:
+    return wanted is None or any(field.startswith(wanted) for field in fields)
+
+
+def _is_wanted(found: Found, wanted: _Wanted) -> bool:
+    """Look at the keys themselves: the field in a name stands for them, and may stand for others, too."""
+    try:
+        headers = decode(found.item.data)[0].headers
+    except MalformedError:
+        return False
+    if wanted.key2 is not None and headers.get(KEY2) != wanted.key2:
+        return False
+    return wanted.key1 is None or headers.get(KEY1) == wanted.key1
+
+
+def _ms(moment: datetime) -> int:
+    if not isinstance(cast("object", moment), datetime) or moment.tzinfo is None:
+        msg = f"{moment!r} has no time zone: give an aware datetime"
+        raise InvalidOptionError(msg)
+    return round(moment.timestamp() * 1000)
+
+
+def _date(text: str | None, otherwise: datetime) -> datetime:
+    try:
+        return otherwise if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return otherwise

@@ -1,0 +1,212 @@
+"""Puts the messages of recurring jobs: each occurrence once, however many schedulers run.
+
+There is no leader. A scheduler that finds a job due sends one multi: set the job's ``last`` at the version read, and
+create the message. Of several who try, one succeeds; it goes under a commit slot, so that a lost reply is not a second
+message. Whoever comes too late reads the job again. It sleeps until the next occurrence, or until a job is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueError
+from aiozkqueue.layout.jobs import SchedulePaths
+from aiozkqueue.queue.background import Background
+from aiozkqueue.queue.changes import Change, ChangeSettlement
+from aiozkqueue.queue.putting import make_ready, prepare
+from aiozkqueue.queue.register import server_time
+from aiozkqueue.queue.settlements import weigh_puts
+from aiozkqueue.queue.transfer import GuardedPutSettlement
+from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
+
+from .cron import load, to_put
+from .jobs import occurrence_options, read_jobs, readable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from aiozkqueue.layout.jobs import JobRecord
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.settlements import Put
+    from aiozkqueue.zookeeper import WatchEvent
+
+log = logging.getLogger(__name__)
+
+#: Seconds after which a job whose message could not be put is tried again.
+AGAIN = 5.0
+#: Seconds slept at the most: the local clock may run slower than the server's.
+LONGEST_SLEEP = 600.0
+#: What one multi puts at the most, bytes.
+TOGETHER_BYTES = 256 * 1024
+
+
+class Scheduler:
+    """Puts the messages of all jobs below the session's root, when they occur: ``async with Scheduler(session):``.
+
+    Or run it with `run`, or beside listeners with `aiozkqueue.run`. Run one in as many processes as must be there to
+    stand in for each other: each occurrence is put exactly once. Lost connections and sessions are waited out.
+    """
+
+    def __init__(self, session: QueueSession) -> None:
+        self._session = session
+        self._paths = SchedulePaths(session.engine.root)
+        self._jobs: dict[str, tuple[JobRecord, int]] = {}
+        self._changed: set[str] | None = None
+        """Jobs to read again; None: all."""
+        self._wake = asyncio.Event()
+        self._stopped = False
+        self._scope: anyio.CancelScope | None = None
+        self._background: Background | None = None
+
+    def stop(self) -> None:
+        """Put nothing more; what is under way is finished. Idempotent."""
+        self._stopped = True
+        self._wake.set()
+
+    def abort(self) -> None:
+        """Stop, waiting for nothing. Idempotent."""
+        self.stop()
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve until stopped.
+
+        Raises:
+            AccessDeniedError, SessionClosedError, WrongLoopError: what waiting cannot cure.
+            InvalidScheduleError: the extra ``schedule`` is not installed.
+            RuntimeError: it runs already.
+        """
+        if self._scope is not None:
+            msg = "the scheduler runs already"
+            raise RuntimeError(msg)
+        await load("* * * * *", "UTC")
+        # A task cancelled by itself would end the session's other tasks with it; a scope ends this one alone.
+        self._scope = anyio.CancelScope()
+        try:
+            with self._scope:
+                await self._serve_jobs()
+        finally:
+            self._scope = None
+
+    async def __aenter__(self) -> Self:
+        """Run in the background while the body runs. If it dies, the body is cancelled, and its error raised."""
+        self._background = Background(self)
+        self._background.start(self._session.engine)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._background is not None  # noqa: S101 - entered
+        await self._background.leave(error)
+
+    async def _serve_jobs(self) -> None:
+        engine = self._session.engine
+        self._changed = None
+        with readable(self._paths.base):
+            await engine.zookeeper.ensure(self._paths.base)
+            watch = await engine.zookeeper.watch(self._paths.base, self._hear, recursive=True)
+        try:
+            while not self._stopped:
+                self._wake.clear()
+                pause = await self._look()
+                timer = engine.clock.call_later(pause, self._wake.set)
+                try:
+                    await self._wake.wait()
+                finally:
+                    timer.cancel()
+        finally:
+            watch.cancel()
+
+    def _hear(self, event: WatchEvent) -> None:
+        folder, _, name = event.path.rpartition("/")
+        if folder != self._paths.base:
+            self._changed = None
+        elif self._changed is not None:
+            self._changed.add(name)
+        self._wake.set()
+
+    async def _look(self) -> float:
+        """Put what is due; return for how many seconds there is nothing to do."""
+        engine = self._session.engine
+        names, self._changed = self._changed, set()
+        try:
+            with readable(self._paths.base):
+                read = await read_jobs(engine, self._paths, names)
+            now = await server_time(engine)
+        except (ConnectionLossError, SessionExpiredError):
+            self._changed = None
+            await engine.zookeeper.wait_connected()
+            return 0.0
+        for name in self._jobs if names is None else names:
+            if name not in read:
+                self._jobs = {one: job for one, job in self._jobs.items() if one != name}
+        self._jobs = {**self._jobs, **read}
+        pauses = await asyncio.gather(*(self._serve(name, *job, now) for name, job in self._jobs.items()))
+        return max(0.0, min(pauses, default=LONGEST_SLEEP))
+
+    async def _serve(self, name: str, record: JobRecord, version: int, now: int) -> float:
+        """Put what of one job is due; return the seconds until it is due again."""
+        if record.paused:
+            return LONGEST_SLEEP
+        try:
+            cron = await load(record.cron, record.zone)
+        except InvalidScheduleError as error:  # of a newer version, or a zone that is not installed here
+            log.warning("job %s is left alone: %s", name, error)
+            return LONGEST_SLEEP
+        due = to_put(
+            cron,
+            last=record.last,
+            now=now,
+            missed=record.missed,
+            tolerance=round(record.tolerance * 1000),
+            limit=record.limit,
+        )
+        if due:
+            return await self._put(name, record, version, due)
+        following = next(cron.after(max(record.last, now)), None)
+        return LONGEST_SLEEP if following is None else min((following - now) / 1000 + 0.001, LONGEST_SLEEP)
+
+    async def _put(self, name: str, record: JobRecord, version: int, due: list[int]) -> float:
+        """Put the first of these, as many as go into one multi, unless another scheduler is quicker."""
+        engine = self._session.engine
+        try:
+            puts: list[Put] = []
+            for occurrence in due:
+                put = prepare(engine, record.queue, record.body, occurrence_options(name, record, occurrence))
+                if puts and weigh_puts([*puts, put]) > TOGETHER_BYTES:
+                    break
+                puts.append(put)
+            decided = replace(record, last=due[len(puts) - 1])
+            await make_ready(puts)
+            change = Change(puts[0].store, [SetData(self._paths.job(name), decided.encode(), version)])
+            guard = ChangeSettlement(engine.ids.next(), change, engine.server_clock)
+            settlement = GuardedPutSettlement(engine.ids.next(), puts, guard)
+            try:
+                await engine.settle(settlement)
+            except NotCommittedError:
+                if not settlement.left:
+                    raise
+        except QueueError as error:
+            engine.check()  # when the session is over, that is what ends this
+            log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error)
+            self._forget(name)
+            return AGAIN
+        self._forget(name)
+        return 0.0
+
+    def _forget(self, name: str) -> None:
+        """Read a job again before anything else is done with it."""
+        if self._changed is not None:
+            self._changed.add(name)
+
+
+def _date(moment: int) -> str:
+    return datetime.fromtimestamp(moment / 1000, UTC).isoformat()

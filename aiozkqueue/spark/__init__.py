@@ -1,0 +1,13 @@
+"""Queues in Spark: ``spark.read``, ``df.write``, ``readStream`` and ``writeStream`` with ``.format("aiozkqueue")``.
+
+What lives here: options, checked before any job runs (`options`); a session on its own thread for Spark's synchronous
+readers and writers (`connection`); columns and Arrow batches (`columns`, `decoding`, `rows`); the batch reader and
+writer (`reading`, `writing`); the source and sink of streams (`streaming`, `sink`). It stands on `queue/`, needs the
+extra ``spark``, and nothing imports it but those who want it. `docs/spark.md` has the guarantees.
+"""
+
+from __future__ import annotations
+
+from .source import AiozkqueueDataSource, register
+
+__all__ = ["AiozkqueueDataSource", "register"]

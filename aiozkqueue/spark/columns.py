@@ -1,0 +1,164 @@
+"""The columns of what is read, and how rows become Arrow batches of exactly that schema."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from aiozkqueue.errors import InvalidOptionError, PayloadError
+
+from .decoding import decoder_of
+from .options import Content, Mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .options import Options
+
+_TEXTS: Final = MapType(StringType(), StringType())
+_COLUMNS: Final[dict[Content, dict[str, DataType]]] = {
+    Content.ITEMS: {
+        "id": StringType(),
+        "body": BinaryType(),
+        "state": StringType(),
+        "attempt": IntegerType(),
+        "owner": StringType(),
+        "enqueued_at": TimestampType(),
+        "headers": _TEXTS,
+        "key": StringType(),
+        "group": StringType(),
+        "priority": IntegerType(),
+        "due": TimestampType(),
+    },
+    Content.DEAD_LETTERS: {
+        "id": StringType(),
+        "body": BinaryType(),
+        "reason": StringType(),
+        "attempt": IntegerType(),
+        "dead_at": TimestampType(),
+        "enqueued_at": TimestampType(),
+        "headers": _TEXTS,
+        "key": StringType(),
+        "group": StringType(),
+        "priority": IntegerType(),
+    },
+    Content.HISTORY: {
+        "id": StringType(),
+        "outcome": StringType(),
+        "put_at": TimestampType(),
+        "claimed_at": TimestampType(),
+        "ended_at": TimestampType(),
+        "attempt": IntegerType(),
+        "client": StringType(),
+        "host": StringType(),
+        "pid": IntegerType(),
+        "key": StringType(),
+        "group": StringType(),
+        "reason": StringType(),
+        "headers": _TEXTS,
+        "body": BinaryType(),
+    },
+}
+
+
+if TYPE_CHECKING:
+    Maker = Callable[[Mapping[str, object], Mapping[str, object], bytes | None], object]
+
+
+def default_schema(content: Content) -> StructType:
+    """The columns when none are asked for."""
+    return StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS[content].items()])
+
+
+class Layout:
+    """How messages become the columns that are asked for.
+
+    With the default columns these are what they are called. With a schema of the user's, a column named ``_id`` is
+    the ``id``, and so on for the others; every other column is a field of the payload, which is a JSON object.
+
+    Raises:
+        InvalidOptionError: a column cannot be had.
+    """
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._mode = options.mode
+        self._what = f"queue {options.queue!r}"
+        known = _COLUMNS[options.content]
+        plain = {field.name for field in schema.fields} <= known.keys() and "body" in schema.fieldNames()
+        plain = plain or schema == default_schema(options.content)
+        self._makers: list[Maker] = []
+        self._fields: dict[str, Callable[[object], object]] = {}
+        for field in schema.fields:
+            name = field.name if plain else field.name.removeprefix("_")
+            if (plain or field.name.startswith("_")) and name in known:
+                if field.dataType != known[name]:
+                    expected = known[name].simpleString()
+                    msg = f"column {field.name!r} is {expected}, not {field.dataType.simpleString()}"
+                    raise InvalidOptionError(msg)
+                self._makers.append(_from_message(name))
+            elif field.name == options.corrupt:
+                if not isinstance(field.dataType, StringType):
+                    msg = f"the column of corrupt records, {field.name!r}, is a string"
+                    raise InvalidOptionError(msg)
+                self._makers.append(lambda _values, _fields, corrupt: _text(corrupt))
+            else:
+                self._fields[field.name] = decoder_of(field.dataType, field.name)
+                self._makers.append(_from_payload(field.name))
+
+    def batch(self, messages: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
+        """Make a batch of these messages. Raises: PayloadError, in the mode FAILFAST."""
+        rows: list[list[object]] = []
+        for values in messages:
+            fields, corrupt = self._decode(values)
+            rows.append([make(values, fields, corrupt) for make in self._makers])
+        columns = zip(*rows, strict=True) if rows else [()] * len(self._makers)
+        arrays = [pa.array(column, type=field.type) for column, field in zip(columns, self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _decode(self, values: Mapping[str, object]) -> tuple[dict[str, object], bytes | None]:
+        if not self._fields:
+            return {}, None
+        body = values.get("body")
+        assert body is None or isinstance(body, bytes)  # noqa: S101 - so made by `reading`
+        try:
+            return decode_object(body or b"", self._fields), None
+        except ValueError as error:
+            if self._mode is Mode.FAILFAST:
+                msg = f"{self._what}: message {values.get('id')} does not decode: {error}"
+                raise PayloadError(msg) from error
+            return {}, body
+
+
+def _from_message(name: str) -> Maker:
+    return lambda values, _fields, _corrupt: values.get(name)
+
+
+def _from_payload(name: str) -> Maker:
+    return lambda _values, fields, _corrupt: fields.get(name)
+
+
+def decode_object(body: bytes, fields: Mapping[str, Callable[[object], object]]) -> dict[str, object]:
+    """Read a JSON object's fields; one that is missing is null. Raises: ValueError."""
+    value: object = json.loads(body)
+    if not isinstance(value, dict):
+        msg = f"the payload is a JSON {type(value).__name__}, not an object"
+        raise ValueError(msg)  # noqa: TRY004 - one kind for whatever does not decode
+    return {name: decode(value.get(name)) for name, decode in fields.items()}
+
+
+def _text(body: bytes | None) -> str | None:
+    return None if body is None else body.decode("utf-8", "backslashreplace")

@@ -1,0 +1,127 @@
+"""A session on an event loop of its own thread, for Spark's readers and writers, which are synchronous."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
+
+from anyio.from_thread import start_blocking_portal
+
+from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
+from aiozkqueue.queue.session import connect
+from aiozkqueue.queue.store import denied
+from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from anyio.from_thread import BlockingPortal
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.store import QueueStore
+
+    from .options import Options
+
+T = TypeVar("T")
+A = TypeVarTuple("A")
+
+#: Credentials, as the command takes them: ``digest:USER:PASSWORD``, spaces between several.
+AUTH: Final = "AIOZKQUEUE_AUTH"
+
+
+class Link(NamedTuple):
+    """An open session, and what calls into its loop."""
+
+    portal: BlockingPortal
+    session: QueueSession
+    options: Options
+
+    def call(self, function: Callable[[*A], Awaitable[T]], *arguments: *A) -> T:
+        """Call into the session's loop, and wait. Raises: what it raises, in the queue's words."""
+        try:
+            return self.portal.call(function, *arguments)
+        except NoAuthError as error:
+            raise denied(self.options.queue, error) from error
+        except (ConnectionLossError, SessionExpiredError) as error:
+            msg = f"queue {self.options.queue!r}: the connection was lost: {error}"
+            raise ConnectionLostError(msg) from error
+
+    @property
+    def engine(self) -> Engine:
+        """The session's machinery; for code that runs on its loop."""
+        return self.session.engine
+
+    @property
+    def store(self) -> QueueStore:
+        """What is known of the queue."""
+        return self.session.engine.store(self.options.queue)
+
+
+@contextmanager
+def linked(options: Options) -> Iterator[Link]:
+    """Open a session for as long as the block lasts. It cleans nothing: that is for those who stay.
+
+    Raises: as `connect`; InvalidOptionError: a file that was named cannot be used.
+    """
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(
+            connect(
+                options.hosts,
+                root=options.root,
+                session_timeout=options.session_timeout,
+                connect_timeout=options.connect_timeout,
+                tls=_tls(options),
+                auth=_auth(options),
+                janitor=False,
+            )
+        ) as session,
+    ):
+        yield Link(portal, session, options)
+
+
+async def require_queue(link: Link) -> None:
+    """Refuse to read what is not there. Raises: NotFoundError."""
+    if not await link.store.exists():
+        options = link.options
+        msg = f"there is no queue {options.queue!r} below {options.root} of {options.hosts}; its first put makes it"
+        raise NotFoundError(msg)
+
+
+def _auth(options: Options) -> list[Auth]:
+    if options.auth_file is None:
+        text, where = os.environ.get(AUTH, ""), AUTH
+    else:
+        where = f"authFile {options.auth_file}"
+        try:
+            text = Path(options.auth_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"{where} cannot be read here: {type(error).__name__}; it must be on the driver and every executor"
+            raise InvalidOptionError(msg) from None
+    return [_credentials(one, where) for one in text.split()]
+
+
+def _credentials(text: str, where: str) -> Auth:
+    scheme, _, credentials = text.partition(":")
+    user, colon, password = credentials.partition(":")
+    if scheme != "digest" or not user or not colon:
+        msg = f"{where} does not hold digest:USER:PASSWORD"
+        raise InvalidOptionError(msg)
+    return Auth.digest(user, password)
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    if options.tls_ca is None and options.tls_cert is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca)
+        if options.tls_cert is not None:
+            context.load_cert_chain(options.tls_cert, options.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        msg = f"tlsCa, tlsCert or tlsKey is no usable PEM file here: {error}"
+        raise InvalidOptionError(msg) from error
+    return context

@@ -1,0 +1,194 @@
+"""What users may say in ``.option(...)``, checked before any job runs. Pure.
+
+Options travel with plans, logs and pickles, so none of them is a secret: credentials are read, where they are needed,
+from the file that ``authFile`` names or from the environment variable ``AIOZKQUEUE_AUTH``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import check_queue_name, check_root
+from aiozkqueue.zookeeper import parse_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Content(enum.Enum):
+    """Which part of a queue is read."""
+
+    ITEMS = "items"
+    DEAD_LETTERS = "deadletters"
+    HISTORY = "history"
+
+
+class Mode(enum.Enum):
+    """What becomes of a payload that does not decode; the words are those of Spark's JSON reader."""
+
+    PERMISSIVE = "permissive"
+    """Its columns are null, and the column of corrupt records, if the schema has it, holds the payload."""
+    FAILFAST = "failfast"
+    """The task fails, and with it the job."""
+
+
+#: Spark's own, which come along with ours.
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+_SECRETS: Final = frozenset({"auth", "password", "user", "credentials"})
+_KNOWN: Final = {
+    name.lower(): name
+    for name in (
+        "hosts",
+        "root",
+        "queue",
+        "path",
+        "sessionTimeout",
+        "connectTimeout",
+        "tlsCa",
+        "tlsCert",
+        "tlsKey",
+        "authFile",
+        "content",
+        "minPartitions",
+        "mode",
+        "columnNameOfCorruptRecord",
+        "writeId",
+        "rowsPerTransaction",
+        "putTimeout",
+        "group",
+        "maxOffsetsPerTrigger",
+    )
+}
+_MOST_ROWS: Final = 900
+_MOST_PARTITIONS: Final = 10_000
+_LONGEST_ID: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options as they are meant."""
+
+    hosts: str
+    queue: str
+    root: str = "/zms"
+    session_timeout: float = 10.0
+    connect_timeout: float = 15.0
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    auth_file: str | None = None
+    content: Content = Content.ITEMS
+    min_partitions: int = 1
+    mode: Mode = Mode.PERMISSIVE
+    corrupt: str = "_corrupt_record"
+    write_id: str | None = None
+    rows: int = 500
+    """The most rows that one write to ZooKeeper takes."""
+    put_timeout: float = 60.0
+    """How long to wait for room in a queue that has a size, seconds."""
+    group: str = "spark"
+    """Whose stream it is: each group has a ledger of its own."""
+    max_offsets: int | None = None
+    """The most messages of a micro-batch."""
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Read the options of a reader or writer.
+
+    Raises:
+        InvalidOptionError: one is unknown, missing or out of range. No value of an unknown one is shown.
+        InvalidNameError: no queue can have this name.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name in _SECRETS:
+            raise InvalidOptionError(
+                f"option {name!r}: options are shown in plans and logs; put `digest:USER:PASSWORD` into a file on "
+                "every node and name it with `authFile`, or set the environment variable AIOZKQUEUE_AUTH"
+            )
+        if name not in _KNOWN and name not in _SPARKS:
+            raise InvalidOptionError(f"no option {name!r}; there are {', '.join(_KNOWN.values())}")
+    hosts = options.get("hosts")
+    if not hosts:
+        raise InvalidOptionError('name the ZooKeeper servers: .option("hosts", "h1:2181,h2:2181")')
+    parse_hosts(hosts)
+    queue = options.get("queue") or options.get("path")
+    if not queue:
+        raise InvalidOptionError('name the queue: .option("queue", "orders"), or .load("orders"), or .save("orders")')
+    if "queue" in options and options.get("path", queue) != queue:
+        raise InvalidOptionError(f"two queues are named, {queue!r} and {options['path']!r}")
+    check_queue_name(queue)
+    root = options.get("root", "/zms")
+    check_root(root)
+    if "tlskey" in options and "tlscert" not in options:
+        raise InvalidOptionError("tlsKey needs tlsCert")
+    return Options(
+        hosts=hosts,
+        queue=queue,
+        root=root,
+        session_timeout=_seconds(options, "sessionTimeout", 10.0),
+        connect_timeout=_seconds(options, "connectTimeout", 15.0),
+        tls_ca=options.get("tlsca"),
+        tls_cert=options.get("tlscert"),
+        tls_key=options.get("tlskey"),
+        auth_file=options.get("authfile"),
+        content=Content(_choice(options, "content", Content)),
+        min_partitions=_count(options, "minPartitions", _MOST_PARTITIONS) or 1,
+        mode=Mode(_choice(options, "mode", Mode)),
+        corrupt=options.get("columnnameofcorruptrecord", "_corrupt_record"),
+        write_id=_text(options, "writeId"),
+        rows=_count(options, "rowsPerTransaction", _MOST_ROWS) or 500,
+        put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
+        group=_group(options),
+        max_offsets=_count(options, "maxOffsetsPerTrigger", None),
+    )
+
+
+def _choice(options: Mapping[str, str], name: str, kind: type[enum.Enum]) -> str:
+    value = options.get(name.lower())
+    choices = [one.value for one in kind]
+    if value is None:
+        return str(choices[0])
+    if value.lower() not in choices:
+        raise InvalidOptionError(f"{name}={value!r}: give one of {', '.join(choices)}")
+    return value.lower()
+
+
+def _count(options: Mapping[str, str], name: str, most: int | None) -> int | None:
+    value = options.get(name.lower())
+    if value is None:
+        return None
+    if not value.isascii() or not value.isdigit() or int(value) < 1 or (most is not None and int(value) > most):
+        raise InvalidOptionError(
+            f"{name}={value!r}: give an integer of at least 1{f', at most {most}' if most else ''}"
+        )
+    return int(value)
+
+
+def _seconds(options: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
+    value = options.get(name.lower())
+    if value is None:
+        return default
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf") or (number == 0 and not zero):
+        raise InvalidOptionError(f"{name}={value!r}: give a finite number of seconds greater than 0")
+    return number
+
+
+def _text(options: Mapping[str, str], name: str) -> str | None:
+    value = options.get(name.lower())
+    if value is not None and not 1 <= len(value.encode("utf-8", "replace")) <= _LONGEST_ID:
+        raise InvalidOptionError(f"{name}: give 1 to {_LONGEST_ID} bytes of text")
+    return value
+
+
+def _group(options: Mapping[str, str]) -> str:
+    group = options.get("group", "spark")
+    check_queue_name(group, "group")
+    return group

@@ -1,0 +1,215 @@
+"""A snapshot of a queue, its dead letters or its history: claims nothing, and is not of one moment.
+
+Each task lists a folder and reads its share of it, a page at a time, so that neither the driver nor a task holds more
+than names. What is gone by the time it is read is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from aiozkqueue.layout import HistoryRecord, ItemName, LockRecord, MalformedError, decode, parse_hour, parse_record
+from aiozkqueue.queue.admin import due_of, lanes, list_children
+from aiozkqueue.queue.found import PAGE, attempts_of, find_pages, read_all
+
+from .columns import Layout
+from .connection import linked, require_queue
+from .options import Content
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from aiozkqueue.layout import Header
+    from aiozkqueue.queue.found import Found
+
+    from .connection import Link
+    from .options import Options
+
+#: Rows of a batch, about.
+BATCH: Final = 1000
+
+
+@dataclass
+class FolderShare(InputPartition):
+    """Every ``of``-th name of a folder, from the ``share``-th on."""
+
+    folder: str
+    share: int
+    of: int
+
+
+class QueueReader(DataSourceReader):
+    """Reads what is there. Made in the planner, and again, from a pickle, in each task."""
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema = schema
+        self._options = options
+        Layout(schema, options)  # refuses columns before any job runs
+
+    def partitions(self) -> list[FolderShare]:
+        """Divide the folders. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
+        with linked(self._options) as link:
+            folders = link.call(_folders, link)
+        shares = -(-self._options.min_partitions // max(1, len(folders)))
+        return [FolderShare(folder, share, shares) for folder in folders for share in range(shares)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a share. Raises: PayloadError, in the mode FAILFAST; ConnectionLostError, AccessDeniedError."""
+        if not isinstance(partition, FolderShare):  # Spark makes one when there are no folders
+            return
+        layout = Layout(self._schema, self._options)
+        with linked(self._options) as link:
+            pages = _PAGES[self._options.content](link, partition)
+            waiting: list[dict[str, object]] = []
+            while (page := link.call(next_page, pages)) is not None:
+                waiting += page
+                if len(waiting) >= BATCH:
+                    yield layout.batch(waiting)
+                    waiting = []
+            if waiting:
+                yield layout.batch(waiting)
+
+
+async def next_page(pages: AsyncIterator[list[dict[str, object]]]) -> list[dict[str, object]] | None:
+    """The next of what is read page by page; None at the end."""
+    return await anext(pages, None)
+
+
+async def _folders(link: Link) -> list[str]:
+    await require_queue(link)
+    paths = link.store.paths
+    match link.options.content:
+        case Content.ITEMS:
+            return await lanes(link.engine, link.store)
+        case Content.DEAD_LETTERS:
+            return [paths.dlq]
+        case Content.HISTORY:
+            hours = await list_children(link.engine, link.store, paths.history)
+            return [paths.record(hour) for hour in sorted(hours) if parse_hour(hour) is not None]
+
+
+async def _share(link: Link, partition: FolderShare) -> list[str]:
+    """Names of a folder, by what is the same in every listing: the number that each ends in, or its hash."""
+    names = await list_children(link.engine, link.store, partition.folder)
+    return sorted(name for name in names if _number(name) % partition.of == partition.share)
+
+
+def _number(name: str) -> int:
+    if (item := ItemName.parse(name)) is not None:
+        return item.sequence
+    record = parse_record(name)
+    return 0 if record is None else record[0]
+
+
+async def _items(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+    base = f"{link.store.paths.base}/"
+    places = [f"{partition.folder}/{name}".removeprefix(base) for name in await _share(link, partition)]
+    places = [place for place in places if ItemName.parse(place.rpartition("/")[2]) is not None]
+    async for page in find_pages(link.engine, link.store, places):
+        yield [item_values(one, link.engine.server_clock.now()) for one in page]
+
+
+async def _dead_letters(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+    names = await _share(link, partition)
+    for start in range(0, len(names), PAGE):
+        page = names[start : start + PAGE]
+        nodes = await read_all(link.engine, link.store, [link.store.paths.dead(name) for name in page])
+        rows: list[dict[str, object]] = []
+        for name, node in zip(page, nodes, strict=True):
+            item = ItemName.parse(name)
+            if item is None or node is None:
+                continue
+            values = payload_values(item, node.data, node.stat.ctime)
+            header = header_of(node.data)
+            dead = None if header is None else header.dead
+            values["reason"] = None if dead is None else dead.reason
+            values["attempt"] = None if dead is None else dead.attempts
+            values["dead_at"] = None if dead is None else 1000 * dead.at
+            rows.append(values)
+        yield rows
+
+
+async def _history(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+    names = await _share(link, partition)
+    for start in range(0, len(names), PAGE):
+        page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]
+        nodes = await read_all(link.engine, link.store, [f"{partition.folder}/{name}" for name in page])
+        rows: list[dict[str, object]] = []
+        for name, node in zip(page, nodes, strict=True):
+            if node is not None:
+                try:
+                    rows.append(_record_values(HistoryRecord.decode(name, node.data)))
+                except MalformedError:
+                    continue  # not ours
+        yield rows
+
+
+_PAGES: Final = {Content.ITEMS: _items, Content.DEAD_LETTERS: _dead_letters, Content.HISTORY: _history}
+
+
+def header_of(data: bytes) -> Header | None:
+    """The header of stored bytes; None when they do not decode."""
+    try:
+        return decode(data)[0]
+    except MalformedError:
+        return None
+
+
+def payload_values(item: ItemName, data: bytes, created: int) -> dict[str, object]:
+    """What an item's name and bytes tell. One whose envelope does not decode is shown as it is stored."""
+    header = header_of(data)
+    if header is None:
+        return {"id": item.id, "body": data, "enqueued_at": 1000 * created}
+    return {
+        "id": item.id,
+        "body": decode(data)[1],
+        "enqueued_at": 1000 * (created if header.enqueued_at is None else header.enqueued_at),
+        "headers": list(header.headers.items()),
+        "key": header.key,
+        "group": header.group,
+        "priority": header.priority,
+    }
+
+
+def item_values(one: Found, now: int) -> dict[str, object]:
+    """What an item, its lock and its attempts tell."""
+    item = ItemName.parse(one.name)
+    assert item is not None  # noqa: S101 - only such are looked for
+    values = payload_values(item, one.item.data, one.item.stat.ctime)
+    due = due_of(item, one.lock)
+    later = due is not None and due > now
+    values["attempt"] = attempts_of(one.meta)
+    values["state"] = "held" if one.in_flight else "delayed" if later else "waiting"
+    values["owner"] = owner_of(one) if one.in_flight else None
+    values["due"] = 1000 * due if later and due is not None else None
+    return values
+
+
+def owner_of(one: Found) -> str | None:
+    """Who holds an item."""
+    return None if one.lock is None else LockRecord.decode(one.lock.data).owner
+
+
+def _record_values(record: HistoryRecord) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "outcome": record.outcome.value,
+        "put_at": 1000 * record.put,
+        "claimed_at": None if record.claimed is None else 1000 * record.claimed,
+        "ended_at": 1000 * record.ended,
+        "attempt": record.attempts,
+        "client": record.client,
+        "host": record.host,
+        "pid": record.pid,
+        "key": record.key,
+        "group": record.group,
+        "reason": record.reason,
+        "headers": list(record.headers.items()),
+        "body": record.payload,
+    }

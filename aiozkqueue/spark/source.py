@@ -1,0 +1,65 @@
+"""What Spark knows: the format ``aiozkqueue``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from aiozkqueue.errors import InvalidOptionError
+
+from .columns import default_schema
+from .options import parse_options
+from .reading import QueueReader
+from .sink import QueueStreamWriter
+from .streaming import QueueStreamReader
+from .writing import QueueWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class AiozkqueueDataSource(DataSource):
+    """Queues, as data frames and streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "aiozkqueue"
+
+    def schema(self) -> StructType:
+        """Return the columns when none are asked for. Raises: InvalidOptionError, InvalidNameError."""
+        return default_schema(parse_options(self.options).content)
+
+    def reader(self, schema: StructType) -> QueueReader:
+        """Return what reads a snapshot. Raises: as `schema`."""
+        return QueueReader(schema, parse_options(self.options))
+
+    def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802 - Spark's name
+        """Return what reads a queue as a stream. Raises: as `schema`."""
+        return QueueStreamReader(schema, parse_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:  # noqa: FBT001 - Spark's signature
+        """Return what puts rows. Raises: as `schema`."""
+        options = parse_options(self.options)
+        refuse_overwriting(overwrite=overwrite)
+        return QueueWriter(schema, options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: FBT001, N802 - Spark's
+        """Return what puts the rows of a stream. Raises: as `schema`."""
+        options = parse_options(self.options)
+        refuse_overwriting(overwrite=overwrite)
+        return QueueStreamWriter(schema, options)
+
+
+def refuse_overwriting(*, overwrite: bool) -> None:
+    """Refuse the mode that would empty a queue first. Raises: InvalidOptionError."""
+    if overwrite:
+        msg = "a queue is not overwritten: take .mode('append'), and purge the queue yourself if that is meant"
+        raise InvalidOptionError(msg)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``aiozkqueue`` known to a Spark session, where it has not registered itself."""
+    spark.dataSource.register(AiozkqueueDataSource)

@@ -1,0 +1,149 @@
+"""What an embedded server is told: options, and the files made of them. Pure but for the writing of the files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from xml.sax.saxutils import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+#: Sessions may be as long as this, seconds, however short the tick (the server's own limit is 20 ticks).
+_LONGEST_SESSION: Final = 600
+
+_LOGGING: Final = """\
+<Configuration status="error" shutdownHook="disable">
+  <Appenders>
+    <File name="file" fileName="{log}" append="true"><PatternLayout pattern="%d %-5p [%t] %c{{1}} %m%n"/></File>
+  </Appenders>
+  <Loggers>
+    <Logger name="org.apache.zookeeper.server.NIOServerCnxn" level="warn"/>
+    <Logger name="org.apache.zookeeper.server.NettyServerCnxn" level="warn"/>
+    <Logger name="org.apache.zookeeper.server.command" level="warn"/>
+    <Root level="info"><AppenderRef ref="file"/></Root>
+  </Loggers>
+</Configuration>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """TLS for an embedded server: PEM files. A second port, ``secure_port``, is opened for it."""
+
+    key_and_certificate: Path  #: the private key, then its certificate chain
+    authorities: Path  #: who is trusted to have signed the clients' certificates
+    client_certificate: bool = False  #: refuse clients that show none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How an embedded server runs. The defaults are for tests: quick to notice, and as durable as in production."""
+
+    #: ZooKeeper's basic time unit, seconds; a session lasts at least two of them.
+    tick_time: float = 0.25
+    #: Whether a write is on disk before it is acknowledged. Off is faster, and loses data with the machine.
+    fsync: bool = True
+    #: The largest request and znode, bytes; None for ZooKeeper's own, 1 MiB.
+    jute_maxbuffer: int | None = None
+    tls: ServerTls | None = None
+    #: Names and passwords that SASL (DIGEST-MD5) accepts; none turns SASL off.
+    users: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    #: Heap of a JVM, MiB.
+    heap: int = 512
+    #: More lines for the server's ``zoo.cfg``.
+    settings: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    jvm_options: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """A node's ports, all on 127.0.0.1. ``quorum`` and ``election`` are used between the nodes of an ensemble."""
+
+    client: int
+    secure: int
+    quorum: int
+    election: int
+
+
+def write(folder: Path, options: ServerOptions, number: int, members: Mapping[int, Ports]) -> list[str]:
+    """Write a node's files into its folder; returns the arguments for Java.
+
+    Args:
+        number: which of the members this node is.
+        members: the ports of all nodes by their number; a single node is no ensemble.
+    """
+    data = folder / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    (folder / "zoo.cfg").write_text(_settings(data, options, number, members))
+    (folder / "log4j2.xml").write_text(_LOGGING.format(log=escape(str(folder / "zookeeper.log"), {'"': "&quot;"})))
+    (data / "myid").write_text(f"{number}\n")
+    arguments = [
+        f"-Xmx{options.heap}m",
+        "-XX:+UseSerialGC",
+        "-Xshare:auto",
+        f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}",
+        "-Dzookeeper.jmx.log4j.disable=true",
+    ]
+    if options.jute_maxbuffer is not None:
+        arguments.append(f"-Djute.maxbuffer={options.jute_maxbuffer}")
+    if options.users:
+        jaas = folder / "jaas.conf"
+        jaas.touch(mode=0o600)
+        jaas.write_text(_jaas(options.users))
+        arguments.append(f"-Djava.security.auth.login.config={jaas}")
+    main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    return [*arguments, *options.jvm_options, main, str(folder / "zoo.cfg")]
+
+
+def _settings(data: Path, options: ServerOptions, number: int, members: Mapping[int, Ports]) -> str:
+    ports = members[number]
+    settings: dict[str, str | int] = {
+        "dataDir": str(data),
+        "clientPort": ports.client,
+        "clientPortAddress": "127.0.0.1",
+        "tickTime": round(options.tick_time * 1000),
+        "maxSessionTimeout": _LONGEST_SESSION * 1000,
+        "initLimit": 40,
+        "syncLimit": 20,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "srvr,stat,conf,ruok,mntr,cons,wchs",
+        "extendedTypesEnabled": "true",
+        "autopurge.snapRetainCount": 3,
+        "autopurge.purgeInterval": 1,
+        "forceSync": "yes" if options.fsync else "no",
+    }
+    if options.tls is not None:
+        settings |= {
+            "secureClientPort": ports.secure,
+            "secureClientPortAddress": "127.0.0.1",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "ssl.keyStore.location": str(options.tls.key_and_certificate),
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": str(options.tls.authorities),
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need" if options.tls.client_certificate else "none",
+            # A test's clients come from 127.0.0.1, for which no certificate is made out to a client.
+            "ssl.clientHostnameVerification": "false",
+        }
+    if options.users:
+        settings["authProvider.1"] = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    if len(members) > 1:
+        settings |= {f"server.{n}": f"127.0.0.1:{m.quorum}:{m.election}" for n, m in members.items()}
+    settings |= options.settings
+    return "".join(f"{key}={_escaped(str(value))}\n" for key, value in settings.items())
+
+
+def _jaas(users: Mapping[str, str]) -> str:
+    quoted = "".join(f'\n  user_{name}="{_quoted(password)}"' for name, password in users.items())
+    return f"Server {{\n  org.apache.zookeeper.server.auth.DigestLoginModule required{quoted};\n}};\n"
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', '\\"')
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\")

@@ -1,0 +1,227 @@
+"""One server process of an embedded ensemble, and what can be done to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.testing import supervisor
+from aiozkqueue.testing.runtime import ServerUnavailableError, class_path, java
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from aiozkqueue.testing.configuration import Ports
+
+# How long a server is given to go by itself, seconds, before it is killed.
+_GRACE: Final = 5.0
+_POLL: Final = 0.02
+_TAKEN: Final = "Address already in use"
+
+
+class PortTakenError(ServerUnavailableError):
+    """Somebody else listens on a port that the server was to have."""
+
+
+def accepts(port: int, *, host: str = "127.0.0.1", timeout: float = 1.0) -> bool:
+    """Whether somebody takes connections on a port."""
+    try:
+        with socket.create_connection((host, port), timeout):
+            return True
+    except OSError:
+        return False
+
+
+def four_letters(port: int, word: str, *, host: str = "127.0.0.1", timeout: float = 1.0) -> str:
+    """Ask a server one of ZooKeeper's four-letter commands; "" when there is no answer in time."""
+    answer = bytearray()
+    deadline = time.monotonic() + timeout
+    with suppress(OSError), socket.create_connection((host, port), timeout) as connection:
+        connection.sendall(word.encode())
+        while data := connection.recv(65536):
+            answer += data
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+    return answer.decode(errors="replace")
+
+
+class EmbeddedNode:
+    """One ZooKeeper server: a child process that can be stopped, killed, paused and started again.
+
+    The methods block, at most for seconds; on an event loop call them through ``asyncio.to_thread``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        number: int,
+        ports: Ports,
+        arguments: Sequence[str],
+        *,
+        secure: bool,
+        temporary: Path | None,
+    ) -> None:
+        self.folder: Final = folder
+        self.number: Final = number
+        self.ports: Final = ports
+        self._arguments = arguments
+        self._secure = secure  # the TLS port is opened, after the plain one
+        self._temporary = temporary  # removed by the supervisor if we die without stopping
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+
+    @property
+    def hosts(self) -> str:
+        """This server alone, as a connection string."""
+        return f"127.0.0.1:{self.ports.client}"
+
+    @property
+    def secure_hosts(self) -> str:
+        """This server's TLS port, as a connection string; of use when the server was given TLS."""
+        return f"127.0.0.1:{self.ports.secure}"
+
+    @property
+    def log(self) -> Path:
+        """The server's log file."""
+        return self.folder / "zookeeper.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there, paused or not."""
+        return self._supervisor is not None and self._supervisor.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process id. Raises: RuntimeError when it does not run."""
+        if not self.running:
+            text = f"the ZooKeeper server {self.hosts} is not running"
+            raise RuntimeError(text)
+        return self._pid
+
+    def mode(self) -> str | None:
+        """``leader``, ``follower`` or ``standalone``; None when the server does not serve clients now."""
+        for line in four_letters(self.ports.client, "srvr").splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ")
+        return None
+
+    def launch(self) -> None:
+        """Start the process without waiting until it serves. Nothing happens when it runs already."""
+        if self.running:
+            return
+        command = [java(), "-cp", class_path(), *self._arguments]
+        remove = "" if self._temporary is None else str(self._temporary)
+        with (self.folder / "output.log").open("ab") as output:
+            self._supervisor = subprocess.Popen(  # noqa: S603 -- our own interpreter and script
+                [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), remove, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C is for us: the server is stopped after its clients
+            )
+        assert self._supervisor.stdout is not None  # noqa: S101 -- for the type checker: it is a pipe
+        told = self._supervisor.stdout.readline()
+        if not told:
+            self._forget()
+            text = f"the embedded ZooKeeper could not be started; its last lines:\n{self._last_lines()}"
+            raise ServerUnavailableError(text)
+        self._pid = int(told)
+
+    def serves(self) -> bool:
+        """Whether the server serves clients now, on its TLS port too where it has one.
+
+        Raises: ServerUnavailableError when its process has ended; PortTakenError when that was for a port.
+        """
+        if self.running:
+            # Another ZooKeeper may be what answers on a port that was taken.
+            ours = f"dataDir={self.folder / 'data'}"
+            if self.mode() is None or ours not in four_letters(self.ports.client, "conf"):
+                return False
+            return not self._secure or accepts(self.ports.secure)
+        self._forget()
+        if _TAKEN in self._last_lines():
+            text = f"a port of {self.ports} is taken"
+            raise PortTakenError(text)
+        text = f"the embedded ZooKeeper {self.hosts} has ended; its last lines:\n{self._last_lines()}"
+        raise ServerUnavailableError(text)
+
+    def wait_serving(self, timeout: float = 30.0) -> None:
+        """Wait until the server serves clients.
+
+        Raises: ServerUnavailableError when it does not within ``timeout`` seconds, or as `serves` does.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.serves():
+            if time.monotonic() > deadline:
+                text = f"the embedded ZooKeeper {self.hosts} did not serve within {timeout:g} s; see {self.log}"
+                raise ServerUnavailableError(text)
+            time.sleep(_POLL)
+
+    def start(self, timeout: float = 30.0) -> None:
+        """Start the server and wait until it serves. Raises: ServerUnavailableError."""
+        self.launch()
+        self.wait_serving(timeout)
+
+    def stop(self) -> None:
+        """End the server in order (SIGTERM), by force after 5 s. Idempotent."""
+        if not self.running:
+            self._forget()
+            return
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        try:
+            self._wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._forget()
+
+    def kill(self) -> None:
+        """End the server with SIGKILL, as a crash does; returns when it is gone. Idempotent."""
+        if self.running:
+            self._signal(signal.SIGKILL)
+            self._wait(_GRACE)
+        self._forget()
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP): its connections stay open, and nothing answers. Does not block."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused server go on (SIGCONT). Does not block."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self, timeout: float = 30.0) -> None:
+        """Stop the server if it runs, start it on the same ports and data, and wait until it serves.
+
+        Raises: ServerUnavailableError.
+        """
+        self.stop()
+        self.start(timeout)
+
+    def _signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def _wait(self, timeout: float) -> None:
+        if self._supervisor is not None:
+            self._supervisor.wait(timeout)
+
+    def _forget(self) -> None:
+        if self._supervisor is None:
+            return
+        for pipe in (self._supervisor.stdin, self._supervisor.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._supervisor.wait()
+        self._supervisor = None
+
+    def _last_lines(self) -> str:
+        text = "".join(
+            file.read_text(errors="replace") for file in (self.folder / "output.log", self.log) if file.exists()
+        )
+        return "\n".join(text.splitlines()[-40:])

@@ -1,0 +1,34 @@
+"""Free TCP ports, chosen where nothing else takes them by chance."""
+
+from __future__ import annotations
+
+import random
+import socket
+from typing import Final
+
+# Below the ranges from which Linux (32768-) and macOS (49152-) give ports to outgoing connections: a server that is
+# down for a restart does not lose its port to a client's socket.
+_FIRST: Final = 10_240
+_LAST: Final = 32_767
+_random = random.SystemRandom()
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether nobody listens on the port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ports of 127.0.0.1 that are free now. Whoever binds them must be ready to find one taken."""
+    found: list[int] = []
+    while len(found) < count:
+        port = _random.randint(_FIRST, _LAST)
+        if port not in found and is_free(port):
+            found.append(port)
+    return found

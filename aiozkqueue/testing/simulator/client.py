@@ -1,0 +1,120 @@
+"""The client behind the `ZooKeeper` protocol, without bytes: requests are sent as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.zookeeper import wire
+from aiozkqueue.zookeeper.client import PersistentWatch, ZooKeeperClient
+from aiozkqueue.zookeeper.errors import MultiError, NodeExistsError, NoNodeError
+from aiozkqueue.zookeeper.interface import Create, Node, Operation, Result, Stat, WatchEvent
+from aiozkqueue.zookeeper.watches import Mode, Registration
+
+from .requests import Kind, Request
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from .connection import SimulatedSession
+
+
+class SimulatedClient(ZooKeeperClient):
+    """A client of a simulated ensemble."""
+
+    _session: SimulatedSession
+
+    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> asyncio.Future[list[Result]]:
+        """Send all or nothing, once, when called."""
+        for operation in operations:
+            _check(operation.path)
+        return self._submit(Request(Kind.MULTI, tuple(operations), self.request_size(operations)), generation)
+
+    async def read(self, path: str, *, generation: int | None = None) -> Node:
+        """Data and stat. Raises: NoNodeError."""
+        node: Node = await self._call(Kind.READ, _check(path), generation)
+        return node
+
+    async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
+        """Several znodes in one request."""
+        nodes: list[Node | None] = await self._call(Kind.READ_MANY, tuple(_check(path) for path in paths), generation)
+        return nodes
+
+    async def children(self, path: str, *, generation: int | None = None) -> list[str]:
+        """The names below. Raises: NoNodeError."""
+        names: list[str] = await self._call(Kind.CHILDREN, _check(path), generation)
+        return names
+
+    async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
+        """The stat; None where there is no znode."""
+        try:
+            stat: Stat = await self._call(Kind.EXISTS, _check(path), generation)
+        except NoNodeError:
+            return None
+        return stat
+
+    async def sync(self, path: str) -> None:
+        """Let the server catch up with what is committed."""
+        await self._call(Kind.SYNC, _check(path), None)
+
+    async def watch(
+        self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False
+    ) -> SimulatedWatch:
+        """Arm a persistent watch; armed on return."""
+        watch = SimulatedWatch(self, Registration(_check(path), callback, recursive=recursive))
+        try:
+            await watch.arm()
+        except BaseException:
+            watch.cancel()
+            raise
+        return watch
+
+    @property
+    def session(self) -> SimulatedSession:
+        """The session behind it."""
+        return self._session
+
+    async def _create(self, full_path: str) -> None:
+        if await self.exists(full_path) is None:
+            try:
+                await self.multi([Create(full_path)])
+            except MultiError as refused:
+                if not isinstance(refused.error, NodeExistsError):
+                    raise refused.error from None
+
+    def _submit(self, request: Request, generation: int | None) -> asyncio.Future[Any]:
+        # The session hands requests on as they are, and looks at nothing but their size.
+        return self._session.submit(request, generation=generation)  # type: ignore[arg-type]
+
+    async def _call(self, kind: Kind, argument: object, generation: int | None) -> Any:  # noqa: ANN401 - the caller knows
+        return await self._session.call(Request(kind, argument), generation=generation)  # type: ignore[arg-type]
+
+
+class SimulatedWatch(PersistentWatch):
+    """A watch of `SimulatedClient.watch`."""
+
+    def __init__(self, client: SimulatedClient, registration: Registration) -> None:
+        super().__init__(client.session, registration)
+        self._client = client
+
+    async def arm(self) -> None:
+        """Send it to the server."""
+        path = self._registration.path
+        recursive = self._client.session.watches.mode(path) is Mode.RECURSIVE
+        await self._client._call(Kind.ADD_WATCH, (path, recursive), None)  # noqa: SLF001 - two halves of one module
+
+    def cancel(self) -> None:
+        """Stop the callbacks at once and take the watch off the server in the background. Idempotent."""
+        watches, path = self._client.session.watches, self._registration.path
+        before = watches.mode(path)
+        watches.remove(self._registration)
+        mode = watches.mode(path)
+        if mode is before:
+            return
+        self._client._submit(Request(Kind.REMOVE_WATCH, path), None)  # noqa: SLF001 - as above
+        if mode is Mode.PERSISTENT:
+            self._client._submit(Request(Kind.ADD_WATCH, (path, False)), None)  # noqa: SLF001 - as above
+
+
+def _check(path: str) -> str:
+    return wire.full_path(path, "")

@@ -1,0 +1,95 @@
+"""`simulated`: an ensemble in memory, and real sessions of this package on it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import IdSource
+from aiozkqueue.queue.engine import Engine
+from aiozkqueue.queue.session import QueueSession
+
+from .client import SimulatedClient
+from .connection import SimulatedSession
+from .ensemble import Ensemble
+from .loop import LoopClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.queue.clock import Clock
+
+
+class Cluster:
+    """A simulated ensemble and its clients."""
+
+    def __init__(self, ensemble: Ensemble, seed: int | str) -> None:
+        self.ensemble = ensemble
+        self.clock: Clock = LoopClock()
+        self._seed = seed
+        self._clients: dict[str, SimulatedClient] = {}
+
+    @asynccontextmanager
+    async def connect(
+        self, *, root: str = "/zms", session_timeout: float = 10.0, name: str | None = None
+    ) -> AsyncIterator[QueueSession]:
+        """Open a `QueueSession`, as `aiozkqueue.connect` does. ``name`` is what the faults know it by."""
+        client = await self.client(session_timeout=session_timeout, name=name)
+        random = Random(f"{self._seed} {client.session.name} ids")  # noqa: S311 - to be repeated
+        # The entry of a real process tells its number, whose digits a history must not depend on.
+        about = json.dumps({"host": "simulated", "pid": len(self._clients)}).encode()
+        engine = Engine(client, root, self.clock, IdSource(random.randbytes), about)
+        try:
+            await engine.start()
+        except BaseException:
+            await client.close()
+            raise
+        try:
+            yield QueueSession(engine)
+        finally:
+            await engine.close()
+
+    async def client(
+        self, *, session_timeout: float = 10.0, name: str | None = None, max_request: int | None = None
+    ) -> SimulatedClient:
+        """Open a client of the `ZooKeeper` protocol; close it when done."""
+        name = name or f"client-{len(self._clients) + 1}"
+        session = SimulatedSession(
+            self.ensemble,
+            name,
+            timeout=session_timeout,
+            jitter=Random(f"{self._seed} {name}"),  # noqa: S311 - to be repeated
+            max_request=self.ensemble.max_request if max_request is None else max_request,
+        )
+        client = self._clients[name] = SimulatedClient(session)
+        session.start()
+        try:
+            await session.wait_connected()
+        except BaseException:
+            session.kill()
+            raise
+        return client
+
+    def expire(self, name: str) -> None:
+        """Declare a client's ZooKeeper session over."""
+        self.ensemble.expire(self._clients[name].session_id)
+
+    def cut(self, name: str) -> None:
+        """Cut a client's connection."""
+        connection = self._clients[name].session.connection
+        if connection is not None:
+            connection.abort("cut")
+
+
+@asynccontextmanager
+async def simulated(*, seed: int | str = 0, servers: int = 1) -> AsyncIterator[Cluster]:
+    """Make an ensemble in memory.
+
+    To be used as ``async with simulated() as cluster, cluster.connect() as session``.
+
+    Nothing is ever waited for but timers. On a virtual clock (`run_virtual`) those take no time either, and one
+    ``seed`` is one history.
+    """
+    yield Cluster(Ensemble(Random(f"{seed} ensemble"), size=servers), seed)  # noqa: S311 - to be repeated

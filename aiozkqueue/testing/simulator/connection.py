@@ -1,0 +1,245 @@
+"""The client's end of a connection, and the session that goes from one connection to the next.
+
+The session is the package's own, with its reconnections replaced: states, generations, what is refused unsent and what
+is repeated are what users run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, cast
+
+from aiozkqueue.zookeeper import wire
+from aiozkqueue.zookeeper.errors import (
+    ConnectionLossError,
+    NotConnectedError,
+    ServerError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
+from aiozkqueue.zookeeper.hosts import parse_hosts
+from aiozkqueue.zookeeper.interface import State, WatchEvent
+from aiozkqueue.zookeeper.session import Session
+
+from .loop import PROCESS
+from .requests import Kind, Pipe, Request
+from .server import Newcomer, ServerConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from aiozkqueue.zookeeper.connection import Connection
+
+    from .ensemble import Ensemble
+    from .server import Server, ServerSession
+
+_log = logging.getLogger(__name__)
+
+_SILENT = 2 / 3  # of the session timeout, after which the client gives a silent connection up
+
+
+class SimulatedConnection:
+    """Requests out, replies and events in, each after a while, in order."""
+
+    def __init__(self, session: SimulatedSession, server: Server, on_event: Callable[[WatchEvent], None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.name = session.name
+        self.peer = server.name
+        self.server = server
+        self.last_zxid = 0
+        self.answered = 0
+        self.session_expired = False
+        self.loss: ConnectionLossError | None = None
+        self.closed: asyncio.Future[None] = self.loop.create_future()
+        self._session = session
+        self._on_event = on_event
+        self._pending: deque[asyncio.Future[Any]] = deque()
+        self._end: ServerConnection | None = None
+        ensemble = server.ensemble
+        self._context = copy_context()
+        self._outgoing: Pipe[Request] = Pipe(self.loop, self._arrive, ensemble.delays.network, ensemble.context)
+        self.stream: Pipe[tuple[int, object]] = Pipe(self.loop, self._receive, ensemble.delays.network, self._context)
+
+    def attach(self, session: ServerSession) -> None:
+        """Begin to carry a session; a connection that carried it before does so no more."""
+        before = session.connection
+        self._end = ServerConnection(self.server, session, self)
+        session.connection = self._end
+        if before is not None and before.open:
+            before.cut("the session has moved")
+        session.heard = self.loop.time()
+        self.server.connections[self._end] = None
+
+    def submit(self, request: Request | wire.Request[None]) -> asyncio.Future[Any]:
+        """Send a request. The future may be cancelled; the request not."""
+        if not isinstance(request, Request):  # the session's own: its goodbye
+            request = Request(Kind.CLOSE, None)
+        future: asyncio.Future[Any] = self.loop.create_future()
+        if self.loss is not None:
+            return failed(future, NotConnectedError(f"not sent: {self.loss}"))
+        self._pending.append(future)
+        self._outgoing.send(request)
+        return future
+
+    def abort(self, reason: str, cause: BaseException | None = None) -> None:
+        """Drop the connection at once: everything pending fails before this returns."""
+        if self.loss is not None:
+            return
+        self.loss = ConnectionLossError(f"connection to {self.peer} lost: {reason}")
+        self.loss.__cause__ = cause
+        self._outgoing.close()
+        self.stream.close()
+        if self._end is not None:
+            self._end.left()
+        self._session.lost(self)
+        pending, self._pending = self._pending, deque()
+        for future in pending:
+            if not future.done():
+                failed(future, ConnectionLossError(str(self.loss)))
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def told_cut(self, why: str) -> None:
+        """The server has closed the connection."""
+        self.loop.call_soon(self.abort, why, context=self._context)
+
+    def _arrive(self, request: Request) -> None:
+        end = self._end
+        if end is None:
+            return
+        silent = end.silent
+        end.arrive(request)
+        if end.silent and not silent:
+            timeout = end.session.timeout * _SILENT
+            self.loop.call_later(timeout, self.abort, f"no answer for {timeout:.1f} s", context=self._context)
+
+    def _receive(self, what: tuple[int, object]) -> None:
+        zxid, result = what
+        if isinstance(result, WatchEvent):
+            self._on_event(result)
+            return
+        if isinstance(result, ServerError) and result.code == wire.SESSION_MOVED:
+            self.abort("the session has moved to another server")
+            return
+        self.last_zxid = max(self.last_zxid, zxid)
+        self.answered += 1
+        future = self._pending.popleft()
+        if not future.done():
+            if isinstance(result, ZooKeeperError):
+                failed(future, result)
+            else:
+                future.set_result(result)
+        if isinstance(result, SessionExpiredError):
+            self.session_expired = True
+            self.abort("the server has declared the session over")
+
+
+class SimulatedSession(Session):
+    """The package's session, on simulated connections."""
+
+    def __init__(self, ensemble: Ensemble, name: str, *, timeout: float, jitter: Random, max_request: int) -> None:
+        hosts = parse_hosts(",".join(server.name for server in ensemble.servers))
+        super().__init__(hosts, timeout=timeout, max_request=max_request, jitter=jitter)
+        self.name = name
+        self.server: Server | None = None
+        """The server that the next connection goes to; None: any."""
+        self._servers = ensemble
+        self._password = b""
+
+    def lost(self, connection: SimulatedConnection) -> None:
+        """Take note that a connection is gone."""
+        self._lost(cast("Connection", connection))
+
+    def told(self, event: WatchEvent) -> None:
+        """Tell the watchers."""
+        self.watches.dispatch(wire.Event(event.kind.value, 3, event.path))
+
+    async def _run(self) -> None:
+        try:
+            await self._keep_connected()
+        finally:
+            if self.states.state is not State.CLOSED:
+                self.kill()
+
+    async def _reconnect(self, *, avoid: str | None) -> Connection | None:
+        servers = self._random.sample(self._servers.servers, len(self._servers.servers))
+        servers.sort(key=lambda server: server.name == avoid)
+        if self.server is not None:
+            servers = [self.server]
+        for server in servers:
+            connection = SimulatedConnection(self, server, self.told)
+            try:
+                if await self._begin(connection, server):
+                    return cast("Connection", connection)
+            except ZooKeeperError as error:
+                _log.info("%s: %s", server.name, error)
+            except BaseException:
+                connection.abort("not established")
+                raise
+            if connection.loss is None:
+                connection.abort("not established")
+            if self._resumable is None and self.states.generation:
+                return None  # the verdict has come: start over, without a session to resume
+        return None
+
+    async def _begin(self, connection: SimulatedConnection, server: Server) -> bool:
+        """Make a connection carry the session, or a new one; False when this server cannot have it now."""
+        ensemble, network = self._servers, self._servers.delays.network
+        await asyncio.sleep(network() + network())
+        if ensemble.dead or not server.up or server.tree.applied < self.last_zxid:
+            return False  # gone, or behind what this client has seen
+        wanted = self._resumable
+        if wanted is None:
+            session = await self._new_session(server)
+            if session is None:
+                return False
+        else:
+            resumed = ensemble.resume_session(wanted.session_id, wanted.password)
+            if resumed is None:
+                self._verdict()
+                return False
+            session = resumed
+        self._resumable = wire.Connected(session.id, session.password, session.timeout)
+        self.timeout = session.timeout
+        connection.attach(session)
+        wanted_watches = [(path, kind) for kind, path in self._persistent()]
+        if wanted_watches:
+            await connection.submit(Request(Kind.SET_WATCHES, wanted_watches))
+        self._connected(cast("Connection", connection))
+        return True
+
+    async def _new_session(self, server: Server) -> ServerSession | None:
+        ensemble = self._servers
+        session, zxid = ensemble.open_session(self._wanted_timeout, PROCESS.get())
+        if server.tree.applied < zxid:
+            there: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+            def answer(*, welcome: bool) -> None:
+                if not there.done():
+                    there.set_result(welcome)
+
+            ensemble.newcomers.append(
+                Newcomer(server, zxid, lambda: answer(welcome=True), lambda: answer(welcome=False))
+            )
+            if not await there:
+                return None
+        return session
+
+    def _persistent(self) -> list[tuple[bool, str]]:
+        return [
+            (recursive, path)
+            for portion in self.watches.wanted()
+            for recursive, paths in ((False, portion.persistent), (True, portion.recursive))
+            for path in paths
+        ]
+
+
+def failed(future: asyncio.Future[Any], error: Exception) -> asyncio.Future[Any]:
+    """Fail a future that perhaps nobody looks at."""
+    future.set_exception(error)
+    future.exception()
+    return future

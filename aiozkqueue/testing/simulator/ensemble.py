@@ -1,0 +1,290 @@
+"""The servers: one leader that orders the writes, and followers that apply them in that order, each in its own time.
+
+A write goes from the client's server to the leader, which checks it against all that it has ordered so far, gives it a
+zxid and, once a majority has it, lets every server apply it; the client's server answers when it has applied it itself.
+A read is answered by the client's server, after the writes that came before it by the same connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextvars import Context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper.errors import MultiError, ServerError, SessionExpiredError
+from aiozkqueue.zookeeper.wire import SESSION_MOVED
+
+from .loop import EPOCH
+from .requests import Delays, Fault, Kind, Pipe, Request, no_delays
+from .server import Newcomer, Server, ServerSession, Transaction
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from .loop import Process
+    from .server import Entry, ServerConnection
+
+
+def nothing_happens(_: ServerConnection, __: Request) -> Fault | None:
+    """The judge of an ensemble without faults."""
+    return None
+
+
+def never(_: Request) -> bool:
+    """No late request comes after its session has moved on."""
+    return False
+
+
+@dataclass
+class Ensemble:
+    """One to many servers, with what they agree on. Made by `simulated`."""
+
+    random: Random
+    size: int = 1
+    delays: Delays = field(default_factory=no_delays)
+    judge: Callable[[ServerConnection, Request], Fault | None] = nothing_happens
+    strays: Callable[[Request], bool] = never
+    """Which late requests are applied even after their session has come back by another connection.
+
+    A real ensemble refuses those: it applies the requests of a session in order.
+    """
+    max_request: int = 1_048_575
+    tick: float = 2.0
+    offset: float = 0.0
+    """Seconds by which the servers' clocks are ahead of the clients'."""
+    trace: list[tuple[object, ...]] | None = None
+    """Takes every request as it comes to a server, with its fault."""
+    on_session_over: Callable[[int, bool], object] | None = None
+    """Told of each ZooKeeper session that ends, and whether its client had closed it."""
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.context = Context()
+        self.epoch = 1
+        self.counter = 0
+        self.arrivals = 0
+        self.dead = False
+        self.tree: Tree = Tree()
+        """What the leader has ordered, committed or not."""
+        self.sessions: dict[int, ServerSession] = {}
+        self.newcomers: list[Newcomer] = []
+        self._sessions_made = 0
+        self._outstanding: deque[Transaction] = deque()
+        self._committing: Pipe[Transaction] = Pipe(self.loop, self._commit, self.delays.commit, self.context)
+        self.committed = 0
+        trees = [self.tree] if self.size == 1 else [Tree() for _ in range(self.size)]
+        self.servers = [Server(self, f"server-{number}", tree) for number, tree in enumerate(trees, 1)]
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is but one server."""
+        return self.size == 1
+
+    def now(self) -> int:
+        """The leader's clock, ms since 1970."""
+        return int((EPOCH + self.offset + self.loop.time()) * 1000)
+
+    # Sessions
+
+    def open_session(self, timeout: float, process: Process | None) -> tuple[ServerSession, int]:
+        """Order a new session; return it and the zxid from which on it is there."""
+        self._sessions_made += 1
+        timeout = min(max(timeout, 2 * self.tick), 20 * self.tick)
+        session = ServerSession(
+            (1 << 56) + self._sessions_made, self.random.randbytes(16), timeout, process, heard=self.loop.time()
+        )
+        self.sessions[session.id] = session
+        zxid = self._next_zxid()
+        self.tree.applied = zxid
+        self._propose(Transaction(zxid, self.now(), [], None, None, ends_session=False))
+        self.loop.call_later(timeout, self._look_at, session, context=self.context)
+        return session, zxid
+
+    def resume_session(self, session_id: int, password: bytes) -> ServerSession | None:
+        """Return a session that lives."""
+        session = self.sessions.get(session_id)
+        return None if session is None or session.over or session.password != password else session
+
+    def expire(self, session_id: int) -> None:
+        """Declare a session over, as when its client has not been heard of for too long."""
+        session = self.sessions.get(session_id)
+        if session is not None and not session.over:
+            self._end(session)
+
+    def _look_at(self, session: ServerSession) -> None:
+        if session.over or self.dead:
+            return
+        now = self.loop.time()
+        connection, process = session.connection, session.process
+        if connection is not None and connection.well:
+            session.heard = now if process is None or process.paused_since is None else process.paused_since
+        left = session.heard + session.timeout - now
+        if left > _MOMENT:
+            self.loop.call_later(left, self._look_at, session, context=self.context)
+        else:
+            self._end(session)
+
+    def _end(self, session: ServerSession) -> Transaction | None:
+        session.over = True
+        owned = self.tree.ephemerals.get(session.id, {})
+        if sum(len(path.encode()) + 4 for path in owned) > 2 * self.max_request:
+            self.die()
+            return None
+        del self.sessions[session.id]
+        return self._order_end(session, closed=False)
+
+    def _order_end(self, session: ServerSession, *, closed: bool) -> Transaction:
+        if self.on_session_over is not None:
+            self.on_session_over(session.id, closed)
+        zxid, time = self._next_zxid(), self.now()
+        changes = self.tree.end_session(session.id, zxid, time)
+        transaction = Transaction(zxid, time, changes, None, session, ends_session=True)
+        self._propose(transaction)
+        return transaction
+
+    def die(self) -> None:
+        """Every server goes, and none comes back: what a transaction that is too large does."""
+        self.dead = True
+        for server in self.servers:
+            self.stop(server)
+
+    def stop(self, server: Server) -> None:
+        """Take a server down."""
+        server.up = False
+        for connection in list(server.connections):
+            connection.cut("the server has gone")
+
+    # Writes
+
+    def at_leader(self, server: Server, connection: ServerConnection, entry: Entry) -> None:
+        """Order a request, or refuse it."""
+        session, request = connection.session, entry.request
+        if request.kind is Kind.SYNC:
+            # It waits for what was committed when it came here, not for what was only proposed.
+            server.catch_up(self.committed, connection, entry)
+            return
+        if session.over:
+            server.refuse(connection, entry, SessionExpiredError("the server has declared the session over"))
+            return
+        if session.connection is not connection:
+            server.refuse(connection, entry, ServerError(SESSION_MOVED))
+            return
+        if request.kind is Kind.CLOSE:
+            session.over = True
+            del self.sessions[session.id]
+            server.expect(self._following_zxid, connection, entry)
+            self._order_end(session, closed=True)
+            return
+        server.expect(self._following_zxid, connection, entry)
+        self._order_multi(session, request)
+
+    def linger(self, connection: ServerConnection, request: Request) -> None:
+        """Let a request come to the leader later, by a connection that is gone by then."""
+        session = connection.session
+
+        def come() -> None:
+            if request.kind is not Kind.MULTI or session.over or self.dead:
+                return
+            if session.connection is connection or self.strays(request):
+                if self.trace is not None:
+                    self.trace.append((self.loop.time(), "late", request, None))
+                self._order_multi(session, request)
+
+        self.loop.call_later(self.delays.lingering(), come, context=self.context)
+
+    def _order_multi(self, session: ServerSession, request: Request) -> None:
+        zxid, time = self._next_zxid(), self.now()
+        try:
+            outcome, changes = self.tree.write(request.argument, session.id, zxid, time)
+        except MultiError as error:
+            self.tree.applied = zxid  # a refusal is a transaction, too
+            self._propose(Transaction(zxid, time, [], error, session, ends_session=False))
+            return
+        self._propose(Transaction(zxid, time, changes, outcome, session, ends_session=False))
+
+    @property
+    def _zxid(self) -> int:
+        return self.epoch << 32 | self.counter
+
+    @property
+    def _following_zxid(self) -> int:
+        return self.epoch << 32 | self.counter + 1
+
+    def _next_zxid(self) -> int:
+        self.counter += 1
+        return self._zxid
+
+    def _propose(self, transaction: Transaction) -> None:
+        if self.alone:
+            self.committed = transaction.zxid
+            self.servers[0].apply(transaction)
+            return
+        self._outstanding.append(transaction)
+        self._committing.send(transaction)
+
+    def _commit(self, transaction: Transaction) -> None:
+        if not self._outstanding or self._outstanding[0] is not transaction:
+            return  # given up by an election
+        self._outstanding.popleft()
+        self.committed = transaction.zxid
+        for server in self.servers:
+            server.from_leader.send(transaction)
+
+    def welcome(self, server: Server) -> None:
+        """Answer the clients whose new session has come to a server."""
+        ready = [one for one in self.newcomers if one.server is server and server.tree.applied >= one.zxid]
+        self.newcomers = [one for one in self.newcomers if one not in ready]
+        for one in ready:
+            one.welcome()
+
+    # Elections
+
+    def elect(self, *, keep: int | None = None) -> None:
+        """Let another server lead: every connection goes, a new epoch begins.
+
+        Of what was proposed and not committed yet, the first ``keep`` survive (None: a number by chance).
+        """
+        outstanding, self._outstanding = list(self._outstanding), deque()
+        newcomers, self.newcomers = self.newcomers, []
+        for one in newcomers:
+            one.refuse()
+        kept = self.random.randint(0, len(outstanding)) if keep is None else min(keep, len(outstanding))
+        for server in self.servers:
+            for connection in list(server.connections):
+                connection.cut("another server leads")
+        for transaction in outstanding[:kept]:
+            self.committed = transaction.zxid
+            for server in self.servers:
+                server.from_leader.send(transaction)
+        self._lose(outstanding[kept:])
+        self.epoch += 1
+        self.counter = 0
+        now = self.loop.time()
+        for session in self.sessions.values():
+            session.heard = now
+
+    def _lose(self, lost: list[Transaction]) -> None:
+        """Take back what no majority had: the tree is what was committed."""
+        if not lost:
+            return
+        first = self.servers[0]
+        tree = first.tree.copy()
+        for transaction in first.from_leader.under_way:
+            tree.replay(transaction.changes, transaction.zxid, transaction.time)
+        self.tree = tree
+        for transaction in lost:
+            if transaction.ends_session and transaction.session is not None:
+                self._revive(transaction.session)
+
+    def _revive(self, ended: ServerSession) -> None:
+        """A session whose end was lost: the next leader knows nothing of it."""
+        session = ServerSession(ended.id, ended.password, ended.timeout, ended.process, heard=self.loop.time())
+        self.sessions[session.id] = session
+        self.loop.call_later(session.timeout, self._look_at, session, context=self.context)
+
+
+_MOMENT = 1e-6

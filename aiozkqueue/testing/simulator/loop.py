@@ -1,0 +1,285 @@
+"""An event loop on a virtual clock: it never waits, but jumps to the next timer. And processes, which can be paused.
+
+Whatever runs on it sees time through `asyncio.AbstractEventLoop.time`, so that sleeps, timeouts and anyio's deadlines
+are all virtual. Callbacks run in an order that depends on nothing but what the program does: one program, one history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import heapq
+import logging
+from collections import deque
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from anyio._backends._asyncio import CancelScope
+
+from aiozkqueue.queue.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+#: What one round of callbacks takes. It lets a loop that spins, as anyio's does around a cancelled scope, see time go.
+ROUND = 1e-6
+#: Rounds without a timer after which the clock jumps to the next one all the same.
+MOST_ROUNDS = 2_000
+#: Seconds of virtual time that a program may take unless told otherwise.
+LIMIT = 3_600.0
+
+#: How often what is left at the end is cancelled.
+_MOST_CANCELLATIONS = 20
+
+EPOCH = 1_900_000_000.0
+
+
+class StuckError(Exception):
+    """The program can never go on: nothing is due, or its time is over. Names the tasks that wait, and where."""
+
+
+class Process:
+    """What runs in one operating system process: everything started in its context. It can be paused."""
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self._loop = loop
+        self.name = name
+        self.paused_since: float | None = None
+        self.parked: deque[asyncio.Handle] = deque()
+
+    def pause(self, seconds: float) -> None:
+        """Stop scheduling it, as by SIGSTOP; its time goes on."""
+        if self.paused_since is None:
+            self.paused_since = self._loop.time()
+            self._loop.paused.add(self)
+            self._loop.call_later(seconds, self.resume)
+
+    def resume(self) -> None:
+        """Let it go on with all that has come meanwhile."""
+        self.paused_since = None
+        self._loop.paused.discard(self)
+        self._loop.put_back(self.parked)
+
+
+#: The process that the running callback belongs to.
+PROCESS: ContextVar[Process | None] = ContextVar("aiozkqueue_simulated_process", default=None)
+
+
+class _Task(asyncio.Task[T]):
+    """A task that sets keep in an order of the program's, not of memory addresses."""
+
+    def __init__(self, number: int, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as asyncio.Task's
+        self._number = number
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _OrderedSet(dict[Any, None]):
+    """As much of a set as anyio uses, in the order of insertion."""
+
+    def add(self, one: object) -> None:
+        self[one] = None
+
+    def remove(self, one: object) -> None:
+        del self[one]
+
+    def discard(self, one: object) -> None:
+        self.pop(one, None)
+
+
+@contextmanager
+def _scopes_in_order() -> Iterator[None]:
+    """Let anyio cancel nested scopes in the order they were entered, not in that of their addresses."""
+    init = CancelScope.__init__
+
+    def ordered(self: CancelScope, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - handed through
+        init(self, *args, **kwargs)
+        self._child_scopes = _OrderedSet()  # type: ignore[assignment]  # nowhere else to change it
+
+    CancelScope.__init__ = ordered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CancelScope.__init__ = init  # type: ignore[method-assign]
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """The loop. It has no files, sockets, threads or signals."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._rounds = 0
+        self._tasks_made = 0
+        self.paused: set[Process] = set()
+        self.limit = LIMIT
+        self.failures: list[str] = []
+        self.set_exception_handler(self._failed)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # typeshed's protocol is no method's
+
+    def time(self) -> float:
+        """Return seconds since the loop was made."""
+        return self._now
+
+    def put_back(self, handles: deque[asyncio.Handle]) -> None:
+        """Take callbacks back that were held up."""
+        self._ready.extend(handles)
+        handles.clear()
+
+    def _make_task(
+        self,
+        _: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, T],
+        **options: Any,  # noqa: ANN401 - as asyncio.Task's
+    ) -> asyncio.Task[T]:
+        self._tasks_made += 1
+        return _Task(self._tasks_made, coroutine, loop=self, **options)
+
+    def _failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        log.error("%s", context["message"], exc_info=error)
+        self.failures.append(f"{context['message']}: {error!r}")
+
+    # What BaseEventLoop leaves to its subclasses, and calls
+
+    def _run_once(self) -> None:
+        self._advance()
+        ready, paused = self._ready, self.paused
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:  # noqa: SLF001
+                continue
+            if paused:
+                process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001
+                if process in paused:
+                    process.parked.append(handle)
+                    continue
+            handle._run()  # noqa: SLF001
+
+    def _advance(self) -> None:
+        """Move the clock, if nothing else is to be done, to the next timer; make ready what is due."""
+        scheduled, ready = self._scheduled, self._ready
+        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - as BaseEventLoop does
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
+        self._rounds += 1
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not scheduled:
+                raise StuckError(f"nothing is due, for ever; {waiting(self)}")
+            self._now = max(self._now, scheduled[0].when())
+            self._rounds = 0
+        elif self._rounds > MOST_ROUNDS and scheduled:
+            self._now = max(self._now, scheduled[0].when())
+            self._rounds = 0
+        if self._now > self.limit:
+            raise StuckError(f"not done after {self._now:.0f} s of virtual time; {waiting(self)}")
+        while scheduled and scheduled[0].when() <= self._now:
+            handle: asyncio.Handle = heapq.heappop(scheduled)
+            handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
+            ready.append(handle)
+            self._rounds = 0
+        self._now += ROUND
+
+    def _process_events(self, _: object) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody is to be woken: there are no other threads."""
+
+    def _timer_handle_cancelled(self, _: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when their time comes."""
+
+
+class LoopClock(Clock):
+    """The running loop's time as that of a machine."""
+
+    def __init__(self, epoch: float = EPOCH) -> None:
+        self._epoch = epoch
+        self._loop = asyncio.get_running_loop()
+
+    def time(self) -> float:
+        """Return seconds since 1970."""
+        return self._epoch + self._loop.time()
+
+    def monotonic(self) -> float:
+        """Return the loop's time."""
+        return self._loop.time()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect no cycles meanwhile: when finalizers run would depend on what else the process has allocated."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, limit: float = LIMIT) -> T:
+    """Run a program on a virtual clock, as `asyncio.run` does on the real one.
+
+    Args:
+        main: what to run.
+        limit: seconds of virtual time that it may take.
+
+    Raises:
+        StuckError: it can never end, or takes longer.
+    """
+    loop = VirtualLoop()
+    loop.limit = limit
+    with _scopes_in_order(), _no_collection():
+        try:
+            asyncio.set_event_loop(loop)
+            return loop.run_until_complete(main())
+        finally:
+            try:
+                loop.limit += LIMIT
+                _cancel_all(loop)
+                loop.run_until_complete(loop.shutdown_asyncgens())
+            finally:
+                asyncio.set_event_loop(None)
+                loop.close()
+
+
+def waiting(loop: asyncio.AbstractEventLoop) -> str:
+    """Tell which tasks wait, and where."""
+    lines = [f"{task.get_name()} at {_innermost(task)}" for task in asyncio.all_tasks(loop)]
+    return "; ".join(sorted(lines)) or "no task waits"
+
+
+def _innermost(task: asyncio.Task[Any]) -> str:
+    """Where the coroutines of this package or its user, nested in a task, wait."""
+    where: list[str] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            where.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}")
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return " > ".join(where[-5:])
+
+
+def _cancel_all(loop: VirtualLoop) -> None:
+    """Cancel what is left, as often as it goes on or hangs: the collector would run it in another loop."""
+    for process in list(loop.paused):
+        process.resume()
+    for _ in range(_MOST_CANCELLATIONS):
+        tasks = sorted(asyncio.all_tasks(loop), key=hash)
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        with suppress(StuckError):
+            loop.run_until_complete(asyncio.wait(tasks))

@@ -1,0 +1,283 @@
+"""One server: its connections, its copy of the tree, its watches."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozkqueue.zookeeper.errors import SessionExpiredError, ZooKeeperError
+from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
+
+from .requests import Fault, Kind, Pipe, Request
+from .tree import Change, Tree, parent_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .connection import SimulatedConnection
+    from .ensemble import Ensemble
+    from .loop import Process
+
+
+@dataclass(eq=False)
+class ServerSession:
+    """A ZooKeeper session as the leader knows it."""
+
+    id: int
+    password: bytes
+    timeout: float
+    process: Process | None
+    connection: ServerConnection | None = None
+    heard: float = 0.0
+    """When its client was heard of last, unless its connection is well."""
+    over: bool = False
+    """The leader has decided that it ends."""
+
+
+class Transaction(NamedTuple):
+    """What the leader has ordered: its changes, and what the client is told."""
+
+    zxid: int
+    time: int
+    changes: list[Change]
+    outcome: object
+    session: ServerSession | None
+    ends_session: bool
+
+
+class Entry:
+    """A request in the order of its connection. ``result`` is there when ``done``."""
+
+    __slots__ = ("done", "fault", "request", "result")
+
+    def __init__(self, request: Request, fault: Fault | None) -> None:
+        self.request = request
+        self.fault = fault
+        self.done = False
+        self.result: object = None
+
+
+class ServerConnection:
+    """The server's end of a connection."""
+
+    def __init__(self, server: Server, session: ServerSession, client: SimulatedConnection) -> None:
+        self.server = server
+        self.session = session
+        self.client = client
+        self.open = True
+        self.silent = False
+        self._entries: deque[Entry] = deque()
+
+    @property
+    def well(self) -> bool:
+        """Whether pings pass."""
+        return self.open and not self.silent
+
+    def arrive(self, request: Request) -> None:
+        """Take a request."""
+        ensemble = self.server.ensemble
+        if not self.well or ensemble.dead or not self.server.up:
+            return
+        ensemble.arrivals += 1
+        fault = ensemble.judge(self, request)
+        if ensemble.trace is not None:
+            ensemble.trace.append((self.client.loop.time(), self.client.name, request, fault))
+        if request.size > ensemble.max_request:
+            self.cut("a request larger than the server takes")
+            return
+        if fault is Fault.SILENCE:
+            self.silent = True
+            self.session.heard = self.client.loop.time()
+            return
+        if fault in (Fault.LOST_BEFORE, Fault.LATE):
+            if fault is Fault.LATE:
+                ensemble.linger(self, request)
+            self.cut("lost before the request was applied")
+            return
+        entry = Entry(request, fault)
+        self._entries.append(entry)
+        if request.kind in (Kind.MULTI, Kind.CLOSE, Kind.SYNC):
+            self.server.forward(self, entry)
+        self.drain()
+
+    def drain(self) -> None:
+        """Answer what can be answered, in order."""
+        entries, ensemble = self._entries, self.server.ensemble
+        while entries and self.open:
+            entry = entries[0]
+            if not entry.done:
+                if entry.request.kind in (Kind.MULTI, Kind.CLOSE, Kind.SYNC):
+                    return
+                entry.result = self.server.answer(self, entry.request)
+                if self.session.over and self.server is ensemble.servers[0]:  # the leader knows
+                    entry.result = SessionExpiredError("the server has declared the session over")
+            entries.popleft()
+            if entry.fault is Fault.LOST_AFTER:
+                self.cut("lost after the request was applied")
+            elif not self.silent:
+                self.client.stream.send((self.server.tree.applied, entry.result))
+
+    def cut(self, why: str) -> None:
+        """Close; the client is told at once, unless nothing passes."""
+        if self.open:
+            self._close()
+            if not self.silent:
+                self.client.told_cut(why)
+
+    def left(self) -> None:
+        """The client has closed it."""
+        if self.open:
+            self._close()
+
+    def _close(self) -> None:
+        if self.well:
+            self.session.heard = self.client.loop.time()
+        self.open = False
+        self._entries.clear()
+        self.server.forget(self)
+
+
+class Server:
+    """One server: its copy of the tree, and the watches of its connections."""
+
+    def __init__(self, ensemble: Ensemble, name: str, tree: Tree) -> None:
+        self.ensemble = ensemble
+        self.name = name
+        self.tree: Tree = tree
+        self.up = True
+        self.lag = 0.0
+        """Seconds by which it applies everything later than it would."""
+        self.connections: dict[ServerConnection, None] = {}
+        self._watches: dict[str, dict[ServerConnection, bool]] = {}
+        self._pending: dict[int, tuple[ServerConnection, Entry]] = {}
+        self._syncs: list[tuple[int, ServerConnection, Entry]] = []
+        loop, delays = ensemble.loop, ensemble.delays
+        self.to_leader: Pipe[Callable[[], None]] = Pipe(loop, _call, delays.hop, ensemble.context)
+        self.from_leader: Pipe[Transaction] = Pipe(loop, self.apply, lambda: delays.hop() + self.lag, ensemble.context)
+
+    # Requests
+
+    def forward(self, connection: ServerConnection, entry: Entry) -> None:
+        """Send a request on to the leader."""
+        leader = self.ensemble.at_leader
+        if self.ensemble.alone:
+            leader(self, connection, entry)
+        else:
+            self.to_leader.send(lambda: leader(self, connection, entry))
+
+    def expect(self, zxid: int, connection: ServerConnection, entry: Entry) -> None:
+        """Answer a request when this transaction has been applied here."""
+        self._pending[zxid] = (connection, entry)
+
+    def catch_up(self, zxid: int, connection: ServerConnection, entry: Entry) -> None:
+        """Answer a sync when everything up to here has been applied."""
+        if self.tree.applied >= zxid:
+            self._finish(connection, entry, None)
+        else:
+            self._syncs.append((zxid, connection, entry))
+
+    def refuse(self, connection: ServerConnection, entry: Entry, error: ZooKeeperError) -> None:
+        """Answer with an error that is no transaction's."""
+        self._finish(connection, entry, error)
+
+    def answer(self, connection: ServerConnection, request: Request) -> object:
+        """Answer a read, or arm a watch."""
+        kind, argument = request.kind, request.argument
+        if kind in _READS:
+            try:
+                return _READS[kind](self.tree, argument)
+            except ZooKeeperError as error:
+                return error
+        if kind is Kind.REMOVE_WATCH:
+            watchers = self._watches.get(argument, {})
+            watchers.pop(connection, None)
+            if not watchers:
+                self._watches.pop(argument, None)
+        else:
+            for path, recursive in argument if kind is Kind.SET_WATCHES else (argument,):
+                self._watches.setdefault(path, {})[connection] = recursive
+        return None
+
+    def forget(self, connection: ServerConnection) -> None:
+        """Drop the watches of a connection that is gone."""
+        self.connections.pop(connection, None)
+        for path in [path for path, watchers in self._watches.items() if connection in watchers]:
+            watchers = self._watches[path]
+            del watchers[connection]
+            if not watchers:
+                del self._watches[path]
+
+    # Transactions
+
+    def apply(self, transaction: Transaction) -> None:
+        """Apply a transaction, tell the watches, and answer whoever waits for it."""
+        zxid = transaction.zxid
+        if self.tree is not self.ensemble.tree:
+            self.tree.replay(transaction.changes, zxid, transaction.time)
+        if self._watches:
+            for change in transaction.changes:
+                self._tell(change)
+        session = transaction.session
+        if zxid in self._pending:
+            connection, entry = self._pending.pop(zxid)
+            self._finish(connection, entry, transaction.outcome)
+        if transaction.ends_session and session is not None:
+            carrier = session.connection
+            if carrier is not None and carrier.server is self:
+                carrier.cut("the session is over")
+        if self._syncs:
+            due = [one for one in self._syncs if one[0] <= zxid]
+            self._syncs = [one for one in self._syncs if one[0] > zxid]
+            for _, connection, entry in due:
+                self._finish(connection, entry, None)
+        if self.ensemble.newcomers:
+            self.ensemble.welcome(self)
+
+    def _finish(self, connection: ServerConnection, entry: Entry, result: object) -> None:
+        entry.done, entry.result = True, result
+        connection.drain()
+
+    def _tell(self, change: Change) -> None:
+        event = WatchEvent(change.kind, change.path)
+        told: dict[ServerConnection, None] = {}
+        above, exact = change.path, True
+        while True:
+            for connection, recursive in self._watches.get(above, {}).items():
+                if exact or recursive:
+                    told[connection] = None
+            if above == "/":
+                break
+            above, exact = parent_of(above), False
+        for connection in told:
+            self._send(connection, event)
+        if change.kind is not EventKind.CHANGED:
+            parent = parent_of(change.path)
+            for connection, recursive in self._watches.get(parent, {}).items():
+                if not recursive:
+                    self._send(connection, WatchEvent(EventKind.CHILDREN, parent))
+
+    def _send(self, connection: ServerConnection, event: WatchEvent) -> None:
+        if connection.well:
+            connection.client.stream.send((0, event))
+
+
+class Newcomer(NamedTuple):
+    """A client that waits at a server for its new session to be there."""
+
+    server: Server
+    zxid: int
+    welcome: Callable[[], None]
+    refuse: Callable[[], None]
+
+
+_READS: dict[Kind, Callable[[Tree, Any], object]] = {
+    Kind.READ: Tree.read,
+    Kind.READ_MANY: Tree.read_many,
+    Kind.CHILDREN: Tree.children,
+    Kind.EXISTS: Tree.exists,
+}
+
+
+def _call(what: Callable[[], None]) -> None:
+    what()

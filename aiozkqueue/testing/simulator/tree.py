@@ -1,0 +1,284 @@
+"""The znodes, as one server has them: pure, no time and no chance of its own.
+
+A write is checked and applied by the leader (`Tree.write`), and its changes are replayed by the others in the same
+order (`Tree.replay`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from aiozkqueue.zookeeper.errors import (
+    BadVersionError,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    ServerError,
+    ZooKeeperError,
+)
+from aiozkqueue.zookeeper.interface import Check, Create, EventKind, Node, Operation, Result, SetData, Stat
+
+BAD_ARGUMENTS, NO_CHILDREN_FOR_EPHEMERALS = -8, -108
+#: The counter behind sequential names does not wrap: every further create in that parent is refused.
+LAST_SEQUENCE = 2_147_483_647
+CONTAINER_OWNER = -(2**63)
+
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+
+
+class Znode:
+    """One znode. ``creates`` counts the children ever made in it: the sequence counter."""
+
+    __slots__ = (
+        "children",
+        "creates",
+        "ctime",
+        "czxid",
+        "data",
+        "mtime",
+        "mzxid",
+        "owner",
+        "pzxid",
+        "version",
+    )
+
+    def __init__(self, data: bytes, owner: int, zxid: int, time: int) -> None:
+        self.data = data
+        self.owner = owner
+        self.czxid = self.mzxid = self.pzxid = zxid
+        self.ctime = self.mtime = time
+        self.version = 0
+        self.creates = 0
+        self.children: dict[str, None] = {}
+
+    def stat(self) -> Stat:
+        """What clients are told. The version of the children counts creates and deletes."""
+        count = len(self.children)
+        return Stat(
+            self.czxid,
+            self.mzxid,
+            self.ctime,
+            self.mtime,
+            self.version,
+            2 * self.creates - count,
+            0,
+            self.owner,
+            len(self.data),
+            count,
+            self.pzxid,
+        )
+
+
+class Change(NamedTuple):
+    """One effect of a transaction, with all that a replay needs."""
+
+    kind: EventKind
+    path: str
+    data: bytes = b""
+    owner: int = 0
+
+
+class Tree:
+    """All znodes of one server."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Znode] = {"/": Znode(b"", 0, 0, 0)}
+        self.ephemerals: dict[int, dict[str, None]] = {}
+        self.applied = 0
+        """The zxid of the last transaction."""
+
+    # Writing
+
+    def write(
+        self, operations: list[Operation] | tuple[Operation, ...], owner: int, zxid: int, time: int
+    ) -> tuple[list[Result], list[Change]]:
+        """Check and apply a multi; what it gives, and its changes. Refused, it leaves the tree as it was.
+
+        Raises:
+            MultiError: of the first operation that fails.
+        """
+        results: list[Result] = []
+        changes: list[Change] = []
+        undo: list[tuple[str, Znode | None, tuple[int, int] | None]] = []
+        for index, operation in enumerate(operations):
+            try:
+                change = self._check(operation, owner)
+            except ZooKeeperError as error:
+                self._undo(undo)
+                raise MultiError(index, error) from None
+            if change is None:
+                results.append(None)
+                continue
+            undo.append(self._before(change))
+            node = self._apply(change, zxid, time)
+            changes.append(change)
+            if change.kind is EventKind.CREATED:
+                results.append(change.path)
+            else:
+                results.append(None if node is None else node.stat())
+        self.applied = zxid
+        return results, changes
+
+    def end_session(self, owner: int, zxid: int, time: int) -> list[Change]:
+        """Delete all ephemerals of a session in one transaction."""
+        changes = [Change(EventKind.DELETED, path) for path in self.ephemerals.get(owner, ())]
+        self.replay(changes, zxid, time)
+        return changes
+
+    def replay(self, changes: list[Change], zxid: int, time: int) -> None:
+        """Apply what another server has checked."""
+        for change in changes:
+            self._apply(change, zxid, time)
+        self.applied = zxid
+
+    def copy(self) -> Tree:
+        """A tree of its own with the same znodes."""
+        other = Tree()
+        for path, node in self.nodes.items():
+            twin = Znode(node.data, node.owner, node.czxid, node.ctime)
+            twin.mzxid, twin.pzxid, twin.mtime = node.mzxid, node.pzxid, node.mtime
+            twin.version, twin.creates, twin.children = node.version, node.creates, dict(node.children)
+            other.nodes[path] = twin
+        other.ephemerals = {owner: dict(paths) for owner, paths in self.ephemerals.items()}
+        other.applied = self.applied
+        return other
+
+    def _check(self, operation: Operation, owner: int) -> Change | None:
+        if isinstance(operation, Create):
+            return self._check_create(operation, owner)
+        path = operation.path
+        node = self._get(path)
+        if operation.version not in (-1, node.version):
+            raise BadVersionError(path)
+        if isinstance(operation, Check):
+            return None
+        if isinstance(operation, SetData):
+            return Change(EventKind.CHANGED, path, operation.data)
+        if path == "/":
+            raise ServerError(BAD_ARGUMENTS, path)
+        if node.children:
+            raise NotEmptyError(path)
+        return Change(EventKind.DELETED, path)
+
+    def _check_create(self, operation: Create, owner: int) -> Change:
+        path = operation.path
+        parent = self.nodes.get(parent_of(path))
+        if operation.sequential:
+            path = f"{path}{0 if parent is None else parent.creates:010d}"
+        if path == "/":
+            raise NodeExistsError(path)
+        if parent is None:
+            raise NoNodeError(operation.path)
+        check_path(path)
+        if path in self.nodes:
+            raise NodeExistsError(operation.path)
+        if parent.owner not in (0, CONTAINER_OWNER):
+            raise ServerError(NO_CHILDREN_FOR_EPHEMERALS, operation.path)
+        mine = owner if operation.ephemeral else CONTAINER_OWNER if operation.container else 0
+        return Change(EventKind.CREATED, path, operation.data, mine)
+
+    def _apply(self, change: Change, zxid: int, time: int) -> Znode | None:
+        path = change.path
+        if change.kind is EventKind.CHANGED:
+            node = self.nodes[path]
+            node.data, node.mzxid, node.mtime = change.data, zxid, time
+            node.version += 1
+            return node
+        above, _, name = path.rpartition("/")
+        parent = self.nodes[above or "/"]
+        if change.kind is EventKind.CREATED:
+            self.nodes[path] = Znode(change.data, change.owner, zxid, time)
+            parent.children[name] = None
+            if parent.creates < LAST_SEQUENCE:
+                parent.creates += 1
+                parent.pzxid = zxid
+            if change.owner > 0:
+                self.ephemerals.setdefault(change.owner, {})[path] = None
+            return None
+        node = self.nodes.pop(path)
+        del parent.children[name]
+        parent.pzxid = zxid
+        if node.owner > 0:
+            owned = self.ephemerals[node.owner]
+            del owned[path]
+            if not owned:
+                del self.ephemerals[node.owner]
+        return None
+
+    def _before(self, change: Change) -> tuple[str, Znode | None, tuple[int, int] | None]:
+        """What `_undo` needs to take a change back."""
+        node = self.nodes.get(change.path)
+        if change.kind is EventKind.CHANGED:
+            assert node is not None  # noqa: S101 - checked
+            twin = Znode(node.data, node.owner, node.czxid, node.ctime)
+            twin.mzxid, twin.mtime, twin.version = node.mzxid, node.mtime, node.version
+            return change.path, twin, None
+        parent = self.nodes[parent_of(change.path)]
+        return change.path, node, (parent.creates, parent.pzxid)
+
+    def _undo(self, undo: list[tuple[str, Znode | None, tuple[int, int] | None]]) -> None:
+        for path, before, of_parent in reversed(undo):
+            if of_parent is None:
+                node, old = self.nodes[path], before
+                assert old is not None  # noqa: S101 - a change of data
+                node.data, node.mzxid, node.mtime, node.version = old.data, old.mzxid, old.mtime, old.version
+                continue
+            above, _, name = path.rpartition("/")
+            parent = self.nodes[above or "/"]
+            if before is None:
+                gone = self.nodes.pop(path)
+                del parent.children[name]
+                if gone.owner > 0:
+                    owned = self.ephemerals[gone.owner]
+                    del owned[path]
+                    if not owned:
+                        del self.ephemerals[gone.owner]
+            else:
+                self.nodes[path] = before
+                parent.children[name] = None
+                if before.owner > 0:
+                    self.ephemerals.setdefault(before.owner, {})[path] = None
+            parent.creates, parent.pzxid = of_parent
+
+    # Reading
+
+    def read(self, path: str) -> Node:
+        """Data and stat. Raises: NoNodeError."""
+        node = self._get(path)
+        return Node(node.data, node.stat())
+
+    def read_many(self, paths: tuple[str, ...]) -> list[Node | None]:
+        """Several; None where there is none."""
+        found = [self.nodes.get(path) for path in paths]
+        return [None if node is None else Node(node.data, node.stat()) for node in found]
+
+    def children(self, path: str) -> list[str]:
+        """The names below. Raises: NoNodeError."""
+        return list(self._get(path).children)
+
+    def exists(self, path: str) -> Stat:
+        """The stat. Raises: NoNodeError."""
+        return self._get(path).stat()
+
+    def _get(self, path: str) -> Znode:
+        node = self.nodes.get(path)
+        if node is None:
+            raise NoNodeError(path)
+        return node
+
+
+def parent_of(path: str) -> str:
+    """The path of a znode's parent."""
+    return path.rpartition("/")[0] or "/"
+
+
+def check_path(path: str) -> None:
+    """Refuse what is no path. Raises: ServerError."""
+    if path == "/":
+        return
+    if path[-1:] == "/" or "//" in path or "/." in path or not path.isascii() or not path.isprintable():
+        parts = path[1:].split("/")
+        if any(part in ("", ".", "..") for part in parts) or _REFUSED.search(path):
+            raise ServerError(BAD_ARGUMENTS, path)

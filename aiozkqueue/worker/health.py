@@ -1,0 +1,135 @@
+"""``/live`` and ``/ready`` over HTTP, for systemd, Kubernetes and load balancers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Self
+
+from aiozkqueue.zookeeper import State
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from aiozkqueue import QueueSession
+    from aiozkqueue.queue.background import Service
+
+#: The most that a request may take, bytes and seconds. Probes send a line and a few headers.
+_REQUEST_LIMIT: Final = 8192
+_PATIENCE: Final = 5.0
+
+
+class Health:
+    """Answers on a port, while it is entered, how a worker is.
+
+    ``/live`` is 200 as long as the event loop turns. ``/ready`` is 200 while messages can be taken: there is a
+    connection, and nobody has told the worker to stop; else 503, and the body says why.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._session: QueueSession | None = None
+        self._stopping = False
+
+    async def __aenter__(self) -> Self:
+        """Listen. Raises: OSError: the address cannot be had."""
+        self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_REQUEST_LIMIT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+            for task in self._answering:
+                task.cancel()
+            await asyncio.gather(*self._answering, return_exceptions=True)
+            await self._server.wait_closed()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as ``host:port``."""
+        assert self._server is not None  # noqa: S101 - entered
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def watch(self, session: QueueSession) -> None:
+        """Be ready when this session is."""
+        self._session = session
+
+    def told(self, service: Service) -> Service:
+        """Return the service; when it is stopped, this is ready no more."""
+        return _Told(self, service)
+
+    def stopping(self) -> None:
+        """Take note that the worker has been told to stop."""
+        self._stopping = True
+
+    @property
+    def hindrance(self) -> str | None:
+        """Why no messages can be taken; None: they can."""
+        if self._stopping:
+            return "stopping"
+        if self._session is None:
+            return "connecting"
+        state = self._session.engine.zookeeper.state
+        return None if state is State.CONNECTED else state.name.lower()
+
+    # -- requests
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(reader, writer), name="health")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._response(request))
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asks like this asks again
+        finally:
+            writer.close()
+
+    def _response(self, request: bytes) -> bytes:
+        method, _, rest = request.partition(b" ")
+        path = rest.split(b" ", 1)[0].partition(b"?")[0]
+        if method not in {b"GET", b"HEAD"}:
+            status, body = "405 Method Not Allowed", "GET or HEAD\n"
+        elif path == b"/live":
+            status, body = "200 OK", "live\n"
+        elif path == b"/ready":
+            hindrance = self.hindrance
+            status, body = ("200 OK", "ready\n") if hindrance is None else ("503 Service Unavailable", f"{hindrance}\n")
+        else:
+            status, body = "404 Not Found", "/live or /ready\n"
+        head = (
+            f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        return (head if method == b"HEAD" else head + body).encode()
+
+
+class _Told:
+    """A service whose stop is told to the endpoint."""
+
+    def __init__(self, health: Health, service: Service) -> None:
+        self._health = health
+        self._service = service
+
+    async def run(self) -> None:
+        """See `Service`."""
+        await self._service.run()
+
+    def stop(self) -> None:
+        """See `Service`."""
+        self._health.stopping()
+        self._service.stop()
+
+    def abort(self) -> None:
+        """See `Service`."""
+        self._service.abort()

@@ -1,0 +1,99 @@
+"""Where every task of a loop waits: the stack of awaits, which a traceback of the task alone does not show."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from aiozkqueue import Delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType, FrameType
+
+#: Deeper than any program awaits; a chain that comes back to itself ends here.
+_DEEPEST: Final = 200
+
+
+@contextmanager
+def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
+    """Write what `dump` tells to stderr at this signal, also while a handler blocks the loop.
+
+    For the main thread, inside of a running loop.
+    """
+    loop = asyncio.get_running_loop()
+
+    def received(_number: int, frame: FrameType | None) -> None:
+        # Between two instructions of whatever runs: a loop that is blocked by Python code is told of, too.
+        sys.stderr.write(dump(loop, frame))
+        sys.stderr.flush()
+
+    before = signal.signal(number, received)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def dump(loop: asyncio.AbstractEventLoop, running: FrameType | None = None) -> str:
+    """Tell where each task waits, those that handle a message first; ``running`` is what runs just now."""
+    now = asyncio.current_task(loop)
+    told: list[tuple[bool, str]] = []
+    tasks = asyncio.all_tasks(loop)
+    for task in sorted(tasks, key=lambda one: one.get_name()):
+        frames = _frames(task)
+        if task is now:
+            frames += _inner(running, frames)
+        handled = _handled(frames)
+        lines = [_line(frame) for frame in frames]
+        state = "runs" if task is now else "waits"
+        told.append((handled is None, f"task {task.get_name()} {state}{handled or ''}:\n{''.join(lines)}"))
+    told.sort(key=lambda one: one[0])
+    return f"{len(tasks)} tasks\n" + "".join(text for _, text in told)
+
+
+def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
+    """The frames of a task's coroutine and of what it awaits, the outermost first."""
+    frames: list[FrameType] = []
+    awaited: object = task.get_coro()
+    while awaited is not None and len(frames) < _DEEPEST:
+        for kind in ("cr", "gi", "ag"):
+            frame = getattr(awaited, f"{kind}_frame", None)
+            if frame is not None:
+                frames.append(frame)
+                awaited = getattr(
+                    awaited, "ag_await" if kind == "ag" else "cr_await" if kind == "cr" else "gi_yieldfrom"
+                )
+                break
+        else:
+            break
+    return frames
+
+
+def _inner(running: FrameType | None, known: list[FrameType]) -> list[FrameType]:
+    """The frames of what runs that are called by a task's own, the outermost first."""
+    inner: list[FrameType] = []
+    while running is not None and running not in known:
+        inner.append(running)
+        running = running.f_back
+    return [] if running is None else inner[::-1]
+
+
+def _handled(frames: list[FrameType]) -> str | None:
+    """Which message a task's frames handle, in words."""
+    for frame in frames:
+        for value in frame.f_locals.values():
+            if isinstance(value, Delivery):
+                return f", message {value.id} of queue {value.queue}, attempt {value.attempt}"
+    return None
+
+
+def _line(frame: FrameType) -> str:
+    code: CodeType = frame.f_code
+    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    source = f"    {text}\n" if text else ""
+    return f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_qualname}\n{source}'

@@ -1,0 +1,105 @@
+"""``module:name``: a function of the session that makes services, or a handler of deliveries."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+
+from aiozkqueue import Delivery, InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from aiozkqueue import QueueSession
+    from aiozkqueue.queue.background import Service
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Import what ``module:name`` names; what the module itself raises is raised as it is.
+
+    Raises:
+        InvalidOptionError: it does not name a callable.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        msg = f"{target!r}: say module:name, as shop.workers:listener"
+        raise InvalidOptionError(msg)
+    try:
+        found: object = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # what the module imports is missing
+        msg = f"{target!r}: there is no module {error.name!r}; modules are looked for from the present directory on"
+        raise InvalidOptionError(msg) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            msg = f"{target!r}: module {module_name!r} has no {name!r}"
+            raise InvalidOptionError(msg)
+        found = getattr(found, part)
+    if not callable(found):
+        msg = f"{target!r} is a {type(found).__name__}: it must be a function, of the session or of a delivery"
+        raise InvalidOptionError(msg)
+    return found
+
+
+def type_of_deliveries(handler: Callable[..., Any]) -> object:
+    """The payload's type, from the annotation ``Delivery[T]`` of a handler's argument; bytes without one.
+
+    Raises:
+        InvalidOptionError: the annotation cannot be evaluated, or the handler takes no argument.
+    """
+    try:
+        parameters = list(inspect.signature(handler, eval_str=True).parameters.values())
+    except NameError as error:
+        msg = f"the annotations of {handler!r} must be importable at run time, not only for type checkers: {error}"
+        raise InvalidOptionError(msg) from error
+    if not parameters:
+        msg = f"{handler!r} takes no argument: a handler takes a delivery"
+        raise InvalidOptionError(msg)
+    annotation = parameters[0].annotation
+    if get_origin(annotation) is Delivery:
+        (type_,) = get_args(annotation)
+        return bytes if type_ is Any else type_
+    return bytes
+
+
+@asynccontextmanager
+async def opened(factory: Callable[[QueueSession], object], session: QueueSession) -> AsyncIterator[list[Service]]:
+    """Yield the services that a function of the session makes: one, several, or a context manager that yields them.
+
+    Raises:
+        InvalidOptionError: it makes something else.
+    """
+    made = factory(session)
+    if _is_service(made):
+        yield [cast("Service", made)]
+    elif hasattr(made, "__aenter__"):
+        async with cast("AbstractAsyncContextManager[object]", made) as entered:
+            yield _services(entered)
+    else:
+        yield _services(made)
+
+
+def _services(made: object) -> list[Service]:
+    candidates = list(cast("Iterable[object]", made)) if isinstance(made, Iterable) else [made]
+    for one in candidates:
+        if not _is_service(one):
+            if inspect.iscoroutine(one):
+                one.close()
+            msg = (
+                f"a {type(one).__name__} is no service: return a listener or a scheduler, several, or yield them from "
+                "an async context manager; for a handler, name its queue with --queue"
+            )
+            raise InvalidOptionError(msg)
+    if not candidates:
+        msg = "no service was returned: there is nothing to run"
+        raise InvalidOptionError(msg)
+    return cast("list[Service]", candidates)
+
+
+def _is_service(made: object) -> bool:
+    return all(callable(getattr(made, name, None)) for name in ("run", "stop", "abort"))

@@ -1,0 +1,94 @@
+"""An asyncio ZooKeeper client: aiozk, hardened. Nothing in here knows what a queue is.
+
+What lives here, from the outside in:
+
+- `interface` is the narrow protocol that the layers above program against, and `errors` what it raises.
+- `client` implements it; `connect` opens one. `aiozk_client` is aiozk's own public client on the same machinery.
+- `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
+  connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again.
+- `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
+- `wire` and `records` are the bytes, `sasl` one exchange of them, `hosts` and `auth` the options. All pure.
+
+Data goes out through `client` (an operation) → `session` (is there a connection, is it the right session) → `wire`
+(bytes) → `connection` (one write a loop tick), and comes in through ``Connection.data_received`` → a decoder → the
+future that the caller awaits, or `watches` for a notification.
+
+Imports run downwards in that order; from the rest of the package only `aiozkqueue.errors`.
+"""
+
+from __future__ import annotations
+
+from aiozkqueue.zookeeper.auth import Acl, Auth, Permission
+from aiozkqueue.zookeeper.client import ZooKeeperClient, connect
+from aiozkqueue.zookeeper.errors import (
+    AuthFailedError,
+    BadVersionError,
+    ClientClosedError,
+    ConnectionLossError,
+    MultiError,
+    NoAuthError,
+    NodeError,
+    NodeExistsError,
+    NoNodeError,
+    NotConnectedError,
+    NotEmptyError,
+    ProtocolError,
+    RequestTooLargeError,
+    ServerError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
+from aiozkqueue.zookeeper.hosts import parse_hosts
+from aiozkqueue.zookeeper.interface import (
+    Check,
+    Create,
+    Delete,
+    EventKind,
+    Node,
+    Operation,
+    Result,
+    SetData,
+    Stat,
+    State,
+    Watch,
+    WatchEvent,
+    ZooKeeper,
+)
+
+__all__ = [
+    "Acl",
+    "Auth",
+    "AuthFailedError",
+    "BadVersionError",
+    "Check",
+    "ClientClosedError",
+    "ConnectionLossError",
+    "Create",
+    "Delete",
+    "EventKind",
+    "MultiError",
+    "NoAuthError",
+    "NoNodeError",
+    "Node",
+    "NodeError",
+    "NodeExistsError",
+    "NotConnectedError",
+    "NotEmptyError",
+    "Operation",
+    "Permission",
+    "ProtocolError",
+    "RequestTooLargeError",
+    "Result",
+    "ServerError",
+    "SessionExpiredError",
+    "SetData",
+    "Stat",
+    "State",
+    "Watch",
+    "WatchEvent",
+    "ZooKeeper",
+    "ZooKeeperClient",
+    "ZooKeeperError",
+    "connect",
+    "parse_hosts",
+]

@@ -1,0 +1,85 @@
+"""Who this client is (`Auth`), and who may touch what it creates (`Acl`)."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+from dataclasses import dataclass, field
+
+from aiozkqueue.errors import InvalidOptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Auth:
+    """Credentials, sent to the server on each connection before anything else. The password is in no repr or error."""
+
+    scheme: str
+    user: str
+    password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.scheme or not self.user:
+            raise InvalidOptionError(
+                "Auth needs a scheme and a user; use Auth.digest(user, password) or Auth.sasl(user, password)"
+            )
+        if ":" in self.user:
+            raise InvalidOptionError(
+                f"Auth: the user {self.user!r} holds a colon, which separates user and password on the wire"
+            )
+
+    @classmethod
+    def digest(cls, user: str, password: str) -> Auth:
+        """ZooKeeper's ``digest`` scheme: user and password go over the wire as they are, so use it with TLS."""
+        return cls("digest", user, password)
+
+    @classmethod
+    def sasl(cls, user: str, password: str) -> Auth:
+        """SASL with DIGEST-MD5, against the users in the server's JAAS file; the password does not go over the wire."""
+        return cls("sasl", user, password)
+
+
+class Permission(enum.IntFlag):
+    """What an `Acl` allows. Whether a znode may be deleted is said by its parent's ACL."""
+
+    READ = 1
+    WRITE = 2
+    CREATE = 4
+    DELETE = 8
+    ADMIN = 16
+    ALL = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One entry of a znode's access control list."""
+
+    scheme: str
+    id: str
+    permissions: Permission = Permission.ALL
+
+    @classmethod
+    def all(cls, scheme: str, id: str) -> Acl:
+        """Everything, for this id of this scheme: ``Acl.all("world", "anyone")``."""
+        return cls(scheme, id)
+
+    @classmethod
+    def read(cls, scheme: str, id: str) -> Acl:
+        """Reading only."""
+        return cls(scheme, id, Permission.READ)
+
+    @classmethod
+    def creator(cls) -> Acl:
+        """Everything, for whoever the creating client has authenticated as."""
+        return cls("auth", "")
+
+    @classmethod
+    def digest(cls, user: str, password: str, permissions: Permission = Permission.ALL) -> Acl:
+        """For another user of the ``digest`` scheme; the znode stores a hash of the password."""
+        # The scheme's own hash, fixed by the server.
+        hashed = hashlib.sha1(f"{user}:{password}".encode(), usedforsecurity=False).digest()
+        return cls("digest", f"{user}:{base64.b64encode(hashed).decode()}", permissions)
+
+
+OPEN: tuple[Acl, ...] = (Acl.all("world", "anyone"),)
+CREATOR: tuple[Acl, ...] = (Acl.creator(),)

@@ -1,0 +1,256 @@
+"""The client that the layers above use: `connect`, and the class behind the `ZooKeeper` protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper import handshake, records, wire
+from aiozkqueue.zookeeper.auth import CREATOR, OPEN, Acl, Auth
+from aiozkqueue.zookeeper.errors import (
+    ConnectionLossError,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    ProtocolError,
+    SessionExpiredError,
+)
+from aiozkqueue.zookeeper.hosts import parse_hosts
+from aiozkqueue.zookeeper.interface import (
+    Create,
+    Node,
+    Operation,
+    Result,
+    Stat,
+    State,
+    WatchEvent,
+)
+from aiozkqueue.zookeeper.session import Session
+from aiozkqueue.zookeeper.watches import Mode, Registration
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+
+async def connect(
+    hosts: str,
+    *,
+    session_timeout: float = 10.0,
+    connect_timeout: float | None = 15.0,
+    tls: ssl.SSLContext | None = None,
+    auth: Sequence[Auth] = (),
+    acl: Sequence[Acl] | None = None,
+    max_request: int = wire.MAX_REQUEST,
+) -> ZooKeeperClient:
+    """Open a client: connected, authenticated, its chroot there.
+
+    ``session_timeout`` is asked for, in seconds; the server has the last word. ``acl`` is given to every znode that
+    the client creates; without it, the creator's if there are credentials, else everyone's. ``max_request`` is the
+    server's jute.maxbuffer, bytes.
+
+    Raises:
+        InvalidOptionError: an option cannot be meant.
+        ConnectionLossError: no server has answered in ``connect_timeout`` seconds (None: waits for ever).
+        AuthFailedError: the credentials were refused.
+    """
+    session = Session(parse_hosts(hosts), timeout=session_timeout, tls=tls, auth=auth, max_request=max_request)
+    client = ZooKeeperClient(session, acl=acl if acl is not None else CREATOR if auth else OPEN)
+    await session.open(connect_timeout, partial(client.ensure, "/"))
+    return client
+
+
+class ZooKeeperClient:
+    """The `ZooKeeper` protocol on a `Session`; paths are below the chroot."""
+
+    def __init__(self, session: Session, *, acl: Sequence[Acl] = OPEN) -> None:
+        self._session = session
+        self._chroot = session.ensemble.chroot
+        self._acl = wire.encode_acl(acl)
+
+    @property
+    def state(self) -> State:
+        """Where the client stands."""
+        return self._session.state
+
+    @property
+    def generation(self) -> int:
+        """The number of the ZooKeeper session, from 1."""
+        return self._session.states.generation
+
+    @property
+    def session_id(self) -> int:
+        """The server's id of the session."""
+        return self._session.session_id
+
+    @property
+    def session_timeout(self) -> float:
+        """As negotiated with the server, seconds."""
+        return self._session.timeout
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest zxid seen; its upper 32 bits are the leader's epoch."""
+        return self._session.last_zxid
+
+    @property
+    def max_request(self) -> int:
+        """The largest request the server takes, bytes."""
+        return self._session.max_request
+
+    def request_size(self, operations: Sequence[Operation]) -> int:
+        """What a multi of these takes on the wire, bytes, the chroot and the ACLs included."""
+        return wire.multi_size(operations, chroot=self._chroot, acl=self._acl)
+
+    def path_size(self, path: str) -> int:
+        """The bytes of a path as the server stores it."""
+        return len(wire.full_path(path, self._chroot).encode())
+
+    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> asyncio.Future[list[Result]]:
+        """Send all or nothing, once, when called; see `ZooKeeper.multi`."""
+        request = wire.multi(operations, chroot=self._chroot, acl=self._acl)
+        return self._session.submit(request, generation=generation)
+
+    async def read(self, path: str, *, generation: int | None = None) -> Node:
+        """Data and stat.
+
+        Raises:
+            NoNodeError: there is no such znode.
+        """
+        return await self._session.call(wire.get_data(path, chroot=self._chroot), generation=generation)
+
+    async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
+        """Several znodes in one request, in order; None where there is none."""
+        return await self._session.call(wire.multi_read(paths, chroot=self._chroot), generation=generation)
+
+    async def children(self, path: str, *, generation: int | None = None) -> list[str]:
+        """The names below a znode, unordered.
+
+        Raises:
+            NoNodeError: there is no such znode.
+        """
+        return await self._session.call(wire.get_children(path, chroot=self._chroot), generation=generation)
+
+    async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
+        """A znode's stat; None where there is none."""
+        try:
+            return await self._session.call(wire.exists(path, chroot=self._chroot), generation=generation)
+        except NoNodeError:
+            return None
+
+    async def acl(self, path: str) -> list[Acl]:
+        """Who may do what with a znode.
+
+        Raises:
+            NoNodeError: there is no such znode.
+            NoAuthError: it does not let us know.
+        """
+        return await self._session.call(records.get_acl(wire.full_path(path, self._chroot)))
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether credentials are sent."""
+        return self._session.authenticated
+
+    async def ask_servers(self, word: str) -> dict[str, str | None]:
+        """Each server's answer to a four-letter command; None from one that cannot be reached."""
+        session = self._session
+        servers = session.ensemble.servers
+        answers = await asyncio.gather(*(handshake.ask(server, word, session.tls) for server in servers))
+        return {str(server): answer for server, answer in zip(servers, answers, strict=True)}
+
+    async def ensure(self, path: str) -> None:
+        """Create the persistent znodes of a path, and of the chroot, that are not there.
+
+        Raises:
+            NoAuthError: the ACL of an existing one does not allow it.
+        """
+        await self._ensure(wire.full_path(path, self._chroot))
+
+    async def _ensure(self, full_path: str) -> None:
+        while full_path != "/":
+            try:
+                await self._create(full_path)
+            except NoNodeError:
+                await self._ensure(full_path.rpartition("/")[0] or "/")
+            except ConnectionLossError as loss:
+                if isinstance(loss.__cause__, ProtocolError):
+                    raise
+                await self._session.wait_connected()
+            except SessionExpiredError:  # by the server's answer; the next one will do
+                await self._session.wait_connected()
+            else:
+                return
+
+    async def _create(self, full_path: str) -> None:
+        """Create one znode, whose path is the server's, unless it is there."""
+        try:
+            await self._session.call(wire.exists(full_path, chroot=""))
+        except NoNodeError:
+            try:
+                await self._session.submit(wire.multi([Create(full_path)], chroot="", acl=self._acl))
+            except MultiError as refused:
+                if not isinstance(refused.error, NodeExistsError):
+                    raise refused.error from None
+
+    async def sync(self, path: str) -> None:
+        """Bring the server up to the leader: what is read afterwards is as new as this call."""
+        await self._session.call(records.sync(wire.full_path(path, self._chroot)))
+
+    async def watch(
+        self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False
+    ) -> PersistentWatch:
+        """Arm a persistent watch; armed on return. The callback runs on the loop and must not block."""
+        full_path = wire.full_path(path, self._chroot)
+        chroot = len(self._chroot)
+
+        def told(event: WatchEvent) -> None:
+            callback(event if not chroot else event._replace(path=event.path[chroot:] or "/"))
+
+        watch = PersistentWatch(self._session, Registration(full_path, told, recursive=recursive))
+        try:
+            await watch.arm()
+        except BaseException:
+            watch.cancel()
+            raise
+        return watch
+
+    def on_state(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
+        """Call back with each new state and the generation; returns what takes the callback off again."""
+        return self._session.states.on_change(callback)
+
+    async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
+        """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""
+        return await self._session.wait_connected(generation=generation, after=after)
+
+    async def close(self) -> None:
+        """End the session and the connection, connected or not, within a second. Idempotent."""
+        await self._session.close()
+
+
+class PersistentWatch:
+    """A watch of `ZooKeeperClient.watch`."""
+
+    def __init__(self, session: Session, registration: Registration) -> None:
+        self._session = session
+        self._registration = registration
+        session.watches.add(registration)
+
+    async def arm(self) -> None:
+        """Send it to the server; from here on the session arms it again on each new connection."""
+        path = self._registration.path
+        await self._session.call(records.add_watch(path, recursive=self._session.watches.mode(path) is Mode.RECURSIVE))
+
+    def cancel(self) -> None:
+        """Stop the callbacks at once and take the watch off the server in the background. Idempotent."""
+        watches, path = self._session.watches, self._registration.path
+        before = watches.mode(path)
+        watches.remove(self._registration)
+        mode = watches.mode(path)
+        if mode is before:
+            return
+        # Nobody waits for the answers: a watch that stays at the server tells of events that nobody is told of.
+        self._session.submit(records.remove_watches(path))
+        if mode is Mode.PERSISTENT:
+            self._session.submit(records.add_watch(path, recursive=False))

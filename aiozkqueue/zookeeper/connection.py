@@ -1,0 +1,274 @@
+"""One connection to one server: frames in, frames out, and every pending request failed the moment it is lost.
+
+Stock aiozk awaits three timed reads for each response, and leaves pending calls waiting at the end of the stream; here
+replies are cut out of what the transport delivers, and the loss of the transport is the loss of every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from aiozkqueue.zookeeper import wire
+from aiozkqueue.zookeeper.errors import (
+    ConnectionLossError,
+    NotConnectedError,
+    ProtocolError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_REPLY = 256 * 1024 * 1024  # the names of some ten million children, bytes
+_MAX_FIRST_REPLY = 64 * 1024
+#: A request of so many bytes is written at once, not at the end of the loop's tick: the server begins meanwhile.
+_LARGE = 4096
+_WATCH_XID, _PING_XID, _AUTH_XID = -1, -2, -4
+_LENGTH = struct.Struct("!i")
+_LENGTH_AND_XID = struct.Struct("!ii")
+_HEADER = wire.REPLY_HEADER
+
+
+class Connection(asyncio.Protocol):
+    """Requests are answered in the order they were sent in, so their futures wait in a FIFO.
+
+    ``on_event`` is called with each watch notification, ``on_lost`` once, before the pending requests fail.
+    """
+
+    def __init__(
+        self, peer: str, *, on_event: Callable[[wire.Event], None], on_lost: Callable[[Connection], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+        self._xid = 0
+        self._pending: deque[tuple[int, asyncio.Future[Any], Callable[[bytes, int], Any], str | None]] = deque()
+        self._auths: deque[asyncio.Future[None]] = deque()
+        self._first: asyncio.Future[wire.Connected] | None = None
+        self._outgoing: list[bytes] = []
+        self._incoming = bytearray()
+        self._max_frame = _MAX_FIRST_REPLY
+        self.peer = peer
+        self.last_zxid = 0
+        self.answered = 0  # requests, whatever the answer
+        self.last_received = self.last_sent = self._loop.time()
+        #: The server has said on this connection that the session is over.
+        self.session_expired = False
+        #: Why the connection is gone; None while it is there.
+        self.loss: ConnectionLossError | None = None
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+
+    # Requests
+
+    def handshake(self, packet: bytes) -> asyncio.Future[wire.Connected]:
+        """Send the first packet; its reply is the only one without a header."""
+        future: asyncio.Future[wire.Connected] = self._loop.create_future()
+        if self.loss is not None:
+            return _failed(future, self.loss)
+        self._first = future
+        self._send(_LENGTH.pack(len(packet)), packet)
+        return future
+
+    def authenticate(self, packet: bytes) -> asyncio.Future[None]:
+        """Send an auth packet, which carries its own xid."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if self.loss is not None:
+            return _failed(future, self.loss)
+        self._auths.append(future)
+        self._send(_LENGTH.pack(len(packet)), packet)
+        return future
+
+    def submit(self, request: wire.Request[T]) -> asyncio.Future[T]:
+        """Queue a request for the write at the end of this loop tick. The future may be cancelled; the request not."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self.loss is not None:
+            return _failed(future, NotConnectedError(f"not sent: {self.loss}"))
+        self._xid = xid = self._xid + 1 if self._xid < wire.HIGHEST_XID else 1
+        body, decode, path = request
+        self._pending.append((xid, future, decode, path))
+        self._send(_LENGTH_AND_XID.pack(len(body) + 4, xid), body)
+        return future
+
+    def ping(self) -> None:
+        """Keep the session alive; the answer shows in ``last_received``."""
+        if self.loss is None:
+            self._send(_LENGTH.pack(len(wire.PING)), wire.PING)
+
+    def abort(self, reason: str, cause: BaseException | None = None) -> None:
+        """Drop the connection at once: everything pending fails before this returns."""
+        if self.loss is not None:
+            return
+        self.loss = loss = ConnectionLossError(f"connection to {self.peer} lost: {reason}")
+        loss.__cause__ = cause
+        _log.info("%s", loss)
+        if self._transport is not None:
+            self._transport.abort()
+        self._on_lost(self)
+        pending: list[asyncio.Future[Any]] = [entry[1] for entry in self._pending]
+        pending += self._auths
+        if self._first is not None:
+            pending.append(self._first)
+        self._pending.clear()
+        self._auths.clear()
+        self._outgoing.clear()
+        self._incoming.clear()
+        for future in pending:
+            if not future.done():
+                error = ConnectionLossError(str(loss))  # one each: a traceback belongs to one raise
+                error.__cause__ = cause
+                _failed(future, error)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _send(self, head: bytes, body: bytes) -> None:
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing += (head, body)
+        if len(body) >= _LARGE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._outgoing and self._transport is not None and self.loss is None:
+            self._transport.write(b"".join(self._outgoing))
+            self.last_sent = self._loop.time()
+        self._outgoing.clear()
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        # The loop's own promise for a stream; uvloop's transports are no subclass, so there is nothing to assert.
+        self._transport = cast("asyncio.Transport", transport)
+        if self.loss is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is pending: reset, end of the stream and failed writes all end here."""
+        self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut the stream into frames."""
+        self.last_received = self._loop.time()
+        incoming = self._incoming
+        try:
+            if incoming:
+                incoming += data
+                if len(incoming) < _LENGTH.size or len(incoming) < _LENGTH.size + self._length(incoming, 0):
+                    return
+                data = bytes(incoming)
+                incoming.clear()
+            offset, end = 0, len(data)
+            while end - offset >= _LENGTH.size and self.loss is None:
+                after = offset + _LENGTH.size + self._length(data, offset)
+                if after > end:
+                    break
+                self._frame(data[offset + _LENGTH.size : after])
+                offset = after
+        except ProtocolError as error:
+            self.abort(str(error), error)
+            return
+        if offset < end and self.loss is None:
+            incoming += data[offset:]
+
+    def _length(self, data: bytes | bytearray, offset: int) -> int:
+        length: int = _LENGTH.unpack_from(data, offset)[0]
+        if not 0 <= length <= self._max_frame:
+            raise ProtocolError(f"a frame of {length} bytes announced")
+        return length
+
+    # Frames
+
+    def _frame(self, frame: bytes) -> None:
+        if self._max_frame == _MAX_FIRST_REPLY:
+            self._connected(frame)
+            return
+        if len(frame) < _HEADER.size:
+            raise ProtocolError(f"a reply of {len(frame)} bytes")
+        xid, zxid, code = _HEADER.unpack_from(frame)
+        if xid >= 0:
+            if zxid > 0:
+                self.last_zxid = zxid
+            self._reply(xid, code, frame)
+        elif xid == _WATCH_XID:
+            self._event(wire.decode_event(frame, _HEADER.size))
+        elif xid == _AUTH_XID:
+            self._authenticated(code)
+        elif xid != _PING_XID:
+            raise ProtocolError(f"a reply to the unknown xid {xid}")
+
+    def _connected(self, frame: bytes) -> None:
+        if self._first is None:
+            raise ProtocolError("a frame before the first request")
+        connected = wire.decode_connected(frame)
+        self._max_frame = MAX_REPLY
+        first, self._first = self._first, None
+        if not first.done():
+            first.set_result(connected)
+
+    def _reply(self, xid: int, code: int, frame: bytes) -> None:
+        if not self._pending:
+            raise ProtocolError(f"a reply to xid {xid}, which is not waited for")
+        expected, future, decode, path = self._pending[0]
+        if xid != expected:
+            raise ProtocolError(f"a reply to xid {xid} where {expected} is next")
+        if code == wire.SESSION_MOVED:  # another connection of ours has it; this one is stale
+            self.abort("the session has moved to another server")
+            return
+        result: Any = None
+        error: ZooKeeperError | None = None
+        try:
+            if code:
+                error = wire.error_of(code, path)
+            else:
+                result = decode(frame, _HEADER.size)
+        except ProtocolError:
+            raise  # with the request still pending: it fails with the connection
+        except ZooKeeperError as refused:
+            error = refused
+        self._pending.popleft()
+        self.answered += 1
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                _failed(future, error)
+        if isinstance(error, SessionExpiredError):
+            self._expire()
+
+    def _authenticated(self, code: int) -> None:
+        if not self._auths:
+            raise ProtocolError("a reply to an auth packet that was not sent")
+        future = self._auths.popleft()
+        if future.done():
+            return
+        if code == 0:
+            future.set_result(None)
+        else:
+            _failed(future, wire.error_of(wire.AUTH_FAILED))
+
+    def _event(self, event: wire.Event) -> None:
+        if event.kind <= 0:  # not about a znode: about the session
+            if event.connection_state == wire.SESSION_EXPIRED:
+                self._expire()
+            return
+        self._on_event(event)
+
+    def _expire(self) -> None:
+        self.session_expired = True
+        self.abort("the server has declared the session over")
+
+
+def _failed(future: asyncio.Future[T], error: Exception) -> asyncio.Future[T]:
+    future.set_exception(error)
+    future.exception()  # an awaiter that has gone away is not an error that nobody has looked at
+    return future

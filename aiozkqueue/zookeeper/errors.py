@@ -1,0 +1,106 @@
+"""What a ZooKeeper client can answer besides a result.
+
+ZooKeeperError
+├── ConnectionLossError      the connection went while the request was under way: applied or not, nobody knows yet
+│   └── NotConnectedError    there was no connection, the request was never sent
+├── SessionExpiredError      the server has declared the session over; its ephemerals are gone
+├── ClientClosedError        this client has been closed
+├── AuthFailedError          the server refused the credentials; the client has given up
+├── RequestTooLargeError     the request is over the server's limit and was not sent
+├── ProtocolError            the server sent something that is not the protocol
+├── ServerError              the server's own error code, none of those below
+├── NoNodeError · NodeExistsError · BadVersionError · NotEmptyError · NoAuthError
+└── MultiError               a multi was refused as a whole; names the first operation that failed and why
+"""
+
+from __future__ import annotations
+
+
+class ZooKeeperError(Exception):
+    """The root of what this package raises."""
+
+
+class ConnectionLossError(ZooKeeperError):
+    """The connection was lost while the request was under way: it may have been applied, or may not."""
+
+
+class NotConnectedError(ConnectionLossError):
+    """There was no connection when the request was made: it has not been sent."""
+
+
+class SessionExpiredError(ZooKeeperError):
+    """The server has declared the session over, or a newer session has taken its place."""
+
+
+class ClientClosedError(ZooKeeperError):
+    """The client has been closed."""
+
+
+class AuthFailedError(ZooKeeperError):
+    """The server refused the credentials."""
+
+
+class RequestTooLargeError(ZooKeeperError):
+    """The request is larger than the server takes. It was not sent, since the server would drop the connection."""
+
+
+class ProtocolError(ZooKeeperError):
+    """The server sent bytes that are not the protocol; the connection is given up."""
+
+
+class ServerError(ZooKeeperError):
+    """An error code of the server's without a class of its own here."""
+
+    def __init__(self, code: int, path: str | None = None) -> None:
+        super().__init__(f"ZooKeeper error {code}" + (f" at {path}" if path else ""))
+        self.code = code
+        self.path = path
+
+
+class NodeError(ZooKeeperError):
+    """The server refused an operation because of the state of one znode."""
+
+    sentence = "refused"
+
+    def __init__(self, path: str | None = None) -> None:
+        super().__init__(f"{path or 'znode'}: {self.sentence}")
+        self.path = path
+
+
+class NoNodeError(NodeError):
+    """There is no such znode."""
+
+    sentence = "no such znode"
+
+
+class NodeExistsError(NodeError):
+    """The znode to create is there already."""
+
+    sentence = "the znode exists already"
+
+
+class BadVersionError(NodeError):
+    """The znode's version is not the one the operation asked for."""
+
+    sentence = "the znode has another version"
+
+
+class NotEmptyError(NodeError):
+    """The znode to delete has children."""
+
+    sentence = "the znode has children"
+
+
+class NoAuthError(NodeError):
+    """The znode's ACL does not allow this."""
+
+    sentence = "not allowed by the znode's ACL"
+
+
+class MultiError(ZooKeeperError):
+    """A multi was refused, nothing of it applied. The server names the first operation that failed, and only that."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(f"operation {index} of the multi: {error}")
+        self.index = index
+        self.error = error

@@ -1,0 +1,108 @@
+"""From an address to a connection that carries a session and its credentials.
+
+Stock aiozk probes each server with the ``srvr`` command first, over a second connection; many servers do not answer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper import records, wire
+from aiozkqueue.zookeeper.errors import AuthFailedError, ServerError
+from aiozkqueue.zookeeper.sasl import DigestMd5
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.zookeeper.auth import Auth
+    from aiozkqueue.zookeeper.connection import Connection
+    from aiozkqueue.zookeeper.hosts import Server
+
+_ANY_PORT = 0
+_PATIENCE = 2.0  # for a four-letter command, seconds
+_LONGEST_ANSWER = 64 * 1024
+
+
+async def resolve(server: Server) -> list[str]:
+    """The addresses behind a host name.
+
+    Raises:
+        OSError: there is none.
+    """
+    with contextlib.suppress(ValueError):
+        return [str(ipaddress.ip_address(server.host))]
+    infos = await asyncio.get_running_loop().getaddrinfo(server.host, _ANY_PORT, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
+
+
+async def dial(
+    address: str, server: Server, connection: Callable[[], Connection], tls: ssl.SSLContext | None
+) -> Connection:
+    """Open a connection; with TLS, the certificate is checked against the name of the server, not its address.
+
+    Raises:
+        OSError: refused, unreachable, or a certificate that does not fit (`ssl.SSLError`).
+    """
+    _, opened = await asyncio.get_running_loop().create_connection(
+        connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None
+    )
+    return opened
+
+
+async def ask(server: Server, word: str, tls: ssl.SSLContext | None) -> str | None:
+    """A server's answer to a four-letter command, cut at 64 KiB; "" when it keeps silent, None when out of reach."""
+    answer = bytearray()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            name = server.host.rstrip(".") if tls else None
+            reader, writer = await asyncio.open_connection(server.host, server.port, ssl=tls, server_hostname=name)
+    except OSError:  # TimeoutError is one
+        return None
+    try:
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(_PATIENCE):
+                writer.write(word.encode())
+                while len(answer) < _LONGEST_ANSWER and (data := await reader.read(_LONGEST_ANSWER)):
+                    answer += data
+    finally:
+        writer.transport.abort()
+    return answer[:_LONGEST_ANSWER].decode("utf-8", "replace")
+
+
+async def authenticate(connection: Connection, credentials: Sequence[Auth]) -> None:
+    """Send all credentials, and wait for the server's word on each.
+
+    Raises:
+        AuthFailedError: one was refused.
+    """
+    for auth in credentials:
+        if auth.scheme == "sasl":
+            await _sasl(connection, auth)
+        else:
+            await connection.authenticate(records.auth(auth.scheme, f"{auth.user}:{auth.password}".encode()))
+
+
+async def _sasl(connection: Connection, auth: Auth) -> None:
+    exchange = DigestMd5(auth)
+    try:
+        challenge = await connection.submit(records.sasl(b""))
+        final = await connection.submit(records.sasl(exchange.respond(challenge)))
+    except ServerError as error:
+        msg = f"SASL: the server refused the exchange ({error}); is it set up for DIGEST-MD5?"
+        raise AuthFailedError(msg) from error
+    exchange.verify(final)
+
+
+def connect_packet(session: wire.Connected | None, *, timeout: float, last_zxid: int) -> bytes:
+    """The first packet: the session to resume, or none."""
+    return records.connect(
+        session_id=session.session_id if session else 0,
+        password=session.password if session else bytes(16),
+        timeout=timeout,
+        last_zxid=last_zxid,
+    )

@@ -1,0 +1,61 @@
+"""Keeps the session alive while nothing else is sent, gives up a silent connection, and notices a blocked loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from typing import TYPE_CHECKING
+
+import anyio
+
+from aiozkqueue.errors import BlockedLoopWarning
+
+if TYPE_CHECKING:
+    from aiozkqueue.zookeeper.session import Session
+
+_log = logging.getLogger(__name__)
+
+_TICKS = 12  # per session timeout: how exactly the thirds below are kept
+_SHORTEST_TICK = 0.01  # seconds, whatever timeout a server comes up with
+_PING_AFTER = 1 / 3  # of the session timeout, without a write
+_DEAD_AFTER = 2 / 3  # of the session timeout, without a read: time is left to resume the session elsewhere
+_BLOCKED_AFTER = 1 / 3  # of the session timeout, that the timer came late
+
+
+async def run(session: Session) -> None:
+    """Watch over the session's connections until cancelled."""
+    clock = asyncio.get_running_loop().time
+    resumed = 0.0
+    while True:
+        timeout = session.timeout
+        tick = max(timeout / _TICKS, _SHORTEST_TICK)
+        due = clock() + tick
+        with anyio.move_on_after(tick):  # or until the state moves: another session may have a shorter timeout
+            await session.states.changed()
+        now = clock()
+        late = now - due
+        if late > tick:  # the server's answers may lie unread in the socket: its silence counts from now
+            resumed = now
+        if late > timeout * _BLOCKED_AFTER:
+            _warn_blocked(late, timeout)
+        connection = session.connection
+        if connection is None:
+            continue
+        if now - connection.last_sent > timeout * _PING_AFTER - tick:
+            connection.ping()
+        silent = now - max(connection.last_received, resumed)
+        if silent > timeout * _DEAD_AFTER:
+            connection.abort(f"no answer for {silent:.1f} s")
+
+
+def _warn_blocked(late: float, timeout: float) -> None:
+    message = (
+        f"the event loop stood still for {late:.1f} s, and the ZooKeeper session ends after {timeout:.1f} s without a "
+        "sign of life: move blocking work to a thread"
+    )
+    _log.warning("%s", message)
+    try:
+        warnings.warn(message, BlockedLoopWarning, stacklevel=1)
+    except BlockedLoopWarning:  # made an error by a filter; here it would end the session instead of telling anyone
+        _log.debug("the warning is set to raise; it has been logged")

@@ -1,0 +1,222 @@
+"""What the layers above see of ZooKeeper: a narrow, typed protocol that another implementation can stand in for."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.zookeeper.auth import Acl
+
+
+class Stat(NamedTuple):
+    """A znode's stat, with ZooKeeper's own names. Times are milliseconds of the server's clock."""
+
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    aversion: int
+    ephemeral_owner: int
+    data_length: int
+    num_children: int
+    pzxid: int
+
+
+class Node(NamedTuple):
+    """A znode as read."""
+
+    data: bytes
+    stat: Stat
+
+
+class Create(NamedTuple):
+    """Create a znode; with ``sequential`` the server appends ten digits to the path; the result is the true path."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+    container: bool = False
+
+
+class Delete(NamedTuple):
+    """Delete a znode at a version (-1: at any)."""
+
+    path: str
+    version: int = -1
+
+
+class SetData(NamedTuple):
+    """Replace a znode's data at a version (-1: at any)."""
+
+    path: str
+    data: bytes
+    version: int = -1
+
+
+class Check(NamedTuple):
+    """Assert that a znode exists at a version (-1: at any)."""
+
+    path: str
+    version: int = -1
+
+
+Operation = Create | Delete | SetData | Check
+
+#: What an operation of a multi gives: the path for ``Create``, the new stat for ``SetData``, nothing for the others.
+Result = str | Stat | None
+
+
+class State(enum.Enum):
+    """Where a client stands. ``CONNECTED`` is the only state in which anything is sent."""
+
+    CONNECTING = "connecting"  # no session yet
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"  # no connection; the session may live
+    LOST = "lost"  # the server has declared the session over; the next one is under way
+    FAILED = "failed"  # credentials refused: for good
+    CLOSED = "closed"
+
+
+class EventKind(enum.Enum):
+    """What a watch reports."""
+
+    CREATED = 1
+    DELETED = 2
+    CHANGED = 3
+    CHILDREN = 4
+    MISSED = 0  # the connection was away: the watch is armed again, what happened meanwhile is not replayed
+
+
+class WatchEvent(NamedTuple):
+    """What happened, and where."""
+
+    kind: EventKind
+    path: str
+
+
+class Watch(Protocol):
+    """A persistent watch, armed until cancelled, across reconnections and sessions."""
+
+    def cancel(self) -> None:
+        """Stop the callbacks at once and take the watch off the server in the background. Idempotent."""
+        ...
+
+
+class ZooKeeper(Protocol):
+    """One client of an ensemble: a connection, the ZooKeeper session on it, and the next session when that ends.
+
+    ``generation`` counts the ZooKeeper sessions; whatever depends on one carries its number, and a request given
+    a ``generation`` fails with `SessionExpiredError`, unsent, when that session is over.
+    """
+
+    @property
+    def state(self) -> State:
+        """Whether requests can be sent now."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """The number of the present ZooKeeper session, from 1."""
+        ...
+
+    @property
+    def session_id(self) -> int:
+        """The present ZooKeeper session's id, as the owner of ephemeral znodes bears it."""
+        ...
+
+    @property
+    def session_timeout(self) -> float:
+        """As negotiated with the server, seconds."""
+        ...
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest zxid seen; its upper 32 bits are the leader's epoch."""
+        ...
+
+    @property
+    def max_request(self) -> int:
+        """The largest request the server takes, bytes."""
+        ...
+
+    def request_size(self, operations: Sequence[Operation]) -> int:
+        """What a multi of these takes on the wire, bytes, the root of the client and the ACLs included."""
+        ...
+
+    def path_size(self, path: str) -> int:
+        """The bytes of a path as the server stores it, the chroot included."""
+        ...
+
+    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> Awaitable[list[Result]]:
+        """Send all or nothing, once, **when called**; never sent again by the client.
+
+        Raises (when awaited): MultiError, ConnectionLossError, NotConnectedError, SessionExpiredError,
+        RequestTooLargeError, ClientClosedError. An awaiter that is cancelled does not take the request back.
+        """
+        ...
+
+    async def read(self, path: str, *, generation: int | None = None) -> Node:
+        """Data and stat. Reads are repeated after a lost connection. Raises: NoNodeError."""
+        ...
+
+    async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
+        """Several znodes in one request (multi-read), in order; None where there is none."""
+        ...
+
+    async def children(self, path: str, *, generation: int | None = None) -> list[str]:
+        """The names below, unordered. Raises: NoNodeError."""
+        ...
+
+    async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
+        """The stat; None where there is no znode."""
+        ...
+
+    async def acl(self, path: str) -> list[Acl]:
+        """Who may do what with a znode. Raises: NoNodeError, NoAuthError."""
+        ...
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether credentials are sent."""
+        ...
+
+    async def ask_servers(self, word: str) -> dict[str, str | None]:
+        """Each server's answer to one of ZooKeeper's four-letter commands; None from one that cannot be reached."""
+        ...
+
+    async def ensure(self, path: str) -> None:
+        """Create the persistent znodes of a path that are not there."""
+        ...
+
+    async def sync(self, path: str) -> None:
+        """Let the server catch up with the leader before what is read next."""
+        ...
+
+    async def watch(self, path: str, callback: Callable[[WatchEvent], None], *, recursive: bool = False) -> Watch:
+        """Arm a persistent watch; armed on return. The callback runs on the loop and must not block.
+
+        After every reconnection, and in every new session, it is armed again and told `EventKind.MISSED`.
+        """
+        ...
+
+    def on_state(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
+        """Call back with each new state and the generation; returns what takes the callback off again."""
+        ...
+
+    async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
+        """Wait until connected and return the generation.
+
+        With ``generation``, raise SessionExpiredError once that session is over. With ``after``, wait for a
+        session newer than that one, created after the server's verdict on it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the session and the connection, connected or not, within a second or so. Idempotent."""
+        ...

@@ -1,0 +1,125 @@
+"""The rare requests, built from aiozk's own protocol records; those aiozk lacks are declared in its terms."""
+
+# pyright: basic, reportMissingTypeStubs=false
+# aiozk has no types: what comes from it is checked where it leaves this module.
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozk import protocol
+from aiozk.protocol.primitives import Buffer, Int, Long, UString, Vector
+from aiozk.protocol.request import Request as Record
+
+from aiozkqueue.zookeeper.auth import Acl, Permission
+from aiozkqueue.zookeeper.errors import ProtocolError
+from aiozkqueue.zookeeper.wire import Request, decode_nothing, decode_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_AUTH_XID = -4
+_ANY_WATCH = 3
+
+
+class _AddWatch(Record):  # type: ignore[misc]  # aiozk has no types
+    opcode = 106
+    parts = (("path", UString), ("mode", Int))
+
+
+class _SetWatches2(Record):  # type: ignore[misc]  # aiozk has no types
+    opcode = 105
+    parts = (
+        ("relative_zxid", Long),
+        ("data_watches", Vector.of(UString)),
+        ("exist_watches", Vector.of(UString)),
+        ("child_watches", Vector.of(UString)),
+        ("persistent_watches", Vector.of(UString)),
+        ("recursive_watches", Vector.of(UString)),
+    )
+
+
+class _Sasl(Record):  # type: ignore[misc]  # aiozk has no types
+    """aiozk's own SASLRequest cannot be rendered: its ``parts`` is not a tuple of pairs."""
+
+    opcode = 102
+    parts = (("token", Buffer),)
+
+
+class WatchSet(NamedTuple):
+    """Paths to arm again after a reconnection, by the kind of their watch."""
+
+    data: Sequence[str] = ()
+    exist: Sequence[str] = ()
+    child: Sequence[str] = ()
+    persistent: Sequence[str] = ()
+    recursive: Sequence[str] = ()
+
+
+def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int) -> bytes:
+    """The first packet of a connection; ``timeout`` in seconds."""
+    record = protocol.ConnectRequest(
+        protocol_version=0,
+        last_seen_zxid=last_zxid,
+        timeout=round(timeout * 1000),
+        session_id=session_id,
+        password=password,
+        read_only=False,
+    )
+    return bytes(record.serialize())
+
+
+def auth(scheme: str, credential: bytes) -> bytes:
+    """Credentials, with the xid that is theirs."""
+    return bytes(protocol.AuthRequest(type=0, scheme=scheme, auth=credential).serialize(_AUTH_XID))
+
+
+def sasl(token: bytes) -> Request[bytes]:
+    """One step of a SASL exchange; the reply is the server's next token."""
+    return Request(bytes(_Sasl(token=token).serialize()), decode_token)
+
+
+def sync(full_path: str) -> Request[None]:
+    """Bring the server up to the leader."""
+    return Request(bytes(protocol.SyncRequest(path=full_path).serialize()), decode_nothing, full_path)
+
+
+def get_acl(full_path: str) -> Request[list[Acl]]:
+    """Who may do what with a znode; of credentials, whoever may not change the list sees nothing."""
+    return Request(bytes(protocol.GetACLRequest(path=full_path).serialize()), _decode_acl, full_path)
+
+
+def _decode_acl(reply: bytes, offset: int) -> list[Acl]:
+    try:
+        response: Any = protocol.GetACLResponse.deserialize(reply[offset:])
+        return [
+            Acl(str(one.id.scheme), str(one.id.id or ""), Permission(one.perms & Permission.ALL))
+            for one in response.acl
+        ]
+    except (struct.error, ValueError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"an access control list that cannot be read: {error}") from error
+
+
+def add_watch(full_path: str, *, recursive: bool) -> Request[None]:
+    """Arm a persistent watch."""
+    return Request(bytes(_AddWatch(path=full_path, mode=int(recursive)).serialize()), decode_nothing, full_path)
+
+
+def remove_watches(full_path: str) -> Request[None]:
+    """Take every watch of this session off a path."""
+    record = protocol.RemoveWatchesRequest(path=full_path, type=_ANY_WATCH)
+    return Request(bytes(record.serialize()), decode_nothing, full_path)
+
+
+def set_watches(last_zxid: int, watches: WatchSet) -> Request[None]:
+    """Arm watches again; one-shot ones that have missed something since ``last_zxid`` fire at once."""
+    record = _SetWatches2(
+        relative_zxid=last_zxid,
+        data_watches=watches.data,
+        exist_watches=watches.exist,
+        child_watches=watches.child,
+        persistent_watches=watches.persistent,
+        recursive_watches=watches.recursive,
+    )
+    return Request(bytes(record.serialize()), decode_nothing)

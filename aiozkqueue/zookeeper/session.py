@@ -1,0 +1,390 @@
+"""The ZooKeeper session: kept alive on one connection after another, and followed by the next when it ends.
+
+What stock aiozk does otherwise, and why this replaces its session: it sends writes again after a loss, its repair loop
+waits for itself, it takes a new session for the old one, and it can neither close nor start without a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.zookeeper import handshake, heartbeat, records, wire
+from aiozkqueue.zookeeper.connection import Connection
+from aiozkqueue.zookeeper.errors import (
+    AuthFailedError,
+    ClientClosedError,
+    ConnectionLossError,
+    NotConnectedError,
+    ProtocolError,
+    RequestTooLargeError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
+from aiozkqueue.zookeeper.interface import State
+from aiozkqueue.zookeeper.states import StateMachine
+from aiozkqueue.zookeeper.watches import WatchRegistry
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.zookeeper.auth import Auth
+    from aiozkqueue.zookeeper.hosts import Ensemble, Server
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_DELAY, _LONGEST_DELAY = 0.01, 1.0  # between rounds over the servers, seconds, before jitter
+_STABLE = 1.0  # a connection that lived this long, seconds, or answered requests, starts the delays anew
+_SHORTEST_ATTEMPT = 0.5
+_LONGEST_TIMEOUT = 2_147_483.0  # the protocol carries milliseconds in 31 bits
+_GOODBYE = 0.9  # for the server's answer when closing, seconds
+
+
+class _VerdictError(Exception):
+    """The server says that the session asked for is over."""
+
+
+class Session:
+    """One client's session, and the next ones. Every method is called on the loop that `start` was called on."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        timeout: float,
+        tls: ssl.SSLContext | None = None,
+        auth: Sequence[Auth] = (),
+        max_request: int = wire.MAX_REQUEST,
+        jitter: random.Random | None = None,
+    ) -> None:
+        if not 0 < timeout < _LONGEST_TIMEOUT:
+            raise InvalidOptionError(f"session_timeout={timeout}: give seconds, more than 0 and less than 24 days")
+        if max_request < 1:
+            raise InvalidOptionError(f"max_request={max_request}: give the server's jute.maxbuffer, bytes")
+        self.ensemble = ensemble
+        self.states = StateMachine()
+        self.watches = WatchRegistry()
+        self.max_request = max_request
+        self.timeout = timeout
+        self.session_id = 0
+        #: Why the last attempt to reach each server failed.
+        self.attempts: dict[Server, str] = {}
+        self._wanted_timeout = timeout
+        self._tls = tls
+        self._auth = tuple(auth)
+        self._random = jitter or random.Random()  # noqa: S311 - spreads reconnections, protects nothing
+        self._connection: Connection | None = None
+        self._resumable: wire.Connected | None = None
+        self._zxid = 0
+        self._closing = False
+        self._failure: ZooKeeperError | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # State
+
+    @property
+    def state(self) -> State:
+        """Where the client stands."""
+        return self.states.state
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether credentials are sent on each connection."""
+        return bool(self._auth)
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """How connections are encrypted, if they are."""
+        return self._tls
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, while there is one that carries the session."""
+        return self._connection
+
+    @property
+    def last_zxid(self) -> int:
+        """The newest zxid seen."""
+        return max(self._zxid, self._connection.last_zxid) if self._connection else self._zxid
+
+    async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
+        """Wait until connected and return the generation; see `ZooKeeper.wait_connected`."""
+        states = self.states
+        while True:
+            refusal = self._refusal(generation)
+            if refusal is not None and not isinstance(refusal, NotConnectedError):
+                raise refusal
+            if refusal is None and (after is None or states.generation > after):
+                return states.generation
+            await states.changed()
+
+    def _refusal(self, generation: int | None) -> ZooKeeperError | None:
+        state = self.states.state
+        if self._closing or state is State.CLOSED:
+            return ClientClosedError("the ZooKeeper client has been closed")
+        if state is State.FAILED:
+            return self._failed_for_good()
+        if generation is not None and self.states.is_over(generation):
+            return SessionExpiredError(f"ZooKeeper session number {generation} of this client is over")
+        if state is not State.CONNECTED:
+            return NotConnectedError(f"not connected to {self.ensemble}; the request was not sent")
+        return None
+
+    def _failed_for_good(self) -> ZooKeeperError:
+        failure = self._failure or ZooKeeperError("the ZooKeeper client has failed")
+        error = type(failure)(*failure.args)  # one for each that waits: a traceback belongs to one raise
+        error.__cause__ = failure.__cause__
+        return error
+
+    # Requests
+
+    def submit(self, request: wire.Request[T], *, generation: int | None = None) -> asyncio.Future[T]:
+        """Send once, now; what refuses the request comes out of the future."""
+        error: ZooKeeperError | None
+        if request.size > self.max_request:
+            error = RequestTooLargeError(
+                f"a request of {request.size} bytes, the server takes {self.max_request}; send less at once"
+            )
+        else:
+            error = self._refusal(generation)
+        if error is None and self._connection is not None:
+            return self._connection.submit(request)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.set_exception(error or NotConnectedError("not connected; the request was not sent"))
+        future.exception()  # an awaiter that has gone away is not an error that nobody has looked at
+        return future
+
+    async def call(self, request: wire.Request[T], *, generation: int | None = None) -> T:
+        """Send, and after a lost connection send again: for requests that change nothing when repeated."""
+        while True:
+            if self.states.state is not State.CONNECTED:
+                await self.wait_connected(generation=generation)
+            try:
+                return await self.submit(request, generation=generation)
+            except ConnectionLossError as loss:
+                if isinstance(loss.__cause__, ProtocolError):  # the next reply would be no better
+                    raise loss.__cause__ from None
+            except SessionExpiredError:  # by the server's answer; the next session will do for whoever asked for none
+                if generation is not None:
+                    raise
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to connect, in a task of this session's own: nothing here ever cancels the caller."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"zookeeper session at {self.ensemble}")
+
+    async def open(self, within: float | None, prepare: Callable[[], Awaitable[None]]) -> None:
+        """Start, wait until connected, and run ``prepare``, all within so many seconds; if that fails, close.
+
+        Raises:
+            ConnectionLossError: not in that time; names the servers and why each could not be used.
+            AuthFailedError: the credentials were refused.
+        """
+        self.start()
+        try:
+            with anyio.move_on_after(within):
+                await self.wait_connected()
+                await prepare()
+                return
+        except Exception:
+            await self.close()
+            raise
+        except BaseException:
+            self.kill()
+            raise
+        attempts = "; ".join(f"{server}: {why}" for server, why in self.attempts.items()) or "no answer"
+        await self.close()
+        raise ConnectionLossError(
+            f"no ZooKeeper server at {self.ensemble} could be used within {within} s ({attempts})"
+        )
+
+    async def close(self) -> None:
+        """End the session at the server if it can be told within a second, and the connection in any case."""
+        if not self._closing:
+            self._closing = True
+            try:
+                with anyio.move_on_after(_GOODBYE):
+                    await self._say_goodbye()
+            finally:
+                self.kill()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def kill(self) -> None:
+        """Drop everything at once; the server ends the session at its timeout."""
+        self._closing = True
+        if self.states.state is not State.CLOSED:
+            self.states.move(State.CLOSED)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort("the client has been closed")
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _say_goodbye(self) -> None:
+        while True:
+            while self.states.state is State.SUSPENDED:
+                await self.states.changed()
+            if self.states.state is not State.CONNECTED or self._connection is None:
+                return
+            try:
+                await self._connection.submit(wire.CLOSE)
+            except ConnectionLossError:
+                _log.debug("the connection went before the session was closed")
+            except SessionExpiredError:
+                return  # the server was quicker
+            else:
+                return
+
+    async def _run(self) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(heartbeat.run, self)
+                await self._keep_connected()
+                tasks.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for this session any more
+            _log.exception("the ZooKeeper session has failed")
+            self._failure = ZooKeeperError(f"the ZooKeeper client has failed: {error!r}")
+            self._failure.__cause__ = error
+        finally:
+            if self._failure is not None and self.states.state is not State.CLOSED:
+                if self._connection is not None:
+                    self._connection.abort("the client has failed")
+                self.states.move(State.FAILED)
+            elif self.states.state is not State.CLOSED:
+                self.kill()  # the loop is ending, and cancels all its tasks
+
+    async def _keep_connected(self) -> None:
+        clock = asyncio.get_running_loop().time
+        delay, previous = 0.0, None
+        while self.states.state is not State.CLOSED:
+            await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
+            delay = min(max(delay * 2, _FIRST_DELAY), _LONGEST_DELAY)
+            try:
+                connection = await self._reconnect(avoid=previous)
+            except AuthFailedError as error:
+                self._failure = error
+                return
+            if connection is not None:
+                began, answered = clock(), connection.answered
+                await connection.closed
+                if clock() - began >= _STABLE or connection.answered > answered:
+                    delay = _FIRST_DELAY
+                previous = connection.peer
+
+    async def _reconnect(self, *, avoid: str | None) -> Connection | None:
+        """One round over the servers, in random order, the one just lost last."""
+        servers = self._random.sample(self.ensemble.servers, len(self.ensemble.servers))
+        servers.sort(key=lambda server: str(server) == avoid)
+        limit = max(self.timeout * 2 / 3 / len(servers), _SHORTEST_ATTEMPT)
+        for server in servers:
+            try:
+                with anyio.fail_after(limit):
+                    addresses = await handshake.resolve(server)
+            except OSError as error:
+                self._failed(server, error)
+                continue
+            for address in self._random.sample(addresses, len(addresses)):
+                try:
+                    with anyio.fail_after(limit):
+                        return await self._establish(server, address)
+                except _VerdictError:
+                    return None  # start over, without a session to resume
+                except AuthFailedError:
+                    raise
+                except (OSError, ZooKeeperError) as error:  # TimeoutError is an OSError
+                    self._failed(server, error)
+        return None
+
+    def _failed(self, server: Server, error: Exception) -> None:
+        why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+        self.attempts[server] = why
+        _log.info("%s: %s", server, why)
+
+    async def _establish(self, server: Server, address: str) -> Connection:
+        opened: Connection | None = None
+
+        def connection() -> Connection:
+            nonlocal opened
+            opened = Connection(str(server), on_event=self.watches.dispatch, on_lost=self._lost)
+            return opened
+
+        try:
+            established = await handshake.dial(address, server, connection, self._tls)
+            await self._resume(established)
+            await handshake.authenticate(established, self._auth)
+            for watches in self.watches.wanted():
+                await established.submit(records.set_watches(self.last_zxid, watches))
+            self._connected(established)
+        except BaseException as error:
+            if opened is not None:
+                opened.abort("not established", error)
+                if opened.session_expired:
+                    self._verdict()
+            raise
+        return established
+
+    async def _resume(self, connection: Connection) -> None:
+        wanted = self._resumable
+        packet = handshake.connect_packet(wanted, timeout=self._wanted_timeout, last_zxid=self.last_zxid)
+        reply = await connection.handshake(packet)
+        if reply.session_id == 0:
+            self._verdict()
+            raise _VerdictError
+        if wanted is not None and reply.session_id != wanted.session_id:
+            # A new session, handed out in answer to the old one's id. It is ended here: what follows the old one
+            # must have been created after it was known to be over.
+            _log.warning("%s answered with another session than the one asked for", connection.peer)
+            self._verdict()
+            await connection.submit(wire.CLOSE)
+            raise _VerdictError
+        if reply.timeout <= 0:
+            raise ProtocolError(f"a session timeout of {reply.timeout} seconds")
+        self._resumable = reply
+        self.timeout = reply.timeout
+
+    def _connected(self, connection: Connection) -> None:
+        if connection.loss is not None:
+            raise connection.loss
+        assert self._resumable is not None  # noqa: S101 - set by the handshake of this connection
+        new_session = self._resumable.session_id != self.session_id
+        self.session_id = self._resumable.session_id
+        self._connection = connection
+        self.attempts.clear()
+        _log.info(
+            "%s session 0x%x at %s, timeout %.1f s",
+            "new" if new_session else "resumed",
+            self.session_id,
+            connection.peer,
+            self.timeout,
+        )
+        first = self.states.generation == 0
+        self.states.move(State.CONNECTED, new_session=new_session)
+        if not first:
+            self.watches.tell_missed()
+
+    def _lost(self, connection: Connection) -> None:
+        if connection is not self._connection:
+            return
+        self._zxid = self.last_zxid
+        self._connection = None
+        self.states.move(State.SUSPENDED)
+        if connection.session_expired:
+            self._verdict()
+
+    def _verdict(self) -> None:
+        """The server has said that the session is over; nothing else ever ends one."""
+        self._resumable = None
+        self.timeout = self._wanted_timeout
+        if self.states.state is State.SUSPENDED:
+            self.states.move(State.LOST)

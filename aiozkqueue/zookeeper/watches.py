@@ -1,0 +1,133 @@
+"""Which watches are wanted, and who is to be told. Pure bookkeeping: the session does the sending."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
+from aiozkqueue.zookeeper.records import WatchSet
+
+if TYPE_CHECKING:
+    from aiozkqueue.zookeeper.wire import Event
+
+_log = logging.getLogger(__name__)
+
+Callback = Callable[[WatchEvent], None]
+_SET_WATCHES_BYTES = 128 * 1024  # as much as one SetWatches2 carries, so that any number of watches can be re-armed
+
+
+class Mode(enum.Enum):
+    """A persistent watch's reach; the values are the fields of `WatchSet`."""
+
+    PERSISTENT = "persistent"
+    RECURSIVE = "recursive"
+
+
+class Registration:
+    """One persistent watch that someone wants."""
+
+    def __init__(self, path: str, callback: Callback, *, recursive: bool) -> None:
+        self.path = path
+        self.callback = callback
+        self.recursive = recursive
+
+    def tell(self, event: WatchEvent) -> None:
+        """Call back. A watcher's mistake is logged: it must not keep the event from the others."""
+        try:
+            self.callback(event)
+        except Exception:  # noqa: BLE001 - as said
+            _log.exception("a watch callback failed at %s", event.path)
+
+
+class WatchRegistry:
+    """Persistent watches by path, and the one-shot watches of aiozk's own client by kind and path."""
+
+    def __init__(self) -> None:
+        self._persistent: defaultdict[str, list[Registration]] = defaultdict(list)
+        self._recursive = 0
+        self.one_shot: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
+
+    def add(self, registration: Registration) -> None:
+        """Want a watch."""
+        self._persistent[registration.path].append(registration)
+        self._recursive += registration.recursive
+
+    def remove(self, registration: Registration) -> None:
+        """Want it no longer. Idempotent."""
+        wanted = self._persistent.get(registration.path, [])
+        if registration in wanted:
+            wanted.remove(registration)
+            self._recursive -= registration.recursive
+            if not wanted:
+                del self._persistent[registration.path]
+
+    def mode(self, path: str) -> Mode | None:
+        """Which watch the server must keep at this path; None for none. Servers before 3.9 keep no more than one."""
+        wanted = self._persistent.get(path)
+        if not wanted:
+            return None
+        return Mode.RECURSIVE if any(registration.recursive for registration in wanted) else Mode.PERSISTENT
+
+    def dispatch(self, event: Event) -> None:
+        """Tell everyone whom a notification concerns."""
+        for callback in tuple(self.one_shot.get((event.kind, event.path), ())):
+            asyncio.get_running_loop().call_soon(callback, event.path)
+        try:
+            kind = EventKind(event.kind)
+        except ValueError:  # "watch removed" and whatever later servers add
+            return
+        told = WatchEvent(kind, event.path)
+        for registration in tuple(self._persistent.get(event.path, ())):
+            if not (registration.recursive and kind is EventKind.CHILDREN):
+                registration.tell(told)
+        if self._recursive and kind is not EventKind.CHILDREN:
+            self._tell_above(told)
+
+    def tell_missed(self) -> None:
+        """Tell every persistent watcher that the connection was away."""
+        for registrations in tuple(self._persistent.values()):
+            for registration in tuple(registrations):
+                registration.tell(WatchEvent(EventKind.MISSED, registration.path))
+
+    def wanted(self) -> Iterator[WatchSet]:
+        """Everything to arm on a new connection, in portions that a request can carry."""
+        portion = _empty_portion()
+        size = 0
+        for kind, path in self._kinds():
+            portion[kind].append(path)
+            size += len(path.encode()) + 4
+            if size > _SET_WATCHES_BYTES:
+                yield WatchSet(*portion)
+                portion, size = _empty_portion(), 0
+        if size:
+            yield WatchSet(*portion)
+
+    def _kinds(self) -> Iterator[tuple[int, str]]:
+        fields = WatchSet._fields
+        for path in self._persistent:
+            mode = self.mode(path) or Mode.PERSISTENT
+            yield fields.index(mode.value), path
+        by_event = {EventKind.CREATED: "exist", EventKind.CHILDREN: "child"}
+        for event, path in self.one_shot:
+            yield fields.index(by_event.get(EventKind(event), "data")), path
+
+    def _tell_above(self, event: WatchEvent) -> None:
+        above, child = event.path, True
+        while above != "/":
+            above = above.rpartition("/")[0] or "/"
+            for registration in tuple(self._persistent.get(above, ())):
+                if registration.recursive:
+                    registration.tell(event)
+                elif child and event.kind is not EventKind.CHANGED and self.mode(above) is Mode.RECURSIVE:
+                    # Someone else's recursive watch at this path has taken the place of this one at the server.
+                    registration.tell(WatchEvent(EventKind.CHILDREN, above))
+            child = False
+
+
+def _empty_portion() -> tuple[list[str], ...]:
+    return tuple([] for _ in WatchSet._fields)

@@ -1,0 +1,66 @@
+"""What must be reached, each as a ratio of two cases in one run, or as a figure of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .rounds import Results
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``figure`` of ``case``, divided by that of ``other`` when given, against a limit."""
+
+    case: str
+    limit: float
+    other: str | None = None
+    figure: str = "rate"
+    at_most: bool = False
+
+    def value(self, results: Results) -> float | None:
+        """What was reached; None when it was not measured."""
+        if self.other is None:
+            return results.median(self.case, self.figure)
+        return results.ratio(self.case, self.other, self.figure)
+
+    def passed(self, value: float) -> bool:
+        """Whether that is enough."""
+        return value <= self.limit if self.at_most else value >= self.limit
+
+    def __str__(self) -> str:
+        sign = "≤" if self.at_most else "≥"
+        if self.other is None:
+            return f"{self.case}: {self.figure} {sign} {self.limit:g}"
+        measure = "" if self.figure == "rate" else f", {self.figure}"
+        return f"{self.case}{measure} {sign} {self.limit:g} × {self.other}"
+
+
+PUT = "put, a transaction each"
+TAKE = "take + commit, a transaction each"
+LISTENER = "listener, a result each"
+SAFE_8 = "Curator: consume, safe, 8 threads"
+
+BARS = [
+    Bar(PUT, 4, "Curator: put in background"),
+    Bar(PUT, 0.4, "raw: multis of 100 creates"),
+    Bar(TAKE, 20, SAFE_8),
+    Bar(TAKE, 80, "kazoo LockingQueue: get, consume"),
+    Bar(TAKE, 0.4, "raw: lock, read, commit in 200s"),
+    Bar(LISTENER, 12, SAFE_8),
+    Bar(LISTENER, 10, "SAQ on Redis: no-op jobs"),
+    Bar("take_many(100), 1 task", 0.45, "raw: lock, read, commit in 100s"),
+    Bar("take_many(100), 4 tasks", 0.45, "raw: lock, read, commit in 100s"),
+    Bar("async for, default settings", 6, SAFE_8),
+    Bar("take one, put one, 100,000 waiting", 0.8, "take one, put one, 1,000 waiting"),
+    Bar("1,000,000 waiting in 64 shards", 0.5, figure="first_s", at_most=True),
+    Bar("1,000,000 waiting in 64 shards", 150, figure="grown_mb", at_most=True),
+    Bar("16 sessions × 32 tasks", 0.05, figure="failed", at_most=True),
+    Bar("16 sessions × 32 tasks", 1.2, "1 session × 32 tasks"),
+    Bar("put → handler, 50 a second", 2.5, "raw write, 50 a second", "p50_ms", at_most=True),
+    Bar("put → handler, 16 idle sessions, 100 a second", 3, "raw write, 100 a second", "p50_ms", at_most=True),
+    Bar("put → handler, 16 idle sessions, 100 a second", 0.05, figure="failed", at_most=True),
+    Bar("event → handler, 150 a second", 10, figure="p99_ms", at_most=True),
+    Bar("events put and handled, as many as can be", 20 * 150),
+]

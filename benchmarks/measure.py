@@ -1,0 +1,145 @@
+"""One measurement: wall clock, CPU of client and server, and the requests that the server saw."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from aiozkqueue.testing.node import four_letters
+
+from .alike import forget_the_past
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from aiozkqueue.testing import EmbeddedEnsemble
+
+#: What every message carries, unless the subject is its size.
+BODY = bytes(range(32, 132))
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The servers that are measured against: one, or an ensemble."""
+
+    hosts: str
+    ports: tuple[int, ...]
+    processes: tuple[psutil.Process, ...]
+
+    @classmethod
+    def of(cls, embedded: EmbeddedEnsemble) -> Self:
+        """Take hold of embedded servers that run."""
+        return cls(
+            embedded.hosts,
+            tuple(node.ports.client for node in embedded.nodes),
+            tuple(psutil.Process(node.pid) for node in embedded.nodes),
+        )
+
+    @property
+    def first(self) -> tuple[str, int]:
+        """Address of the first server."""
+        return "127.0.0.1", self.ports[0]
+
+    def requests(self) -> int:
+        """Packets received so far."""
+        return sum(int(self.status(port).get("zk_packets_received", "0")) for port in self.ports)
+
+    def cpu(self) -> float:
+        """Seconds of CPU used so far."""
+        return cpu_of(self.processes)
+
+    def status(self, port: int) -> dict[str, str]:
+        """What ``mntr`` tells."""
+        lines = (line.partition("\t") for line in four_letters(port, "mntr").splitlines())
+        return {name: value for name, _, value in lines}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one measurement gave."""
+
+    messages: int
+    seconds: float
+    client_cpu: float
+    server_cpu: float
+    requests: int
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Whatever else the subject is about, each name with its unit."""
+
+    @property
+    def rate(self) -> float:
+        """Messages a second."""
+        return self.messages / self.seconds
+
+    def figure(self, name: str) -> float:
+        """Return a figure, or one made of the others: ``rate``, CPU in µs a message, requests a message."""
+        match name:
+            case "rate":
+                return self.rate
+            case "seconds":
+                return self.seconds
+            case "client_us":
+                return 1e6 * self.client_cpu / self.messages
+            case "server_us":
+                return 1e6 * self.server_cpu / self.messages
+            case "requests":
+                return self.requests / self.messages
+            case _:
+                return self.figures[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Something to measure. ``run(server, messages)`` prepares, measures and cleans up."""
+
+    name: str
+    subject: str
+    messages: int
+    run: Callable[[Server, int], Sample]
+    rounds: int | None = None
+    """How often at the most; for what takes long and says the same each time."""
+
+
+class Stopwatch:
+    """Measures what runs inside its ``with`` block; of this process, or of the client processes given."""
+
+    def __init__(self, server: Server, clients: Sequence[psutil.Process] = ()) -> None:
+        self._server = server
+        self._clients = clients
+        self._before = (0, 0.0, 0.0)
+        self._after = (0, 0.0, 0.0)
+        self._begun = 0.0
+        self._seconds = 0.0
+
+    def __enter__(self) -> Self:
+        forget_the_past()
+        self._before = self._read()
+        self._begun = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._seconds = time.perf_counter() - self._begun
+        self._after = self._read()
+        gc.unfreeze()
+
+    def sample(self, messages: int, **figures: float) -> Sample:
+        """Make the sample of what ran."""
+        requests, client, server = (after - before for after, before in zip(self._after, self._before, strict=True))
+        return Sample(messages, self._seconds, client, server, int(requests), figures)
+
+    def _read(self) -> tuple[int, float, float]:
+        client = cpu_of(self._clients) if self._clients else time.process_time()
+        return self._server.requests(), client, self._server.cpu()
+
+
+def cpu_of(processes: Sequence[psutil.Process]) -> float:
+    """Seconds of CPU that processes have used so far."""
+    times = [process.cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))

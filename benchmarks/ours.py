@@ -1,0 +1,159 @@
+"""The library, used as its documentation says: one transaction a message unless the case says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, TypeAlias
+
+import aiozkqueue as zq
+
+from .measure import BODY, Case, Stopwatch
+from .wire import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from .measure import Sample, Server
+
+TASKS = 256
+ROOT = "/benchmark-ours"
+_names = (f"queue-{number}" for number in count())
+
+#: Drains a queue of so many messages, and returns when all are settled.
+Drain: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], int], Awaitable[None]]"
+
+
+async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]) -> None:
+    """Do ``one`` so many times from so many tasks."""
+    left = iter(range(messages))
+
+    async def work() -> None:
+        for _ in left:
+            await one()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(work())
+
+
+@asynccontextmanager
+async def opened(server: Server) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
+    """A session and a queue that is there and empty; everything is removed afterwards."""
+    async with zq.connect(server.hosts, root=ROOT, session_timeout=30) as session:
+        queue = session.queue(next(_names))
+        await queue.put(b"the first makes the queue")
+        async with session.begin() as tx:
+            await tx.take(queue)
+        yield session, queue
+    await asyncio.to_thread(remove, server)
+
+
+def remove(server: Server) -> None:
+    """Delete everything under the root."""
+    with Connection(server.first) as connection:
+        connection.remove(ROOT.encode())
+
+
+def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = False) -> Sample:
+    """Put one message a transaction, or directly."""
+
+    async def main() -> Sample:
+        async with opened(server) as (session, queue):
+
+            async def in_transaction() -> None:
+                async with session.begin() as tx:
+                    tx.put(queue, body)
+
+            one = partial(queue.put, body) if direct else in_transaction
+            with Stopwatch(server) as watch:
+                await spread(TASKS, messages, one)
+            return watch.sample(messages)
+
+    return asyncio.run(main())
+
+
+def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY) -> Sample:
+    """Fill a queue, and measure how it is emptied."""
+
+    async def main() -> Sample:
+        async with opened(server) as (session, queue):
+            await queue.put_many([body] * messages)
+            counts = queue.engine.dispenser(queue.store).counts
+            before = counts.batches
+            with Stopwatch(server) as watch:
+                await drain(session, queue, messages)
+            if left := await queue.size():
+                raise RuntimeError(f"{left} messages are left")
+            return watch.sample(messages, batch=messages / (counts.batches - before))
+
+    return asyncio.run(main())
+
+
+async def take(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) -> None:
+    """Take and commit one a transaction."""
+
+    async def one() -> None:
+        async with session.begin() as tx:
+            if await tx.take(queue, timeout=30) is None:
+                raise RuntimeError("a message is missing")
+
+    await spread(TASKS, messages, one)
+
+
+async def take_many(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int, *, tasks: int) -> None:
+    """Take and commit a hundred a transaction."""
+    left = messages
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            async with session.begin() as tx:
+                taken = await tx.take_many(queue, 100, timeout=0.2)
+            left -= len(taken)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(work())
+
+
+async def listen(
+    session: zq.QueueSession, queue: zq.Queue[bytes], messages: int, *, concurrency: int = TASKS, results: bool = True
+) -> None:
+    """Serve a queue by a listener, each message putting one result."""
+    handled = 0
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        nonlocal handled
+        if results:
+            delivery.put("results", delivery.body)
+        handled += 1
+        if handled == messages:
+            listener.stop()
+
+    listener = session.listener(queue, handler, concurrency=concurrency)
+    await listener.run()
+
+
+async def iterate(session: zq.QueueSession, queue: zq.Queue[bytes], messages: int) -> None:  # noqa: ARG001 - a Drain
+    """Iterate with the default settings; the loop commits."""
+    seen = 0
+    async with queue.consume() as deliveries:
+        async for _ in deliveries:
+            seen += 1
+            if seen == messages:
+                deliveries.stop()
+
+
+CASES = [
+    Case("put, a transaction each", "put", 40_000, put),
+    Case("put, direct", "put", 40_000, partial(put, direct=True)),
+    Case("take + commit, a transaction each", "take", 30_000, partial(drained, drain=take)),
+    Case("listener, a result each", "listener", 20_000, partial(drained, drain=listen)),
+    Case("listener, no result", "listener", 20_000, partial(drained, drain=partial(listen, results=False))),
+    Case("take_many(100), 1 task", "take_many", 30_000, partial(drained, drain=partial(take_many, tasks=1))),
+    Case("take_many(100), 4 tasks", "take_many", 30_000, partial(drained, drain=partial(take_many, tasks=4))),
+    Case("async for, default settings", "iterate", 15_000, partial(drained, drain=iterate)),
+]

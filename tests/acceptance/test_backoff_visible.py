@@ -1,0 +1,68 @@
+"""Backoff on redelivery can be seen: attempts, the last error and the next try, in `peek`, `state` and `stats`."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import take_one
+
+SCHEDULE = zq.Schedule([100, 1000, 10000])
+
+
+async def fail(session: zq.QueueSession, why: str) -> None:
+    """Hand the next message over to a handler that fails."""
+    with pytest.raises(ValueError, match=why):
+        async with session.queue("jobs").consume(until_idle=10) as deliveries:
+            async for delivery in deliveries:
+                async with delivery:
+                    raise ValueError(why)
+
+
+async def test_peek_tells_how_often_and_why_a_message_failed_and_when_it_is_tried_again(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=SCHEDULE))
+    await jobs.put(b"one")
+    (fresh,) = await jobs.peek()
+    assert (fresh.attempt, fresh.error, fresh.due) == (0, None, None)
+    dues: list[datetime] = []
+    for attempt, why in enumerate(("no paper", "no ink", "no power"), start=1):
+        await fail(session, why)
+        (seen,) = await other.queue("jobs").peek()
+        assert seen.attempt == attempt
+        assert seen.error is not None
+        assert why in seen.error
+        assert seen.due is not None
+        dues.append(seen.due)
+        await jobs.release_claims()
+        (free,) = await jobs.peek()
+        assert (free.attempt, free.error, free.due) == (attempt, seen.error, None)
+    assert timedelta(0) < dues[0] - datetime.now(UTC) < timedelta(seconds=200)
+    assert all(later - earlier > timedelta(seconds=500) for earlier, later in itertools.pairwise(dues))
+
+
+async def test_stats_count_what_is_tried_again_apart_from_what_is_waiting(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=SCHEDULE))
+    await jobs.put(b"one")
+    await fail(session, "no paper")
+    await jobs.put(b"two")
+    stats = await jobs.stats()
+    assert (stats.size, stats.retrying, stats.delayed, stats.claimed) == (2, 1, 1, 0)
+    assert (await take_one(session)).body == b"two"
+
+
+async def test_a_retry_of_the_handlers_own_choosing_is_seen_too(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    job = await jobs.put(b"one")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=10)
+        await tx.rollback(delay=500)
+    (seen,) = await jobs.peek()
+    assert seen.attempt == 1
+    assert seen.due is not None
+    assert timedelta(seconds=100) < seen.due - datetime.now(UTC) < timedelta(seconds=501)
+    assert (await jobs.state(job)).due == seen.due

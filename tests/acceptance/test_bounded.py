@@ -1,0 +1,344 @@
+"""Bounded queues: a queue takes so many messages, and whoever puts more waits for room or is told that it is full."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.room import credits_of
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Locks, Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(90)
+
+
+async def bounded(session: zq.QueueSession, size: int, name: str = "jobs") -> zq.Queue[bytes]:
+    queue = session.queue(name)
+    await queue.configure(zq.QueueConfig(max_size=size))
+    return queue
+
+
+async def waiting(queue: zq.Queue[bytes], sessions: int = 1) -> None:
+    """Until so many sessions wait for room."""
+
+    async def known() -> bool:
+        return (await queue.stats()).waiting_producers == sessions
+
+    await eventually(known, 20)
+
+
+async def test_a_full_queue_says_so_at_once_and_takes_again_when_there_is_room(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 40)
+    for number in range(40):
+        await jobs.put(b"%d" % number)
+    with pytest.raises(zq.QueueFullError, match="'jobs' is full: it takes 40"):
+        await jobs.put(b"one too many")
+    stats = await jobs.stats()
+    assert (stats.size, stats.max_size, stats.room, stats.waiting_producers) == (40, 40, 0, 0)
+    await take_one(session)
+    await jobs.put(b"40")
+    assert await jobs.size() == 40
+
+
+async def test_a_put_waits_for_room_and_goes_on_when_a_message_is_consumed(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = await bounded(session, 2)
+    await jobs.put_many([b"1", b"2"])
+    put = asyncio.create_task(jobs.put(b"3", timeout=None))
+    await waiting(other.queue("jobs"))
+    assert not put.done()
+    began = time.monotonic()
+    await take_one(other)
+    await put
+    assert time.monotonic() - began < 2
+    assert [message.body for message in await jobs.peek()] == [b"2", b"3"]
+
+
+async def test_a_put_that_waits_in_vain_is_told_after_its_timeout(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 1)
+    await jobs.put(b"1")
+    began = time.monotonic()
+    with pytest.raises(zq.QueueFullError, match=r"within 0\.5 s"):
+        await jobs.put(b"2", timeout=0.5)
+    assert 0.4 < time.monotonic() - began < 10
+    with pytest.raises(zq.QueueFullError):
+        await jobs.put_many([b"2", b"3"], timeout=0.2)
+    assert [message.body for message in await jobs.peek()] == [b"1"]
+
+
+async def test_a_wait_that_is_cancelled_leaves_nothing(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 1)
+    await jobs.put(b"1")
+    cancelled = asyncio.create_task(jobs.put(b"2", timeout=None))
+    await waiting(jobs)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    await waiting(jobs, 0)
+    assert [message.body for message in await jobs.peek()] == [b"1"]
+
+
+async def test_closing_the_session_wakes_those_who_wait(
+    session: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    jobs = await bounded(session, 1)
+    await jobs.put(b"1")
+    async with zq.connect(zookeeper, root=queue_root) as closing:
+        put = asyncio.create_task(closing.queue("jobs").put(b"2", timeout=None))
+        await waiting(jobs)
+    with pytest.raises(zq.SessionClosedError):
+        await put
+    await waiting(jobs, 0)
+
+
+async def test_several_producers_exceed_the_size_by_no_more_than_a_block_each(open_session: Opener) -> None:
+    size, producers = 200, 6
+    sessions = [await open_session() for _ in range(producers)]
+    await bounded(sessions[0], size)
+    accepted = refused = 0
+
+    async def produce(session: zq.QueueSession) -> None:
+        nonlocal accepted, refused
+        for _ in range(150):
+            try:
+                await session.queue("jobs").put(b"x")
+            except zq.QueueFullError:
+                refused += 1
+                await asyncio.sleep(0)
+            else:
+                accepted += 1
+
+    async with asyncio.TaskGroup() as group:
+        for session in sessions:
+            for _ in range(4):
+                group.create_task(produce(session))
+    assert refused
+    assert size <= await sessions[0].queue("jobs").size() == accepted <= size + (producers - 1) * credits_of(size)
+
+
+async def test_one_producer_never_exceeds_the_size_however_much_it_does_at_once(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = await bounded(session, 100)
+    puts = [asyncio.create_task(jobs.put(b"x", timeout=30)) for _ in range(400)]
+    most = taken = 0
+    while taken < 400:
+        most = max(most, await other.queue("jobs").size())
+        async with other.begin() as tx:
+            taken += len(await tx.take_many(other.queue("jobs"), 20, timeout=30))
+    await asyncio.gather(*puts)
+    assert most <= 100
+
+
+async def test_what_is_claimed_takes_its_room_until_it_is_committed(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = await bounded(session, 3)
+    await jobs.put_many([b"1", b"2", b"3"])
+    async with other.begin() as tx:
+        assert len(await tx.take_many(other.queue("jobs"), 3)) == 3
+        with pytest.raises(zq.QueueFullError):
+            await jobs.put(b"4")
+    await jobs.put(b"4")
+
+
+async def test_a_transaction_waits_for_room_and_then_commits_all_of_it(
+    session: zq.QueueSession, other: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = await bounded(session, 2, "results")
+    await jobs.put_many([b"a", b"b"])
+    await session.queue("jobs").put(b"1")
+
+    async def transform() -> None:
+        async with session.begin() as tx:
+            message = await tx.take(session.queue("jobs"))
+            assert message is not None
+            tx.put("results", b"r1")
+
+    task = asyncio.create_task(transform())
+    await waiting(other.queue("results"))
+    assert len(await locks()) == 1
+    await take_one(other, "results")
+    await task
+    assert [m.body for m in await jobs.peek()] == [b"b", b"r1"]
+    assert await session.queue("jobs").size() == 0
+
+
+async def test_a_commit_waits_for_room_no_longer_than_its_timeout(session: zq.QueueSession) -> None:
+    await (await bounded(session, 1, "results")).put(b"a")
+    await session.queue("jobs").put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(session.queue("jobs"))
+        tx.put("results", b"r1")
+        with pytest.raises(zq.QueueFullError):
+            await tx.commit(timeout=0.3)
+        assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert await session.queue("jobs").size() == 1
+    assert await session.queue("results").size() == 1
+
+
+async def test_a_delivery_whose_result_does_not_fit_waits_and_burns_no_attempt(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    results = await bounded(session, 1, "results")
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+    await results.put(b"0")
+    await jobs.put_many([b"1", b"2", b"3"])
+    handled: list[tuple[bytes, int]] = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        handled.append((delivery.body, delivery.attempt))
+        delivery.put(results, delivery.body)
+
+    async with session.listener(jobs, handle, concurrency=3):
+        await waiting(other.queue("results"))
+        await asyncio.sleep(0.5)
+        seen = [(await take_one(other, "results", 20)).body for _ in range(4)]
+    assert sorted(seen) == [b"0", b"1", b"2", b"3"]
+    assert sorted(handled) == [(b"1", 1), (b"2", 1), (b"3", 1)]
+    assert await jobs.size() == 0
+
+
+async def test_a_loop_whose_results_do_not_fit_waits_in_its_settle_and_can_be_cancelled(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    results = await bounded(session, 2, "results")
+    await session.queue("jobs").put_many([b"%d" % number for number in range(6)])
+
+    async def loop() -> None:
+        async with session.queue("jobs").consume() as deliveries:
+            async for delivery in deliveries:
+                delivery.put(results, delivery.body)
+
+    task = asyncio.create_task(loop())
+    await waiting(other.queue("results"))
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    assert await results.size() == 2
+    assert await session.queue("jobs").size() == 4
+    assert await session.queue("jobs").claimed() == 0
+
+
+async def test_a_consumer_that_puts_back_to_its_own_full_queue_never_waits_for_itself(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 5)
+    await jobs.put_many([b"0"] * 5)
+    rounds = 0
+    async with jobs.consume() as deliveries:
+        async for delivery in deliveries:
+            rounds += 1
+            if rounds > 50:
+                break
+            delivery.put(jobs, b"%d" % rounds)
+    assert rounds == 51
+    assert await jobs.size() == 5
+
+
+async def test_a_full_member_holds_up_no_other_put(session: zq.QueueSession) -> None:
+    full = await bounded(session, 1, "full")
+    await full.put(b"1")
+    waits = [asyncio.create_task(full.put(b"x", timeout=None)) for _ in range(20)]
+    await waiting(full)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(session.queue("free").put(b"x") for _ in range(200)))
+    assert not any(wait.done() for wait in waits)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    assert await full.size() == 1
+
+
+async def test_a_size_changed_while_in_use_holds_from_the_next_put_on(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs, elsewhere = session.queue("jobs"), other.queue("jobs")
+    await elsewhere.put_many([b"x"] * 10)
+    await jobs.configure(zq.QueueConfig(max_size=10))
+    with pytest.raises(zq.QueueFullError):
+        await elsewhere.put(b"y")
+    waits = asyncio.create_task(elsewhere.put(b"y", timeout=None))
+    await waiting(jobs)
+    await jobs.configure(zq.QueueConfig(max_size=11))
+    await waits
+    await take_one(session)
+    await jobs.configure(zq.QueueConfig(max_size=12))
+    await elsewhere.put_many([b"z"] * 2)
+    await jobs.configure(zq.QueueConfig(max_size=0))
+    await elsewhere.put_many([b"z"] * 20)
+    assert await jobs.size() == 32
+    await jobs.configure(zq.QueueConfig(max_size=5))
+    with pytest.raises(zq.QueueFullError):
+        await elsewhere.put(b"late", timeout=0.5)
+    with pytest.raises(zq.QueueFullError):
+        async with other.begin() as tx:
+            tx.put("jobs", b"late")
+            await tx.commit(timeout=0.5)
+
+
+async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.QueueSession) -> None:
+    await bounded(session, 3)
+    with pytest.raises(zq.TransactionTooLargeError, match="takes 3 messages"):
+        async with session.begin() as tx:
+            for _ in range(4):
+                tx.put("jobs", b"x")
+    assert await session.queue("jobs").size() == 0
+
+
+async def test_who_waits_goes_on_after_its_zookeeper_session_has_ended(
+    session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    jobs = await bounded(session, 1)
+    await jobs.put(b"1")
+    put = asyncio.create_task(jobs.put(b"2", timeout=None))
+    await waiting(other.queue("jobs"))
+    await expire(session)
+    await take_one(other)
+    await put
+    assert [m.body for m in await other.queue("jobs").peek()] == [b"2"]
+
+
+async def test_a_transaction_that_waits_for_room_is_told_when_its_session_ends(
+    session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    await (await bounded(session, 1, "results")).put(b"a")
+    await session.queue("jobs").put(b"1")
+
+    async def transform() -> None:
+        async with session.begin() as tx:
+            await tx.take(session.queue("jobs"))
+            tx.put("results", b"r1")
+
+    task = asyncio.create_task(transform())
+    await waiting(other.queue("results"))
+    await expire(session)
+    with pytest.raises(zq.SessionExpiredError):
+        await task
+    assert (await take_one(other, "jobs", 20)).body == b"1"
+
+
+async def test_lanes_and_what_any_program_takes_count_alike(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(max_size=8, shards=4))
+    await jobs.put_many([b"x"] * 6)
+    await jobs.put(b"urgent", priority=-5)
+    await server_view.create(f"{queue_root}/jobs/items/item-0000000777", b"foreign")
+    with pytest.raises(zq.QueueFullError):
+        await jobs.put(b"y")
+    put = asyncio.create_task(jobs.put(b"y", timeout=None))
+    await waiting(jobs)
+    await server_view.delete(f"{queue_root}/jobs/items/item-0000000777")
+    await put
+    assert await jobs.size() == 8

@@ -1,0 +1,293 @@
+"""The persistent bus: typed events, several subscribers, groups that each get every event."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+
+pytestmark = pytest.mark.timeout(90)
+
+
+class Event(BaseModel):
+    order: int
+
+
+class Placed(Event):
+    lines: int = 1
+
+
+class Shipped(Event):
+    carrier: str
+
+
+class ShippedAbroad(Shipped):
+    country: str
+
+
+class Log:
+    """A subscriber that notes what it is called with."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.events: list[Event] = []
+        self.calls = 0
+        self._fails = fails
+
+    async def __call__(self, event: Event) -> None:
+        self.calls += 1
+        if self.calls <= self._fails:
+            raise OSError("not now")
+        self.events.append(event)
+
+    async def got(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.events) < count:  # noqa: ASYNC110 -- a listener fulfils it
+                await asyncio.sleep(0.01)
+
+
+async def emptied(bus: Bus[Event], group: str | None = None) -> None:
+    async with asyncio.timeout(30):
+        while await bus.queue(group).size():  # noqa: ASYNC110 -- a listener fulfils it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_subscriber_gets_the_events_of_its_type_and_of_those_below_it(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    every, placed, shipped = Log(), Log(), Log()
+    bus.subscribe(Event, every, name="every")
+    bus.subscribe(Placed, placed, name="placed")
+    bus.subscribe(Shipped, shipped, name="shipped")
+    events = [
+        Placed(order=1, lines=3),
+        Shipped(order=1, carrier="x"),
+        ShippedAbroad(order=2, carrier="y", country="NP"),
+    ]
+    for event in events:
+        await bus.post(event)
+    async with bus.listener():
+        await every.got(3)
+        await emptied(bus)
+    assert every.events == events
+    assert (placed.events, shipped.events) == (events[:1], events[1:])
+    assert type(shipped.events[1]) is ShippedAbroad
+
+
+async def test_a_retry_calls_only_the_subscribers_that_failed(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    first, failing, last = Log(), Log(fails=2), Log()
+    bus.subscribe(Event, first, name="first")
+    bus.subscribe(Event, failing, name="failing")
+    bus.subscribe(Event, last, name="last")
+    await bus.post(Placed(order=1))
+    async with bus.listener():
+        await failing.got(1)
+        await emptied(bus)
+    assert (first.calls, failing.calls, last.calls) == (1, 3, 1)
+
+
+async def test_a_subscriber_that_goes_on_failing_is_called_four_times_and_the_dead_letter_knows_who_was_done(
+    session: zq.QueueSession,
+) -> None:
+    bus = Bus(session, "orders", Event)
+    good, bad = Log(), Log(fails=4)
+    bus.subscribe(Event, good, name="good")
+    bus.subscribe(Event, bad, name="bad")
+    await bus.post(Placed(order=1))
+    letters = bus.queue().dead_letters
+    async with bus.listener():
+        await emptied(bus)
+        assert (good.calls, bad.calls, await letters.size()) == (1, 4, 1)
+        assert "OSError: not now" in (await letters.peek())[0].reason
+        assert await letters.redrive() == 1
+        await bad.got(1)
+        await emptied(bus)
+    assert (good.calls, bad.calls) == (1, 5)
+
+
+async def test_another_process_takes_over_with_the_ones_that_failed(open_session: Opener) -> None:
+    one, two = [Bus(await open_session(), "orders", Event) for _ in range(2)]
+    good, failing = Log(), Log(fails=1)
+    bus_down = asyncio.Event()
+
+    async def fails_here(event: Event) -> None:
+        bus_down.set()
+        await failing(event)
+
+    for bus, handler in ((one, fails_here), (two, failing)):
+        bus.subscribe(Event, good, name="good")
+        bus.subscribe(Event, handler, name="failing")
+    await one.post(Placed(order=1))
+    listener = one.listener()
+    async with listener:
+        await bus_down.wait()
+        listener.stop()
+    async with two.listener():
+        await failing.got(1)
+    assert (good.calls, failing.calls) == (1, 2)
+
+
+async def test_a_group_gets_every_event_from_when_it_joined(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    bus, elsewhere = Bus(session, "orders", Event), Bus(other, "orders", Event)
+    await bus.post(Placed(order=1))
+    await elsewhere.join("audit")
+    await elsewhere.join("audit")
+    await bus.post(Placed(order=2))  # by a process that was not told
+    await elsewhere.join("mail")
+    await bus.post(Placed(order=3))
+    assert await bus.groups() == ["audit", "mail"]
+    logs: dict[str | None, Log] = {None: Log(), "audit": Log(), "mail": Log()}
+    for group, log in logs.items():
+        bus.subscribe(Event, log, name="log", group=group)
+    async with bus.listener(), bus.listener(group="audit"), bus.listener(group="mail"):
+        for group, count in ((None, 3), ("audit", 2), ("mail", 1)):
+            await logs[group].got(count)
+            await emptied(bus, group)
+    orders = {group: [event.order for event in log.events] for group, log in logs.items()}
+    assert orders == {None: [1, 2, 3], "audit": [2, 3], "mail": [3]}
+    await bus.leave("mail")
+    await elsewhere.post(Placed(order=4))
+    assert [await bus.queue(group).size() for group in (None, "audit", "mail")] == [1, 1, 0]
+    with pytest.raises(zq.NotFoundError, match="mail"):
+        await bus.leave("mail")
+
+
+async def test_an_event_posted_in_a_transaction_is_there_when_it_commits_and_not_otherwise(
+    session: zq.QueueSession,
+) -> None:
+    bus = Bus(session, "orders", Event)
+    await bus.join("audit")
+    async with session.begin() as tx:
+        await bus.post(Placed(order=1), tx=tx)
+        tx.put("invoices", b"1")
+        assert await bus.queue().size() == 0
+    with pytest.raises(OSError, match="no"):
+        async with session.begin() as tx:
+            await bus.post(Placed(order=2), tx=tx)
+            raise OSError("no")
+    sizes = [await queue.size() for queue in (bus.queue(), bus.queue("audit"), session.queue("invoices"))]
+    assert sizes == [1, 1, 1]
+
+
+async def test_a_transaction_does_not_commit_when_a_group_has_joined_since_its_post(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    bus = Bus(session, "orders", Event)
+    with pytest.raises(zq.NotCommittedError, match="group"):
+        async with session.begin() as tx:
+            await bus.post(Placed(order=1), tx=tx)
+            await Bus(other, "orders", Event).join("audit")
+    assert await bus.queue().size() == 0
+    async with session.begin() as tx:
+        await bus.post(Placed(order=1), tx=tx)
+    assert [await bus.queue().size(), await bus.queue("audit").size()] == [1, 1]
+
+
+async def test_an_event_can_be_posted_by_the_commit_of_a_delivery(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    carts = session.queue("carts")
+    await carts.put(b"7")
+    async with carts.consume(until_idle=0) as deliveries:
+        async for delivery in deliveries:
+            async with delivery:
+                await bus.post(Placed(order=int(delivery.value)), tx=delivery)
+    assert [await carts.size(), await bus.queue().size()] == [0, 1]
+
+
+async def test_an_event_without_subscribers_is_done(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    await bus.post(Placed(order=1))
+    async with bus.listener():
+        await emptied(bus)
+    assert await bus.queue().dead_letters.size() == 0
+
+
+async def test_what_cannot_be_read_is_a_dead_letter_and_stops_nobody(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    every = Log()
+    bus.subscribe(Event, every, name="every")
+    queue = bus.queue()
+    await queue.put(b"{}", headers={"bus-event": "Cancelled Thing"})
+    await queue.put(b"{}", headers={"bus-event": "Placed Event"})
+    await queue.put(b"no header at all")
+    await bus.post(Placed(order=1))
+    async with bus.listener():
+        await every.got(1)
+        await emptied(bus)
+    assert await queue.dead_letters.size() == 3
+
+
+async def test_an_event_of_a_newer_version_is_read_as_the_nearest_type_known_here(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    shipped = Log()
+    bus.subscribe(Shipped, shipped, name="shipped")
+    await bus.queue().put(
+        b'{"order": 1, "carrier": "x", "altitude": 9}', headers={"bus-event": "ShippedByBalloon Shipped Event"}
+    )
+    async with bus.listener():
+        await shipped.got(1)
+    assert shipped.events == [Shipped(order=1, carrier="x")]
+
+
+async def test_a_subscriber_may_say_when_it_is_called_again(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    loop = asyncio.get_running_loop()
+    calls: list[float] = []
+
+    async def later(_: Event) -> None:
+        calls.append(loop.time())
+        if len(calls) == 1:
+            raise zq.Retry(delay=0.5)
+
+    bus.subscribe(Event, later)
+    await bus.post(Placed(order=1))
+    async with bus.listener():
+        await emptied(bus)
+    assert calls[1] - calls[0] > 0.45
+
+
+async def test_a_post_that_cannot_be_stored_raises(
+    session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    bus = Bus(session, "orders", Event)
+
+    class Foreign(BaseModel):
+        x: int
+
+    with pytest.raises(zq.InvalidOptionError, match="Foreign"):
+        await bus.post(Foreign(x=1))  # type: ignore[arg-type]
+    with pytest.raises(zq.PayloadError):
+        await bus.post(Placed.model_construct(order="not a number"))
+    with pytest.raises(zq.MessageTooLargeError):
+        await bus.post(Shipped(order=1, carrier="x" * 2_000_000))
+    await expire(session)
+    await bus.post(Placed(order=1))
+    assert await bus.queue().size() == 1
+
+
+@pytest.mark.parametrize("name", ["no/bus", "a@b", ""])
+async def test_bad_names_are_refused(session: zq.QueueSession, name: str) -> None:
+    with pytest.raises(zq.InvalidNameError):
+        Bus(session, name, Event)
+    bus = Bus(session, "orders", Event)
+    with pytest.raises(zq.InvalidNameError):
+        await bus.join(name)
+    with pytest.raises(zq.InvalidOptionError):
+        bus.subscribe(Event, Log(), name=f"{name} !")
+
+
+async def test_two_subscribers_of_one_name_cannot_be_told_apart(session: zq.QueueSession) -> None:
+    bus = Bus(session, "orders", Event)
+    bus.subscribe(Event, Log(), name="log")
+    bus.subscribe(Event, Log(), name="log", group="audit")
+    with pytest.raises(zq.AlreadyExistsError, match="log"):
+        bus.subscribe(Placed, Log(), name="log")

@@ -1,0 +1,161 @@
+"""Messages that wait are cancelled or replaced, by their id or key; those in flight are said to be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+DONE, IN_FLIGHT, NOT_FOUND = zq.Alteration.DONE, zq.Alteration.IN_FLIGHT, zq.Alteration.NOT_FOUND
+
+
+async def test_a_waiting_message_is_cancelled_by_its_id(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    one, two = await jobs.put_many([b"1", b"2"])
+    assert await other.queue("jobs").cancel(id=one)
+    assert [message.id for message in await jobs.peek()] == [two]
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+    assert await jobs.cancel(id=one) is NOT_FOUND
+
+
+async def test_a_waiting_message_is_replaced_in_its_place(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    first = await jobs.put(b"1", headers={"trace": "t1"}, key="k")
+    await jobs.put(b"2")
+    assert await jobs.update(b"new", id=first)
+    async with session.begin() as tx:
+        message = await tx.take(jobs, timeout=20)
+    assert message is not None
+    assert (message.id, message.body, message.headers, message.key) == (first, b"new", {"trace": "t1"}, "k")
+
+
+async def test_all_that_wait_under_a_key_are_altered(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"], key="k")
+    await jobs.put(b"3", key="other")
+    assert await jobs.update(b"new", key="k")
+    assert [message.body for message in await jobs.peek()] == [b"new", b"new", b"3"]
+    assert await jobs.cancel(key="k")
+    assert [message.body for message in await jobs.peek()] == [b"3"]
+
+
+async def test_one_in_flight_is_said_to_be_and_left_alone(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    message_id = await jobs.put(b"1", key="k")
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        assert await other.queue("jobs").cancel(id=message_id) is IN_FLIGHT
+        assert await other.queue("jobs").update(b"new", key="k") is IN_FLIGHT
+    assert await jobs.cancel(id=message_id) is NOT_FOUND
+
+
+async def test_a_leased_one_is_in_flight_until_the_lease_ends(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    message_id = await jobs.put(b"1")
+    (lease,) = await jobs.leases.take(lifetime=60, timeout=20)
+    assert await jobs.cancel(id=message_id) is IN_FLIGHT
+    await jobs.leases.renew([lease.token], lifetime=0)
+    assert await jobs.cancel(id=message_id)
+
+
+async def test_what_waits_for_its_next_attempt_is_cancelled(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
+    message_id = await jobs.put(b"1", key="k", unique=True)
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await tx.rollback()
+    assert await jobs.cancel(id=message_id)
+    for folder in ("items", "locks", "due", "meta", "keys", "dlq"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+async def test_what_waits_for_its_next_attempt_is_replaced_and_comes_when_it_is_due(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(2)))
+    message_id = await jobs.put(b"1")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await tx.rollback()
+    async with session.begin() as tx:
+        waiting = asyncio.create_task(tx.take(jobs, timeout=30))
+        await asyncio.sleep(0.2)
+        assert await jobs.update(b"new", id=message_id)
+        message = await waiting
+    assert message is not None
+    assert (message.body, message.attempt) == (b"new", 2)
+
+
+async def test_cancelling_frees_the_unique_key(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    assert await jobs.cancel(key="k")
+    await jobs.put(b"2", key="k", unique=True)
+
+
+async def test_it_is_found_wherever_the_queue_keeps_it(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=4))
+    ids = await jobs.put_many([b"%d" % n for n in range(8)])
+    ids.append(await jobs.put(b"urgent", priority=-5))
+    ids.append(await jobs.put(b"later", delay=3600))
+    assert [await jobs.cancel(id=one) for one in ids] == [DONE] * 10
+    assert await jobs.size() == 0
+
+
+async def test_what_another_program_put_is_found_by_its_digits(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    await server_view.create(f"{queue_root}/jobs/items/item-0000000041", b"foreign")
+    assert await jobs.update(b"new", id="0000000041")
+    assert await server_view.get(f"{queue_root}/jobs/items/item-0000000041") == b"new"
+    assert await jobs.cancel(id="0000000041")
+
+
+async def test_of_a_race_with_consumers_each_message_is_either_consumed_or_cancelled(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    ids = await session.queue("jobs").put_many([b"%d" % n for n in range(200)])
+    consumed: list[str] = []
+
+    async def consume() -> None:
+        async with other.queue("jobs").consume(until_idle=2) as deliveries:
+            consumed.extend([delivery.id async for delivery in deliveries])
+
+    async def cancel(one: str) -> zq.Alteration:
+        return await session.queue("jobs").cancel(id=one)
+
+    consumer = asyncio.create_task(consume())
+    ids.reverse()
+    outcomes = dict(zip(ids, await asyncio.gather(*map(cancel, ids)), strict=True))
+    await consumer
+    assert Counter(consumed) == Counter(one for one, outcome in outcomes.items() if outcome is not DONE)
+
+
+async def test_a_queue_that_is_not_there_has_nothing_to_cancel_and_is_not_made(session: zq.QueueSession) -> None:
+    assert await session.queue("nowhere").cancel(id="x") is NOT_FOUND
+    assert not await session.queue("nowhere").exists()
+
+
+@pytest.mark.parametrize("how", [{}, {"id": "a", "key": "b"}, {"id": ""}, {"key": 7}])
+async def test_what_names_no_message_is_refused(session: zq.QueueSession, how: Any) -> None:
+    with pytest.raises(zq.InvalidOptionError):
+        await session.queue("jobs").cancel(**how)
+
+
+async def test_a_value_that_is_none_of_the_queues_is_refused(session: zq.QueueSession) -> None:
+    with pytest.raises(zq.PayloadError):
+        await session.queue("jobs", int).update("x", id="a")  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""One clock for all that waits: a test moves it, and what sleeps till then wakes, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import TestClock
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def clock() -> TestClock:
+    return TestClock()
+
+
+@pytest.fixture
+async def session(zookeeper: str, queue_root: str, clock: TestClock) -> AsyncIterator[zq.QueueSession]:
+    async with AsyncExitStack() as stack:
+        yield await stack.enter_async_context(zq.connect(zookeeper, root=queue_root, clock=clock))
+
+
+async def test_a_message_for_next_year_is_delivered_when_the_clock_is_moved_there(
+    session: zq.QueueSession, clock: TestClock
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"next year", delay=timedelta(days=365))
+    async with jobs.consume() as deliveries:
+        waiting = asyncio.ensure_future(anext(deliveries))
+        await eventually(lambda: _consumed(jobs))
+        began = monotonic()
+        clock.advance(timedelta(days=364))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        clock.advance(timedelta(days=1))
+        assert (await waiting).value == b"next year"
+        assert monotonic() - began < 10
+
+
+async def _consumed(jobs: zq.Queue[bytes]) -> bool:
+    return (await jobs.stats()).consumers == 1
+
+
+async def test_moves_add_up_however_long_they_are(session: zq.QueueSession, clock: TestClock) -> None:
+    jobs = session.queue("jobs")
+    for number in range(6):
+        await jobs.put(b"%d" % number, delay=100)
+        assert (await jobs.stats()).scheduled == 1
+        clock.advance(101)
+        async with session.begin() as tx:
+            message = await tx.take(jobs, timeout=60)
+            assert message is not None
+            assert message.value == b"%d" % number
+
+
+async def test_a_backoff_ends_when_the_clock_is_moved_past_it(session: zq.QueueSession, clock: TestClock) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Schedule([3600, 7200])))
+    await jobs.put(b"fails twice", priority=-3)
+    began, attempts = monotonic(), list[int]()
+    async with jobs.consume() as deliveries:
+        for backoff in (3600, 7200, 0):
+            delivery = await asyncio.wait_for(anext(deliveries), 20)
+            attempts.append(delivery.attempt)
+            if backoff:
+                await delivery.rollback()
+                clock.advance(backoff)
+    assert attempts == [1, 2, 3]
+    assert monotonic() - began < 30
+
+
+async def test_a_take_times_out_by_the_clock(session: zq.QueueSession, clock: TestClock) -> None:
+    async with session.begin() as tx:
+        waiting = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=1000))
+        await eventually(lambda: _consumed(session.queue("jobs")))
+        clock.advance(1000)
+        assert await asyncio.wait_for(waiting, 10) is None
+
+
+async def test_sessions_that_share_a_clock_move_together_and_others_stay(
+    zookeeper: str, queue_root: str, clock: TestClock
+) -> None:
+    async with (
+        zq.connect(zookeeper, root=queue_root, clock=clock) as one,
+        zq.connect(zookeeper, root=queue_root, clock=clock) as two,
+        zq.connect(zookeeper, root=queue_root) as here,
+    ):
+        at = datetime.now(UTC) + timedelta(hours=3)
+        await one.queue("jobs").put(b"later", at=at)
+        clock.advance(timedelta(hours=3, seconds=1))
+        async with here.begin() as tx:
+            assert await tx.take(here.queue("jobs")) is None
+        async with two.begin() as tx:
+            assert await tx.take(two.queue("jobs"), timeout=20) is not None
+
+
+@pytest.mark.parametrize("by", [-1, timedelta(seconds=-1), float("nan")])
+def test_a_clock_does_not_go_back(by: float | timedelta) -> None:
+    with pytest.raises(ValueError, match="moved by"):
+        TestClock().advance(by)
+
+
+async def test_what_sleeps_wakes_in_order_and_once(clock: TestClock) -> None:
+    woken: list[str] = []
+    clock.call_later(30, lambda: woken.append("second"))
+    clock.call_later(20, lambda: woken.append("first"))
+    clock.call_later(0.01, lambda: woken.append("by itself"))
+    clock.call_later(25, lambda: woken.append("cancelled")).cancel()
+    far = clock.call_later(1000, lambda: woken.append("too far"))
+    await asyncio.sleep(0.1)
+    clock.advance(40)
+    clock.advance(40)
+    await asyncio.sleep(0.01)
+    far.cancel()
+    assert woken == ["by itself", "first", "second"]

@@ -1,0 +1,178 @@
+"""Collapsing queues: what lies between two takes under one key is delivered once, as it was put last."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(collapse=True))
+    return queue
+
+
+async def poll(session: zq.QueueSession, limit: int = 100) -> list[bytes]:
+    """Take what is there, and consume it."""
+    async with session.begin() as tx:
+        return [message.body for message in await tx.take_many(session.queue("jobs"), limit)]
+
+
+async def test_what_lies_between_two_polls_is_delivered_once(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], server_view: Observer, queue_root: str
+) -> None:
+    await jobs.put(b"M1")
+    await jobs.put(b"M1")
+    assert len(await jobs.peek()) == 2, "a look shows duplicates"
+    assert await poll(session) == [b"M1"]
+    assert await poll(session) == []
+    for folder in ("items", "locks", "meta"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+async def test_what_is_put_after_the_take_is_delivered_again(
+    session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await jobs.put(b"M1")
+    async with session.begin() as tx:
+        first = await tx.take(jobs)
+        assert first is not None
+        await other.queue("jobs").put(b"M1")
+    assert await poll(session) == [b"M1"]
+
+
+async def test_of_one_key_the_newest_payload_is_delivered(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put(b"price 1", key="article 7")
+    await jobs.put(b"other", key="article 8")
+    await jobs.put(b"price 2", key="article 7")
+    await jobs.put(b"price 3", key="article 7")
+    assert await poll(session) == [b"price 3", b"other"]
+
+
+async def test_a_poll_of_one_takes_the_whole_of_its_set(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put_many([b"a", b"b", b"a", b"a"])
+    assert await poll(session, 1) == [b"a"]
+    assert await poll(session) == [b"b"]
+
+
+async def test_a_set_of_any_size_collapses(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put_many([b"a", b"b"] * 500)
+    assert sorted(await poll(session)) == [b"a", b"b"]
+    assert await jobs.size() == 0
+
+
+async def test_a_set_that_grew_since_the_last_look_is_not_split(
+    session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    """The consumer knows ten messages from its first look; one of each comes again before its next."""
+    await jobs.put_many([b"%d" % n for n in range(10)])
+    taken = await poll(session, 1)
+    await other.queue("jobs").put_many([b"%d" % n for n in range(10)])
+    for _ in range(20):
+        taken += await poll(session, 1)
+    assert sorted(taken) == sorted([b"%d" % n for n in range(10)] + [taken[0]])
+
+
+async def test_what_waits_for_its_next_attempt_is_left_alone(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.configure(zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(3))))
+    await jobs.put(b"old", key="k")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await tx.rollback()
+    await jobs.put(b"new", key="k")
+    assert await poll(session) == [b"new"]
+    async with session.begin() as tx:
+        again = await tx.take(jobs, timeout=30)
+    assert again is not None
+    assert (again.body, again.attempt) == (b"old", 2)
+
+
+async def test_what_failed_collapses_with_what_was_put_since(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0))))
+    await jobs.put(b"old", key="k")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await tx.rollback()
+    await jobs.put(b"new", key="k")
+    async with session.begin() as tx:
+        (message,) = await tx.take_many(jobs, 10, timeout=20)
+    assert (message.body, message.attempt) == (b"new", 1)
+    assert await jobs.size() == 0
+
+
+async def test_a_rollback_gives_back_the_one_that_was_delivered(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await jobs.put(b"1", key="k")
+    await jobs.put(b"2", key="k")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await tx.rollback(delay=0)
+    assert await poll(session) == [b"2"]
+
+
+async def test_an_ordered_queue_does_not_collapse(jobs: zq.Queue[bytes]) -> None:
+    with pytest.raises(zq.ConfigConflictError, match="collapse"):
+        await jobs.configure(zq.QueueConfig(ordered=True))
+
+
+async def test_what_has_a_group_does_not_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put_many([b"1", b"1"], group="g")
+    assert [await poll(session), await poll(session)] in ([[b"1", b"1"], []], [[b"1"], [b"1"]])
+
+
+async def test_spread_over_shards_the_same_key_still_collapses(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.configure(zq.QueueConfig(shards=4))
+    await jobs.put_many([b"%d" % (n % 8) for n in range(64)])
+    taken: list[bytes] = []
+    while messages := await poll(session):
+        taken += messages
+    assert sorted(taken) == [b"%d" % n for n in range(8)]
+
+
+async def test_an_ended_life_takes_nobodys_place(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put(b"lasting", key="k")
+    await jobs.put(b"short", key="k", ttl=0.3)
+    await asyncio.sleep(1)
+    assert await poll(session) == [b"lasting"]
+
+
+async def test_collapsed_messages_free_their_unique_keys(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], server_view: Observer, queue_root: str
+) -> None:
+    await jobs.put(b"1", key="k", unique=True)
+    await jobs.put(b"2", key="k")
+    assert await poll(session) == [b"2"]
+    assert await server_view.children(f"{queue_root}/jobs/keys") == []
+
+
+async def test_every_put_is_followed_by_a_delivery_whatever_several_consumers_do(
+    session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    """Each key's puts are numbered: what is delivered of a key must in the end be its last number, by whomever."""
+    keys, rounds = 10, 30
+    last: dict[int, int] = {}
+
+    async def consume(one: zq.QueueSession) -> None:
+        async with one.queue("jobs").consume(until_idle=3) as deliveries:
+            async for delivery in deliveries:
+                key, number = map(int, delivery.body.split())
+                last[key] = max(last.get(key, 0), number)
+
+    async def produce() -> None:
+        for number in range(1, rounds + 1):
+            await asyncio.gather(*(jobs.put(b"%d %d" % (key, number), key=str(key)) for key in range(keys)))
+
+    await asyncio.gather(produce(), consume(session), consume(other))
+    assert last == dict.fromkeys(range(keys), rounds)
+    assert await jobs.size() == 0

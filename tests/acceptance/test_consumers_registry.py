@@ -1,0 +1,71 @@
+"""The registry: who takes from a queue, where it runs, and what it holds. An entry goes with its session."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+
+
+async def test_consumers_tell_where_they_run_and_what_they_hold(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    assert await jobs.consumers() == []
+    one, two = await jobs.put_many([b"1", b"2"])
+    async with other.begin() as mine, session.begin() as theirs:
+        assert len(await mine.take_many(other.queue("jobs"), 2, timeout=10)) == 2
+        assert await theirs.take(jobs) is None
+        holder, idle = sorted(await jobs.consumers(), key=lambda one: -len(one.messages))
+        assert set(holder.messages) == {one, two}
+        assert idle.messages == ()
+        assert (holder.host, holder.pid) == (socket.gethostname(), os.getpid())
+        assert holder.client != idle.client
+        assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=5)
+        state = await jobs.state(one)
+        assert state.claimed_by == zq.Process(client=holder.client, host=holder.host, pid=holder.pid)
+    assert [entry.messages for entry in await jobs.consumers()] == [(), ()]
+
+
+async def test_a_consumer_that_is_gone_is_not_listed(session: zq.QueueSession, zookeeper: str, queue_root: str) -> None:
+    jobs = session.queue("jobs")
+    async with zq.connect(zookeeper, root=queue_root) as gone, gone.begin() as tx:
+        await tx.take(gone.queue("jobs"))
+        assert len(await jobs.consumers()) == 1
+
+    async def nobody() -> bool:
+        return not await jobs.consumers()
+
+    await eventually(nobody, 30)
+
+
+async def test_a_consumer_whose_session_ended_comes_back_as_the_same_client(
+    open_session: Opener, session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    jobs = session.queue("jobs")
+    worker = await open_session()
+
+    async def handler(_: zq.Delivery[bytes]) -> None: ...
+
+    async def there() -> bool:
+        return len(await jobs.consumers()) == 1
+
+    async with worker.listener(worker.queue("jobs"), handler):
+        await eventually(there, 30)
+        (before,) = await jobs.consumers()
+        await expire(worker)
+        await jobs.put(b"wakes it")
+
+        async def back() -> bool:
+            return [(one.client, one.pid) for one in await jobs.consumers()] == [(before.client, os.getpid())]
+
+        await eventually(back, 30)

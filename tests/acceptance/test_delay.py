@@ -1,0 +1,288 @@
+"""Delay and schedule: ``put(..., delay=seconds)`` and ``put(..., at=datetime)``; delivered no earlier than due."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.layout import HOUR
+from tests.acceptance.test_priorities import listings_of
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+#: Seconds after its time by which an idle consumer has a message: 0.05 where the machine is not busy with else.
+SOON = 1.0
+
+
+async def drained(queue: zq.Queue[bytes], until_idle: float = 0) -> list[bytes]:
+    """Consume what there is."""
+    async with queue.consume(until_idle=until_idle, prefetch=1) as deliveries:
+        return [delivery.value async for delivery in deliveries]
+
+
+async def test_a_delayed_message_comes_when_its_time_has_come_and_not_before(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    async with jobs.consume() as deliveries:
+        put = monotonic()
+        await jobs.put(b"later", delay=0.7)
+        await jobs.put(b"now")
+        assert (await anext(deliveries)).value == b"now"
+        assert (await anext(deliveries)).value == b"later"
+        assert 0.7 <= monotonic() - put < 0.7 + SOON
+
+
+async def test_an_idle_consumer_of_another_process_hears_of_the_first_delayed_message_ever(
+    open_session: Opener,
+) -> None:
+    one, other = await open_session(), await open_session()
+    async with other.queue("jobs").consume() as deliveries:
+        waiting = asyncio.ensure_future(anext(deliveries))
+        await eventually(lambda: _registered(one))
+        await asyncio.sleep(0.3)
+        put = monotonic()
+        await one.queue("jobs").put(b"later", delay=0.5)
+        assert (await waiting).value == b"later"
+        assert 0.5 <= monotonic() - put < 0.5 + SOON
+
+
+async def _registered(session: zq.QueueSession) -> bool:
+    return (await session.queue("jobs").stats()).consumers == 1
+
+
+async def test_one_that_is_due_earlier_than_what_an_idle_consumer_waits_for_comes_first(open_session: Opener) -> None:
+    one, other = await open_session(), await open_session()
+    jobs = one.queue("jobs")
+    await jobs.put(b"far", delay=3600)
+    await jobs.put(b"second", delay=1.2)
+    async with other.queue("jobs").consume() as deliveries:
+        waiting = asyncio.ensure_future(anext(deliveries))
+        await asyncio.sleep(0.4)
+        await jobs.put(b"first", delay=0.2)
+        assert (await waiting).value == b"first"
+        assert (await anext(deliveries)).value == b"second"
+
+
+async def test_a_time_with_a_zone_is_kept_to_the_millisecond(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    at = datetime(2999, 12, 31, 23, 59, 59, 123_456, tzinfo=timezone(timedelta(hours=5)))
+    await jobs.put(b"later", at=at)
+    (message,) = await jobs.peek()
+    assert message.due == datetime(2999, 12, 31, 18, 59, 59, 124_000, tzinfo=UTC)
+    assert (await jobs.stats()).scheduled == (await jobs.stats()).size == await jobs.size() == 1
+    assert await drained(jobs) == []
+    assert await jobs.purge() == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"delay": 0}, {"delay": None}, {"at": None}, {"at": datetime(2020, 1, 1, tzinfo=UTC)}, {"delay": timedelta()}],
+)
+async def test_no_delay_and_a_time_that_has_passed_are_at_once(session: zq.QueueSession, options: Any) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"first")
+    await jobs.put(b"now", **options)
+    assert await drained(jobs) == [b"first", b"now"]
+
+
+async def test_a_transactions_delay_counts_from_the_put(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    put = monotonic()
+    async with session.begin() as tx:
+        tx.put(jobs, b"later", delay=0.6)
+        await asyncio.sleep(0.2)
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+        message = await tx.take(jobs, timeout=10)
+        assert message is not None
+        assert 0.6 <= monotonic() - put < 0.6 + SOON
+
+
+async def test_a_handler_puts_with_a_delay(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"first")
+    async with jobs.consume(until_idle=3) as deliveries:
+        async for delivery in deliveries:
+            async with delivery:
+                if delivery.value == b"first":
+                    delivery.put(jobs, b"second", delay=0.3)
+                else:
+                    break
+    assert delivery.value == b"second"
+
+
+async def test_of_what_is_due_the_most_urgent_comes_first(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    at = datetime.now(UTC) + timedelta(seconds=1)
+    await jobs.put(b"low", at=at, priority=3)
+    await jobs.put(b"plain", at=at)
+    await jobs.put(b"urgent", at=at, priority=-3)
+    assert [(message.value, message.priority) for message in await jobs.peek()] == [
+        (b"urgent", -3),
+        (b"plain", 0),
+        (b"low", 3),
+    ]
+    await asyncio.sleep(1.1)
+    assert await drained(jobs, 1) == [b"urgent", b"plain", b"low"]
+
+
+async def test_scheduled_messages_are_claimed_where_they_lie_and_keep_their_place_through_retries(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
+    await jobs.put(b"later", delay=0.2)
+    (hour,) = await server_view.children(f"{queue_root}/jobs/later")
+    (name,) = await server_view.children(f"{queue_root}/jobs/later/{hour}")
+    assert name.startswith("item-t")
+    async with jobs.consume(until_idle=3) as deliveries:
+        async for delivery in deliveries:
+            assert await server_view.children(f"{queue_root}/jobs/later/{hour}") == [name]
+            if delivery.attempt == 1:
+                await delivery.rollback()
+                continue
+            await delivery.commit()
+            break
+    assert delivery.attempt == 2
+    assert await jobs.size() == 0
+
+
+async def test_a_rejected_one_is_driven_back_without_a_delay(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"later", delay=0.2, priority=-1)
+    async with session.begin() as tx:
+        message = await tx.take(jobs, timeout=10)
+        assert message is not None
+        tx.reject(message, "not now")
+    assert await jobs.dead_letters.redrive() == 1
+    assert await drained(jobs) == [b"later"]
+
+
+async def test_a_far_message_blocks_nothing_and_is_not_listed_again_and_again(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"far"] * 100, delay=timedelta(days=300))
+    other = (await open_session(zookeeper_proxy.hosts)).queue("jobs")
+    listed = listings_of(zookeeper_proxy, f"{queue_root}/jobs/later/")
+    async with other.consume() as deliveries:
+        for _ in range(300):
+            await jobs.put(b"now")
+            assert (await anext(deliveries)).value == b"now"
+        assert not listed
+        waiting = asyncio.ensure_future(anext(deliveries))
+        await asyncio.sleep(1.5)
+        assert not listed
+        await jobs.put(b"now")
+        await waiting
+
+
+async def test_ten_thousand_due_at_once_are_shared_without_a_herd(
+    session: zq.QueueSession, open_session: Opener
+) -> None:
+    count, consumers = 10_000, 4
+    at = datetime.now(UTC) + timedelta(seconds=4)
+    await session.queue("jobs").put_many([b"%d" % number for number in range(count)], at=at)
+    seen: list[bytes] = []
+    early = 0
+
+    async def consume(taker: zq.QueueSession) -> None:
+        nonlocal early
+        async with taker.queue("jobs").consume(until_idle=8) as deliveries:
+            async for delivery in deliveries:
+                early += datetime.now(UTC) < at
+                seen.append(delivery.value)
+                if len(seen) == count:
+                    break
+
+    takers = [await open_session() for _ in range(consumers)]
+    tasks = [asyncio.ensure_future(consume(taker)) for taker in takers]
+    await eventually(lambda: _all(seen, count), 40)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sorted(seen) == sorted(b"%d" % number for number in range(count))
+    assert not early
+    contended = sum(
+        taker.queue("jobs").engine.dispenser(taker.queue("jobs").store).counts.contended for taker in takers
+    )
+    assert contended < count / 128
+
+
+async def _all(seen: list[bytes], count: int) -> bool:
+    return len(seen) >= count
+
+
+async def test_an_hour_that_is_over_and_empty_is_deleted_and_made_again_for_one_that_comes_late(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"far", delay=36_000)
+    (far,) = await server_view.children(f"{queue_root}/jobs/later")
+    past = str(int(far) - 20)
+    await server_view.create(f"{queue_root}/jobs/later/{past}/item-t{int(past) * HOUR}-iabc-0000000000", b"late")
+    assert await drained(jobs, 0.5) == [b"late"]
+    await eventually(lambda: _hours_are(server_view, f"{queue_root}/jobs/later", [far], jobs))
+
+
+async def _hours_are(view: Observer, path: str, hours: list[str], jobs: zq.Queue[bytes]) -> bool:
+    await drained(jobs)
+    return await view.children(path) == hours
+
+
+async def test_a_scheduled_message_is_due_while_all_are_at_work(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"scheduled", delay=1)
+    await jobs.put_many([b"plain"] * 20_000)
+    before = 0
+    async with jobs.consume(prefetch=1) as deliveries:
+        while (await anext(deliveries)).value == b"plain":
+            before += 1
+            await asyncio.sleep(0.0005)
+    assert before < 20_000
+
+
+async def test_one_scheduled_by_another_while_all_are_at_work_is_found(open_session: Opener) -> None:
+    one, other = await open_session(), await open_session()
+    await one.queue("jobs").put_many([b"plain"] * 20_000)
+    before = 0
+    async with other.queue("jobs").consume(prefetch=1) as deliveries:
+        while (await anext(deliveries)).value == b"plain":
+            before += 1
+            if before == 400:
+                await one.queue("jobs").put(b"scheduled", delay=0.3)
+            await asyncio.sleep(0.0005)
+    assert before < 20_000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": -1},
+        {"delay": math.nan},
+        {"delay": math.inf},
+        {"delay": 1e10},
+        {"delay": "1"},
+        {"delay": True},
+        {"at": datetime(2030, 1, 1)},  # noqa: DTZ001 - that is the point
+        {"at": datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-12)))},
+        {"at": 1_900_000_000},
+        {"delay": 1, "at": datetime(2030, 1, 1, tzinfo=UTC)},
+    ],
+    ids=str,
+)
+async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSession, options: dict[str, Any]) -> None:
+    jobs = session.queue("jobs")
+    with pytest.raises(zq.InvalidOptionError, match=next(iter(options))):
+        await jobs.put(b"", **options)
+    assert not await jobs.exists()

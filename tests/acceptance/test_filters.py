@@ -1,0 +1,280 @@
+"""Filters: messages bear tags, and each consumer says which of them it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.tags import sweep_tags
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(90)
+
+CLASSES = zq.OrderedEnum("performance_class", ("low", "standard", "performance", "high_performance"))
+STANDARD: dict[str, str | int] = {"performance_class": "standard"}
+
+
+async def take_all(session: zq.QueueSession, filters: Any = None, *, idle: float = 0) -> list[str]:
+    async with session.queue("jobs").consume(filters=filters, until_idle=idle) as deliveries:
+        return [delivery.body.decode() async for delivery in deliveries]
+
+
+async def test_a_task_that_asks_for_a_class_goes_to_consumers_that_have_it(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    for name in CLASSES.values:
+        await jobs.put(name.encode(), filters={"performance_class": name})
+    assert await take_all(session, CLASSES.absolute("standard")) == ["standard"]
+    assert await take_all(session, CLASSES.at_least("performance")) == ["low", "performance"]
+    assert await take_all(session) == ["high_performance"]
+
+
+async def test_filters_combine_and_whoever_has_none_takes_the_rest(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"eu 5", filters={"region": "eu", "size": 5})
+    await jobs.put(b"us 5", filters={"region": "us", "size": 5})
+    await jobs.put(b"eu", filters={"region": "eu"})
+    await jobs.put(b"untagged")
+    await jobs.put(b"eu five", filters={"region": "eu", "size": "five"})
+    small, european = zq.Filter("size", "le", 10), zq.Filter("region", "eq", "eu")
+    assert await take_all(session, zq.All(small, european)) == ["eu 5"]
+    assert sorted(await take_all(session, zq.AnyOf(1, small, zq.Filter("region", "gt", "f")))) == ["us 5"]
+    assert await take_all(session) == ["eu", "untagged", "eu five"]
+
+
+async def test_a_message_shows_its_tags_and_keeps_them_when_it_is_driven_back(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", filters=STANDARD)
+    (seen,) = await jobs.peek()
+    assert seen.filters == STANDARD
+    async with jobs.consume(filters=CLASSES.absolute("standard"), until_idle=0) as deliveries:
+        async for delivery in deliveries:
+            await delivery.reject("not now")
+    assert await jobs.dead_letters.redrive() == 1
+    assert await take_all(session, CLASSES.absolute("low")) == []
+    assert await take_all(session, CLASSES.absolute("standard")) == ["1"]
+
+
+async def test_transactions_take_and_put_by_tags(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    async with session.begin() as tx:
+        tx.put(jobs, b"low", filters={"performance_class": "low"})
+        tx.put("jobs", b"standard", filters=STANDARD)
+    async with session.begin() as tx:
+        assert await tx.take(jobs, filters=CLASSES.absolute("high_performance")) is None
+        message = await tx.take(jobs, filters=CLASSES.absolute("standard"))
+        assert message is not None
+        assert message.body == b"standard"
+        assert [m.body for m in await tx.take_many(jobs, 5, filters=CLASSES.at_least("performance"))] == [b"low"]
+    assert await jobs.size() == 0
+
+
+async def test_nobody_waits_for_a_consumer_that_refuses_his_message(open_session: Opener) -> None:
+    """Idle consumers of several kinds: each message is handed over at once by one that takes it."""
+    loop, arrived, kinds = asyncio.get_running_loop(), dict[str, float](), dict[str, set[str]]()
+
+    async with asyncio.TaskGroup() as group:
+        sessions = [await open_session() for _ in range(6)]
+        conditions = [
+            CLASSES.absolute("standard"),
+            CLASSES.absolute("standard"),
+            CLASSES.absolute("low"),
+            CLASSES.absolute("high_performance"),
+            zq.Filter("size", "gt", 5),
+        ]
+
+        async def serve(session: zq.QueueSession, condition: Any, name: str) -> None:
+            async with session.queue("jobs").consume(filters=condition) as deliveries:
+                async for delivery in deliveries:
+                    arrived[delivery.body.decode()] = loop.time()
+                    kinds.setdefault(name, set()).add(str(dict(delivery.filters)))
+
+        servers = [
+            group.create_task(serve(session, condition, f"{number} {condition}"))
+            for number, (session, condition) in enumerate(zip(sessions[1:], conditions, strict=True))
+        ]
+        await asyncio.sleep(1)
+        jobs = sessions[0].queue("jobs")
+        offered: list[dict[str, str | int]] = [
+            STANDARD,
+            {"performance_class": "low"},
+            {"performance_class": "high_performance"},
+            {"size": 6},
+        ]
+        put: dict[str, float] = {}
+        for number in range(40):
+            put[str(number)] = loop.time()
+            await jobs.put(b"%d" % number, filters=offered[number % 4])
+            await asyncio.sleep(0.02)
+
+        async def all_arrived() -> bool:
+            return len(arrived) == 40
+
+        await eventually(all_arrived, 20)
+        for server in servers:
+            server.cancel()
+    delays = sorted(arrived[name] - put[name] for name in put)
+    assert delays[20] < 0.5, delays
+    assert all(len(seen) == 1 for seen in kinds.values()), kinds
+
+
+async def test_two_listeners_of_one_session_take_each_their_own(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    seen: dict[str, list[bytes]] = {"low": [], "standard": []}
+
+    def listener(name: str) -> zq.Listener[bytes]:
+        async def handle(delivery: zq.Delivery[bytes]) -> None:
+            seen[name].append(delivery.body)
+
+        return session.listener(jobs, handle, concurrency=4, filters=CLASSES.absolute(name))
+
+    async with listener("low"), listener("standard"):
+        for number in range(30):
+            await jobs.put(b"%d" % number, filters={"performance_class": ("low", "standard")[number % 2]})
+        await jobs.put(b"for nobody", filters={"performance_class": "performance"})
+
+        async def done() -> bool:
+            return await jobs.size() == 1
+
+        await eventually(done, 30)
+    assert {int(body) % 2 for body in seen["low"]} == {0}
+    assert {int(body) % 2 for body in seen["standard"]} == {1}
+    assert [m.body for m in await jobs.peek()] == [b"for nobody"]
+
+
+async def test_what_a_filtered_consumer_gives_back_goes_to_another(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
+    await jobs.put(b"1", filters=STANDARD)
+    async with jobs.consume(filters=CLASSES.absolute("standard"), settle="explicit") as deliveries:
+        await (await anext(aiter(deliveries))).rollback()
+    assert await take_all(other, CLASSES.absolute("low"), idle=1) == []
+    assert await take_all(other, CLASSES.at_least("performance"), idle=5) == ["1"]
+
+
+async def test_a_dead_filtered_consumers_message_is_handed_to_another_of_its_kind(
+    session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    await session.queue("jobs").put(b"1", filters=STANDARD)
+    taken = await session.transaction().__aenter__()
+    assert await taken.take(session.queue("jobs"), filters=CLASSES.absolute("standard")) is not None
+    waiting = asyncio.create_task(take_all(other, CLASSES.absolute("standard"), idle=20))
+    await asyncio.sleep(0.5)
+    await expire(session)
+
+    async def consumed() -> bool:
+        return await other.queue("jobs").size() == 0
+
+    await eventually(consumed, 30)
+    waiting.cancel()
+
+
+async def test_records_of_tags_are_stored_once_and_whatever_lies_there_breaks_nobody(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"], filters={"b": 1, "a": "x"})
+    tree = await server_view.tree(f"{queue_root}/jobs/filters")
+    assert [json.loads(data) for path, data in tree.items() if not path.endswith("/filters")] == [{"a": "x", "b": 1}]
+    for path in tree:
+        if not path.endswith("/filters"):
+            await server_view.set(path, b"\xff not JSON")
+    await server_view.create(f"{queue_root}/jobs/items/item-fnowhere-iX-0000000099", b"stray")
+    assert await take_all(other, zq.Filter("b", "eq", 1), idle=0.5) == []
+    await jobs.put(b"4", filters={"b": 1, "a": "x"})  # makes the record anew
+    assert sorted(await take_all(other, zq.Filter("b", "eq", 1), idle=2)) == ["1", "2", "3", "4"]
+    assert await take_all(other) == ["stray"]
+
+
+async def test_a_sweep_removes_the_records_that_nothing_bears_while_others_put(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs, paths = session.queue("jobs"), session.queue("jobs").store.paths
+    await jobs.put(b"stays", filters={"n": -1})
+    swept = 0
+    putting = True
+
+    async def sweep() -> None:
+        nonlocal swept
+        client = other._engine.zookeeper
+        while putting:
+            swept += await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sweep())
+        for number in range(150):
+            await jobs.put(b"%d" % number, filters={"n": number % 10})
+            if number % 3 == 0:
+                async with session.begin() as tx:
+                    await tx.take(jobs, filters=zq.Filter("n", "ge", 0))
+        putting = False
+    assert await jobs.size() == 101
+    assert len(await take_all(other, zq.Filter("n", "ge", -1), idle=1)) == 101
+    client = other._engine.zookeeper
+    await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
+    assert await server_view.children(f"{queue_root}/jobs/filters") == []
+    await jobs.put(b"after", filters={"n": -1})
+    assert await take_all(other, zq.Filter("n", "eq", -1), idle=1) == ["after"]
+
+
+async def test_clean_up_keeps_the_combinations_of_tags_within_bounds(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    async with asyncio.TaskGroup() as group:
+        for number in range(1100):
+            group.create_task(jobs.put(b"x", filters={"id": number}))
+    await jobs.purge()
+    await jobs.put(b"stays", filters={"id": -1})
+    (cleaned,) = await session.clean("jobs")
+    assert cleaned.tags == 1100
+    assert len(await server_view.children(f"{queue_root}/jobs/filters")) == 1
+    assert await take_all(session, zq.Filter("id", "eq", -1)) == ["stays"]
+
+
+async def test_a_backlog_for_others_is_not_listed_for_every_message(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"x"] * 20_000, filters={"performance_class": "low"})
+    lookout = other._engine.dispenser(other.queue("jobs").store, CLASSES.absolute("standard"))._lookout
+    listings = 0
+    listing = lookout._list
+
+    async def counted(*args: Any) -> None:
+        nonlocal listings
+        listings += 1
+        await listing(*args)
+
+    lookout._list = counted  # type: ignore[method-assign, assignment]
+    taken = 0
+    async with other.queue("jobs").consume(filters=CLASSES.absolute("standard"), prefetch=1) as deliveries:
+        for number in range(200):
+            await jobs.put(b"%d" % number, filters=STANDARD)
+            taken += (await anext(aiter(deliveries))).body == b"%d" % number
+    assert taken == 200
+    assert listings < 10
+
+
+async def test_nothing_is_sent_of_what_makes_no_sense(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    with pytest.raises(zq.InvalidOptionError, match="tag 'size'"):
+        await jobs.put(b"", filters={"size": 1.5})  # type: ignore[dict-item]
+    with pytest.raises(zq.InvalidOptionError, match="filters takes a mapping"):
+        await jobs.put(b"", filters="size=1")  # type: ignore[arg-type]
+    for wrong in ("size=1", {"size": 1}, [zq.Filter("size", "eq", 1)]):
+        with pytest.raises(zq.InvalidOptionError, match="Filter, All or AnyOf"):
+            jobs.consume(filters=wrong)  # type: ignore[arg-type]
+        with pytest.raises(zq.InvalidOptionError, match="Filter, All or AnyOf"):
+            session.listener(jobs, lambda _: asyncio.sleep(0), filters=wrong)  # type: ignore[arg-type]
+    assert not await jobs.exists()

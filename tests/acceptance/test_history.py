@@ -1,0 +1,214 @@
+"""States and history: where a message stands, by its id, and what is known of those that have come to their end."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+ONCE = zq.ConsumeTimes(1)
+
+
+async def records(queue: zq.Queue[bytes]) -> list[zq.HistoryRecord]:
+    return [record async for record in queue.history()]
+
+
+@pytest.fixture
+async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
+    """A queue that keeps a history."""
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(history=zq.History(lifetime=timedelta(days=7))))
+    return queue
+
+
+async def test_a_message_is_waiting_then_claimed_by_somebody_then_finished(
+    session: zq.QueueSession, other: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    job = await jobs.put(b"one")
+    waiting = await jobs.state(job)
+    assert waiting.status is zq.Status.WAITING
+    assert waiting.put_by == zq.Process(client=job[:12], host=socket.gethostname(), pid=os.getpid())
+    assert waiting.put_at is not None
+    async with other.begin() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=10)
+        claimed = await jobs.state(job)
+        assert claimed.status is zq.Status.CLAIMED
+        assert claimed.claimed_by is not None
+        assert claimed.claimed_by.pid == os.getpid()
+        assert claimed.claimed_at is not None
+        assert claimed.claimed_at >= waiting.put_at
+    finished = await session.queue("jobs").state(job)
+    assert finished.status is zq.Status.FINISHED
+    assert finished.claimed_by == claimed.claimed_by
+    assert finished.put_by == waiting.put_by
+    assert finished.claimed_at == claimed.claimed_at
+    assert finished.ended_at is not None
+    assert finished.ended_at >= claimed.claimed_at
+
+
+async def test_a_failed_message_is_delayed_until_its_retry_and_dead_when_its_attempts_are_used_up(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(2, backoff=zq.Fixed(120))))
+    job = await jobs.put(b"one")
+
+    async def fail() -> None:
+        async with session.queue("jobs").consume() as deliveries:
+            async for delivery in deliveries:
+                async with delivery:
+                    msg = "the printer is on fire"
+                    raise RuntimeError(msg)
+
+    with pytest.raises(RuntimeError):
+        await fail()
+    delayed = await jobs.state(job)
+    assert (delayed.status, delayed.attempts) == (zq.Status.DELAYED, 1)
+    assert delayed.error is not None
+    assert "the printer is on fire" in delayed.error
+    assert delayed.due is not None
+    assert timedelta(0) < delayed.due - datetime.now(UTC) < timedelta(minutes=3)
+    await jobs.release_claims()
+    with pytest.raises(RuntimeError):
+        await fail()
+    dead = await jobs.state(job)
+    assert (dead.status, dead.attempts) == (zq.Status.DEAD, 2)
+    assert "the printer is on fire" in dead.reason
+    (record,) = await records(jobs)
+    assert (record.id, record.outcome, record.attempts) == (job, zq.End.DEAD, 2)
+    await jobs.dead_letters.redrive()
+    assert (await jobs.state(job)).status is zq.Status.WAITING
+
+
+async def test_history_tells_of_each_end_once_in_their_order(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    finished = await jobs.put(b"one", key="k")
+    await take_one(session)
+    rejected = await jobs.put(b"two")
+    async with session.begin() as tx:
+        message = await tx.take(jobs, timeout=10)
+        assert message is not None
+        tx.reject(message, "not a number")
+    removed = await jobs.put(b"three")
+    await jobs.purge()
+    told = await records(jobs)
+    assert [(one.id, one.outcome) for one in told] == [
+        (finished, zq.End.FINISHED),
+        (rejected, zq.End.DEAD),
+        (removed, zq.End.REMOVED),
+    ]
+    assert told[0].key == "k"
+    assert told[1].reason == "not a number"
+    assert told[0].host == socket.gethostname()
+    assert all(one.put_at <= one.ended_at for one in told)
+    assert [one.id async for one in jobs.history(since=told[1].ended_at, until=told[2].ended_at)] == [rejected]
+    assert [one.id async for one in jobs.history(limit=2)] == [finished, rejected]
+
+
+async def test_what_is_rolled_back_leaves_no_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put(b"one")
+    async with session.transaction() as tx:
+        await tx.take(jobs, timeout=10)
+        await tx.rollback(delay=0)
+    assert await records(jobs) == []
+    assert (await take_one(session)).body == b"one"
+    assert len(await records(jobs)) == 1
+
+
+async def test_a_dropped_message_is_told_to_have_failed(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(1, exhausted="drop")))
+    job = await jobs.put(b"one")
+    async with session.transaction() as tx:
+        await tx.take(jobs, timeout=10)
+        await tx.rollback()
+    (record,) = await records(jobs)
+    assert (record.id, record.outcome) == (job, zq.End.FAILED)
+    assert (await jobs.state(job)).status is zq.Status.FAILED
+
+
+async def test_the_payload_is_kept_when_asked_for(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(history=zq.History(payload=True)))
+    await queue.put(b"\xf5zq1 payload", headers={"trace": "t1"}, key="k")
+    await take_one(session)
+    (record,) = await records(queue)
+    assert (record.payload, dict(record.headers), record.key) == (b"\xf5zq1 payload", {"trace": "t1"}, "k")
+
+
+async def test_a_queue_without_history_writes_none(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    job = await session.queue("jobs").put(b"one")
+    await take_one(session)
+    assert not await server_view.exists(f"{queue_root}/jobs/history")
+    assert (await session.queue("jobs").state(job)).status is zq.Status.UNKNOWN
+
+
+async def test_a_running_consumer_follows_when_history_is_turned_on_and_off(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = session.queue("jobs")
+    taken: list[str] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        taken.append(delivery.id)
+
+    async def done(job: str) -> bool:
+        return job in taken and await queue.size() == 0
+
+    async with other.listener(other.queue("jobs"), handler):
+        for history, kept in ((None, 0), (zq.History(), 1), (False, 1)):
+            await queue.configure(zq.QueueConfig(history=history))  # type: ignore[arg-type]  # each is one of the three
+            job = await queue.put(b"one")
+            await eventually(lambda job=job: done(job), 30)  # type: ignore[misc]
+            assert len(await records(queue)) == kept
+
+
+async def test_an_acknowledged_lease_is_finished(jobs: zq.Queue[bytes]) -> None:
+    job = await jobs.put(b"one")
+    (lease,) = await jobs.leases.take()
+    assert (await jobs.state(job)).status is zq.Status.DELAYED
+    await jobs.leases.acknowledge([lease.token])
+    (record,) = await records(jobs)
+    assert (record.id, record.outcome, record.attempts) == (job, zq.End.FINISHED, 1)
+
+
+async def test_history_outlives_the_sessions_that_wrote_it(
+    open_session: Opener, jobs: zq.Queue[bytes], expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    writer = await open_session()
+    job = await writer.queue("jobs").put(b"one")
+    await take_one(writer)
+    await expire(writer)
+    assert [one.id for one in await records(jobs)] == [job]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: zq.History(lifetime=0),
+        lambda: zq.History(lifetime=-1),
+        lambda: zq.History(lifetime=float("nan")),
+        lambda: zq.History(most=0),
+        lambda: zq.QueueConfig(history=True),  # type: ignore[arg-type]  # that is what is refused
+        lambda: zq.QueueConfig(clean_every=0),
+    ],
+)
+def test_a_history_that_makes_no_sense_is_refused_before_anything_is_sent(bad: Callable[[], object]) -> None:
+    with pytest.raises(zq.InvalidOptionError):
+        bad()
+
+
+async def test_moments_without_a_zone_are_refused(jobs: zq.Queue[bytes]) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="aware"):
+        await anext(jobs.history(since=datetime(2026, 3, 1)))  # noqa: DTZ001 - that is what is refused

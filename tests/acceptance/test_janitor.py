@@ -1,0 +1,265 @@
+"""The janitor: what is left over is taken away by itself, by one session at a time, and nothing that is in use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
+from aiozkqueue.queue.pins import pin, read_pins, unpin
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.pins import Pins
+    from aiozkqueue.queue.store import QueueStore
+    from tests.observer import Observer
+
+NOW = datetime.now(UTC)
+
+
+class Connect(Protocol):
+    async def __call__(self, *, janitor: bool) -> zq.QueueSession: ...
+
+
+def ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def record(message_id: str, age: timedelta) -> HistoryRecord:
+    ended = ms(NOW - age)
+    return HistoryRecord(id=message_id, ended=ended, outcome=End.FINISHED, put=ended)
+
+
+@pytest.fixture
+async def base(queue_root: str) -> str:
+    return f"{queue_root}/jobs"
+
+
+@pytest.fixture
+async def connect(zookeeper: str, queue_root: str) -> AsyncIterator[Connect]:
+    """Opens sessions with a janitor or without."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(*, janitor: bool) -> zq.QueueSession:
+            return await stack.enter_async_context(zq.connect(zookeeper, root=queue_root, janitor=janitor))
+
+        yield open_one
+
+
+async def write_history(view: Observer, base: str, *records: HistoryRecord) -> None:
+    for one in records:
+        await view.create(f"{base}/history/{one.place}", one.encode())
+
+
+async def ids(queue: zq.Queue[bytes]) -> list[str]:
+    return [one.id async for one in queue.history()]
+
+
+async def test_history_past_its_lifetime_goes_at_the_interval_and_a_changed_lifetime_is_followed(
+    connect: Connect, server_view: Observer, base: str
+) -> None:
+    session = await connect(janitor=True)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=timedelta(days=7)), clean_every=0.2))
+    old, recent = record("old", timedelta(days=8)), record("recent", timedelta(days=3))
+    await write_history(server_view, base, old, recent)
+    await server_view.gone(f"{base}/history/{old.place}")
+    await server_view.gone(f"{base}/history/{old.place.partition('/')[0]}")
+    assert await ids(jobs) == ["recent"]
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=timedelta(days=2))))
+    await server_view.gone(f"{base}/history/{recent.place}")
+    job = await jobs.put(b"one")
+    await take_one(session)
+    assert await ids(jobs) == [job]
+
+
+async def test_a_session_that_opted_out_does_not_clean(connect: Connect, server_view: Observer, base: str) -> None:
+    out = await connect(janitor=False)
+    jobs = out.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(), clean_every=0.05))
+    await write_history(server_view, base, record("old", timedelta(days=8)))
+    for _ in range(20):
+        await jobs.put(b"one")
+        await take_one(out)
+    await asyncio.sleep(0.5)
+    assert "old" in await ids(jobs)
+    assert not await server_view.exists(f"{base}/janitor")
+    taking = await connect(janitor=True)
+    await taking.queue("jobs").configuration()  # it uses the queue, and that is enough
+    await server_view.gone(f"{base}/history/{record('old', timedelta(days=8)).place}")
+
+
+async def test_the_oldest_records_go_when_there_are_more_than_the_most_that_are_kept(
+    session: zq.QueueSession, server_view: Observer, base: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(most=3)))
+    ages = [timedelta(hours=hours) for hours in (9, 8, 7.99, 5, 1)]
+    await write_history(server_view, base, *(record(f"r{index}", age) for index, age in enumerate(ages)))
+    (cleaned,) = await session.clean("jobs")
+    assert cleaned.records == 2
+    assert await ids(jobs) == ["r2", "r3", "r4"]
+
+
+async def test_what_an_audit_has_pinned_stays_until_it_is_unpinned(
+    session: zq.QueueSession, server_view: Observer, base: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
+    await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (4, 3, 2)))
+    await pin(jobs.engine, jobs.store, "audit", NOW - timedelta(days=3))
+    await session.clean("jobs")
+    assert await ids(jobs) == ["r3", "r2"]
+    await pin(jobs.engine, jobs.store, "audit", NOW - timedelta(days=2))
+    await session.clean("jobs")
+    assert await ids(jobs) == ["r2"]
+    await unpin(jobs.engine, jobs.store, "audit")
+    await unpin(jobs.engine, jobs.store, "audit")
+    await session.clean("jobs")
+    assert await ids(jobs) == []
+
+
+async def test_a_pin_set_while_somebody_cleans_holds_at_once(
+    session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
+    await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (3, 2)))
+
+    async def slowly(engine: Engine, store: QueueStore) -> Pins:
+        pins = await read_pins(engine, store)
+        await pin(engine, store, "audit", NOW - timedelta(days=3))
+        return pins
+
+    monkeypatch.setattr("aiozkqueue.queue.cleaning.read_pins", slowly)
+    (cleaned,) = await session.clean("jobs")
+    assert cleaned.records == 0
+    assert await ids(jobs) == ["r3", "r2"]
+
+
+async def test_attempts_of_messages_that_are_gone_go_and_those_of_living_ones_stay(
+    session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.cleaning.LATE", -3600.0)  # a while ago is now
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+    job = await jobs.put(b"one")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=10)
+        await tx.rollback()
+    await server_view.create(f"{base}/meta/meta-gone", AttemptRecord(2).encode())
+    await server_view.create(f"{base}/meta/somebody-elses", b"?")
+    (cleaned,) = await session.clean("jobs")
+    assert cleaned.attempts == 1
+    assert await server_view.children(f"{base}/meta") == [f"meta-{job}", "somebody-elses"]
+    assert await server_view.children(f"{base}/locks") == []
+    (seen,) = await jobs.peek()
+    assert seen.attempt == 1
+
+
+async def test_an_attempt_whose_message_is_claimed_just_now_stays(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.cleaning.LATE", -3600.0)
+    await session.queue("jobs").put(b"one")
+    async with other.begin() as tx:
+        message = await tx.take(other.queue("jobs"), timeout=10)
+        assert message is not None
+        (item,) = await server_view.children(f"{base}/items")
+        data = await server_view.get(f"{base}/items/{item}")
+        await server_view.delete(f"{base}/items/{item}")  # as a listing that missed it would show it
+        await server_view.create(f"{base}/meta/meta-{message.id}", AttemptRecord(1).encode())
+        (cleaned,) = await session.clean("jobs")
+        assert cleaned.attempts == 0
+        await server_view.create(f"{base}/items/{item}", data)
+    assert await server_view.exists(f"{base}/meta/meta-{message.id}")
+
+
+async def test_delays_that_ended_while_nobody_consumed_are_taken_off(
+    session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.cleaning.LATE", 0.0)
+    monkeypatch.setattr("aiozkqueue.queue.leftovers.LATE", 0.0)
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"])
+    ended, announced_badly, going_on = await jobs.leases.take(3, lifetime=300)
+    dues = {name.partition("-")[2]: name for name in await server_view.children(f"{base}/due")}
+    for lease in (ended, announced_badly):
+        await server_view.delete(f"{base}/due/{dues[lease.id]}")
+        lock = LockRecord("c", "o", ms(NOW - timedelta(minutes=5)))
+        await server_view.set(f"{base}/locks/lock-{lease.id}", lock.encode())
+    place = next(name for name in await server_view.children(f"{base}/items") if ended.id in name)
+    due = f"{base}/due/{ms(NOW - timedelta(minutes=5)):013d}-{ended.id}"
+    await server_view.create(due, f"items/{place}".encode())
+    (cleaned,) = await session.clean("jobs")
+    assert cleaned.claims == 2
+    assert await server_view.children(f"{base}/locks") == [f"lock-{going_on.id}"]
+    assert {(await take_one(session)).id for _ in range(2)} == {ended.id, announced_badly.id}
+
+
+async def test_slots_of_clients_gone_for_a_day_go_and_those_in_use_stay(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await other.queue("jobs").put(b"one")
+    clients = f"{queue_root}/.clients"
+    before = await server_view.children(clients)
+    assert (await session.clean())[-1].clients == 0
+    assert await server_view.children(clients) == before
+    monkeypatch.setattr("aiozkqueue.queue.leftovers.SLOT_LIFETIME", -3600.0)  # a day ago is now
+    cleaned = (await session.clean())[-1]
+    assert (cleaned.queue, cleaned.clients) == (None, len(before))
+    await other.queue("jobs").put(b"two")  # whoever lives makes another
+    assert await server_view.children(clients) == before
+    assert await session.queue("jobs").size() == 2
+
+
+async def test_of_several_sessions_one_cleans_and_the_interval_holds_across_them(
+    connect: Connect, server_view: Observer, base: str
+) -> None:
+    sessions = [await connect(janitor=True) for _ in range(4)]
+    await sessions[0].queue("jobs").configure(zq.QueueConfig(history=zq.History(), clean_every=0.5))
+    begun = asyncio.get_running_loop().time()
+    for session in sessions:
+        await session.queue("jobs").configuration()
+
+    async def cleaned_thrice() -> bool:
+        return await server_view.exists(f"{base}/janitor") and await server_view.version(f"{base}/janitor") >= 3
+
+    await eventually(cleaned_thrice, 30)
+    passes = await server_view.version(f"{base}/janitor")
+    assert passes <= (asyncio.get_running_loop().time() - begun) / 0.5 + 1
+    told = json.loads(await server_view.get(f"{base}/janitor"))
+    assert told["queue"] == "jobs"
+
+
+async def test_clean_ups_at_the_same_time_take_each_thing_away_once(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(history=zq.History(most=5)))
+    await write_history(
+        server_view, base, *(record(f"r{index}", timedelta(minutes=200 - index)) for index in range(60))
+    )
+    both = await asyncio.gather(session.clean("jobs"), other.clean("jobs"), session.clean("jobs"))
+    assert sum(one.records for (one,) in both) == 55
+    assert await ids(jobs) == [f"r{index}" for index in range(55, 60)]
+
+
+async def test_a_queue_that_is_not_there_is_not_made(
+    session: zq.QueueSession, server_view: Observer, base: str
+) -> None:
+    (cleaned,) = await session.clean("jobs")
+    assert cleaned.total == 0
+    assert not await server_view.exists(base)

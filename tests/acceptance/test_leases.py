@@ -1,0 +1,158 @@
+"""Leases: messages polled by one process and acknowledged by another, each holding nothing but a token."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_a_leased_message_is_held_from_others_and_acknowledged_by_its_token(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put_many([b"1", b"2"])
+    one, two = await session.queue("jobs").leases.take(10, lifetime=60)
+    assert (one.body, two.body, one.attempt) == (b"1", b"2", 1)
+    assert await other.queue("jobs").leases.take(10) == []
+    await other.queue("jobs").leases.acknowledge([one.token, two.token])
+    for folder in ("items", "locks", "due", "meta"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+async def test_a_lease_outlives_the_session_that_took_it(
+    session: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"1")
+    async with zq.connect(zookeeper, root=queue_root) as gone:
+        (lease,) = await gone.queue("jobs").leases.take(lifetime=60)
+    assert await session.queue("jobs").leases.take() == []
+    await session.queue("jobs").leases.acknowledge([lease.token])
+    assert await session.queue("jobs").size() == 0
+
+
+async def test_a_lease_that_ends_is_offered_again_as_the_next_attempt(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs").put(b"1")
+    (lease,) = await session.queue("jobs").leases.take(lifetime=0.5)
+    (again,) = await other.queue("jobs").leases.take(lifetime=60, timeout=20)
+    assert (again.id, again.attempt) == (lease.id, 2)
+    await session.queue("jobs").leases.acknowledge([lease.token])  # needs no live lease
+    assert await session.queue("jobs").size() == 0
+
+
+async def test_a_message_that_is_leased_too_often_becomes_a_dead_letter(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+    await jobs.put(b"1")
+    for _ in range(2):
+        (_,) = await jobs.leases.take(lifetime=0.2, timeout=20)
+    assert await jobs.leases.take(timeout=2) == []
+    (dead,) = await jobs.dead_letters.peek()
+    assert "2 of 2" in dead.reason
+
+
+async def test_a_renewal_never_shortens_a_lease(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    (lease,) = await jobs.leases.take(lifetime=60)
+    await jobs.leases.renew([lease.token], lifetime=0.2)
+    assert await jobs.leases.take(timeout=1) == []
+
+
+async def test_a_renewal_makes_anew_a_lease_that_has_ended_or_never_was(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    (lease,) = await jobs.leases.take(lifetime=0.2)
+    (again,) = await jobs.leases.take(lifetime=0.2, timeout=20)
+    await asyncio.sleep(0.5)
+    await jobs.leases.renew([lease.token], lifetime=60)
+    assert await jobs.leases.take(timeout=1) == []
+    await jobs.leases.acknowledge([again.token])
+
+
+async def test_a_renewal_to_nothing_offers_the_message_at_once(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs").put(b"1")
+    (lease,) = await session.queue("jobs").leases.take(lifetime=600)
+    waiting = asyncio.create_task(other.queue("jobs").leases.take(lifetime=60, timeout=30))
+    await asyncio.sleep(0.1)
+    await session.queue("jobs").leases.renew([lease.token], lifetime=0)
+    assert [one.id for one in await waiting] == [lease.id]
+
+
+async def test_a_message_that_a_delivery_holds_is_left_to_it_by_a_renewal(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    (lease,) = await jobs.leases.take(lifetime=0.2)
+    async with other.begin() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=20) is not None
+        await jobs.leases.renew([lease.token], lifetime=60)
+        await jobs.leases.renew([lease.token], lifetime=0)
+    assert await jobs.size() == 0
+
+
+async def test_what_is_gone_is_acknowledged_and_renewed_in_vain_and_without_error(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    (lease,) = await jobs.leases.take()
+    for _ in range(2):
+        await jobs.leases.acknowledge([lease.token])
+        await jobs.leases.renew([lease.token])
+    assert await jobs.size() == 0
+
+
+async def test_one_foreign_token_refuses_the_whole_call(session: zq.QueueSession) -> None:
+    jobs, others = session.queue("jobs"), session.queue("others")
+    await jobs.put(b"1")
+    await others.put(b"1")
+    (good,), (foreign,) = await jobs.leases.take(), await others.leases.take()
+    for bad in (foreign.token, "x", "", good.token[:-1], f"..~..~{good.token}"):
+        with pytest.raises(zq.InvalidOptionError, match="no lease of queue 'jobs'"):
+            await jobs.leases.acknowledge([good.token, bad])
+    assert await jobs.size() == 1
+    with pytest.raises(zq.InvalidOptionError, match="not one str"):
+        await jobs.leases.acknowledge(good.token)
+    with pytest.raises(zq.InvalidOptionError, match="lifetime"):
+        await jobs.leases.take(lifetime=0)
+
+
+async def test_a_thousand_are_leased_and_acknowledged_in_one_call(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(1000)])
+    leases = await jobs.leases.take(1000, lifetime=600)
+    assert len({lease.id for lease in leases}) == 1000
+    await jobs.leases.acknowledge([lease.token for lease in leases])
+    assert await jobs.size() == 0
+
+
+async def test_leases_that_nobody_learns_of_are_given_back(
+    session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.leases.TOGETHER", 5)
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(400)])
+    taking = asyncio.create_task(jobs.leases.take(400, lifetime=600))
+    await eventually(lambda: _any_leased(jobs))
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    found: set[str] = set()
+    async with asyncio.timeout(30):
+        while len(found) < 400:
+            found |= {lease.id for lease in await other.queue("jobs").leases.take(400, lifetime=600, timeout=5)}
+
+
+async def _any_leased(jobs: zq.Queue[bytes]) -> bool:
+    return (await jobs.stats()).delayed > 0

@@ -1,0 +1,152 @@
+"""Moves: all messages of a queue go to another, in the background; whoever dies meanwhile, none is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def ended(session: zq.QueueSession, reference: str, patience: float = 60) -> zq.MoveStatus:
+    async def over() -> bool:
+        return (await session.moves.status(reference)).state != "running"
+
+    await eventually(over, patience)
+    return await session.moves.status(reference)
+
+
+async def drained(session: zq.QueueSession, queue: str) -> list[zq.Delivery[bytes]]:
+    async with session.queue(queue).consume(until_idle=0) as deliveries:
+        return [delivery async for delivery in deliveries]
+
+
+async def test_a_move_takes_all_messages_along_as_they_are(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    source = session.queue("source")
+    ids = [await source.put(b"%d" % number, headers={"n": str(number)}, key=f"k{number}") for number in range(5)]
+    before = {message.id: message.enqueued_at for message in await source.peek()}
+    reference = await session.moves.start("source", session.queue("target"))
+    status = await ended(other, reference)
+    assert (status.source, status.target, status.state, status.moved) == ("source", "target", "done", 5)
+    assert status.ended is not None
+    assert status.ended >= status.started
+    assert await source.size() == 0
+    found = await drained(other, "target")
+    assert [delivery.id for delivery in found] == ids
+    assert [(one.body, one.headers["n"], one.key, one.attempt) for one in found] == [
+        (b"%d" % number, str(number), f"k{number}", 1) for number in range(5)
+    ]
+    assert {one.id: one.enqueued_at for one in found} == before
+
+
+async def test_leased_messages_are_moved_and_free(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    source = session.queue("source")
+    await source.put_many([b"1", b"2"])
+    leases = await source.leases.take(10, lifetime=600)
+    assert len(leases) == 2
+    assert (await ended(session, await session.moves.start("source", "target"))).moved == 2
+    assert len(await session.queue("target").leases.take(10)) == 2
+    for folder in ("items", "locks", "due", "meta"):
+        assert await server_view.children(f"{queue_root}/source/{folder}") == [], folder
+
+
+async def test_what_a_transaction_holds_is_moved_when_it_is_given_back(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("source").put_many([b"1", b"2"])
+    async with other.transaction() as tx:
+        held = await tx.take(other.queue("source"), timeout=10)
+        assert held is not None
+        reference = await session.moves.start("source", "target")
+        await eventually(lambda: _moved(session, reference, 1))
+        assert (await session.moves.status(reference)).state == "running"
+        await tx.rollback(delay=0)
+    assert (await ended(session, reference)).moved == 2
+
+
+async def test_what_is_put_after_the_move_began_stays(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    await session.queue("source").put(b"old")
+    async with other.transaction() as tx:
+        assert await tx.take(other.queue("source"), timeout=10) is not None
+        reference = await session.moves.start("source", "target")
+        await session.queue("source").put(b"new")
+        await tx.rollback(delay=0)
+    assert (await ended(session, reference)).moved == 1
+    assert [message.body for message in await session.queue("source").peek()] == [b"new"]
+
+
+async def test_two_runners_take_each_message_along_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    await session.queue("source").put_many([b"%d" % number for number in range(500)])
+    reference = await session.moves.start("source", "target")
+    await other.moves._finish(reference, await other._engine.zookeeper.wait_connected())
+    await ended(session, reference)
+    found = Counter(delivery.body for delivery in await drained(session, "target"))
+    assert found == Counter(b"%d" % number for number in range(500))
+
+
+MOVER = """
+import asyncio, sys
+import aiozkqueue as zq
+
+async def main() -> None:
+    async with zq.connect(sys.argv[1], root=sys.argv[2], session_timeout=2) as session:
+        print(await session.moves.start("source", "target"), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_move_whose_process_is_killed_is_finished_by_another(
+    session: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    await session.queue("source").put_many([b"%d" % number for number in range(3000)])
+    mover = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", MOVER, zookeeper, queue_root, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert mover.stdout is not None
+        reference = (await asyncio.wait_for(mover.stdout.readline(), 60)).decode().strip()
+        await eventually(lambda: _moved(session, reference, 1), 60)
+    finally:
+        os.kill(mover.pid, signal.SIGKILL)
+        await mover.wait()
+
+    async def resumed() -> bool:
+        return await session.moves.resume() == 1
+
+    if (await session.moves.status(reference)).state == "running":  # it may have been quicker than we
+        await eventually(resumed, 60)
+    status = await ended(session, reference)
+    assert (status.state, await session.queue("source").size()) == ("done", 0)
+    found = Counter(delivery.body for delivery in await drained(session, "target"))
+    assert found == Counter(b"%d" % number for number in range(3000))
+
+
+async def test_bad_moves_are_refused_before_anything_is_written(session: zq.QueueSession) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="cannot move queue 'one' to itself"):
+        await session.moves.start("one", session.queue("one"))
+    with pytest.raises(zq.InvalidNameError):
+        await session.moves.start("one", "../two")
+    for unknown in ("nothing", "", "a/b"):
+        with pytest.raises(zq.UnknownMoveError, match="there is no move"):
+            await session.moves.status(unknown)
+    assert await session.moves.all() == []
+
+
+async def _moved(session: zq.QueueSession, reference: str, least: int) -> bool:
+    return (await session.moves.status(reference)).moved >= least

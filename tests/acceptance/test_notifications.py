@@ -1,0 +1,216 @@
+"""Notification queues: events for a date, found, replaced and removed by their keys while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
+
+
+class Invoice(BaseModel):
+    account: int
+
+
+@pytest.fixture
+async def invoices(session: zq.QueueSession) -> NotificationQueue[Invoice]:
+    return await Notifications(session).create("billing", "invoices", Invoice)
+
+
+def later(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+class Handler:
+    def __init__(self, fails: int = 0) -> None:
+        self.seen: list[Notification[Invoice]] = []
+        self.at: list[datetime] = []
+        self._fails = fails
+
+    async def __call__(self, notification: Notification[Invoice]) -> None:
+        self.seen.append(notification)
+        self.at.append(datetime.now(UTC))
+        if len(self.seen) <= self._fails:
+            raise OSError("the mail server is away")
+
+    async def called(self, count: int) -> None:
+        async with asyncio.timeout(40):
+            while len(self.seen) < count:  # noqa: ASYNC110 -- a listener fulfils it
+                await asyncio.sleep(0.01)
+
+
+async def test_a_handler_gets_the_event_its_date_its_token_and_its_keys_when_the_date_has_come(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    date = later(1.5)
+    message_id = await invoices.schedule(
+        Invoice(account=7), date, search_key1="7", search_key2="tenant", user_token="tok"
+    )
+    handler = Handler()
+    async with invoices.listener(handler):
+        await handler.called(1)
+    [seen] = handler.seen
+    assert (seen.id, seen.event, seen.effective_date) == (message_id, Invoice(account=7), date)
+    assert (seen.search_key1, seen.search_key2, seen.user_token, seen.attempt) == ("7", "tenant", "tok", 1)
+    assert handler.at[0] >= date - timedelta(milliseconds=50), "clocks of two programs may differ by that"
+    assert [record.outcome.value async for record in invoices.queue.history()] == ["finished"]
+
+
+async def test_a_queue_that_nobody_serves_keeps_its_entries_and_another_session_finds_them(
+    invoices: NotificationQueue[Invoice], other: zq.QueueSession
+) -> None:
+    await invoices.schedule(Invoice(account=1), later(3600), search_key2="t")
+    await invoices.schedule(Invoice(account=2), later(-3600), search_key2="t")
+    found = await (await Notifications(other).get("billing", "invoices", Invoice)).find("t")
+    assert [one.event.account for one in found] == [2, 1]
+
+
+async def test_entries_are_found_by_both_keys_by_the_second_and_up_to_a_date(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    for account, (key1, key2, hours) in enumerate([("a", "t", 1), ("b", "t", 2), ("a", "u", 1), ("a", "t", 72)]):
+        await invoices.schedule(Invoice(account=account), later(hours * 3600), search_key1=key1, search_key2=key2)
+    await invoices.schedule(Invoice(account=9), later(60))
+
+    async def accounts(*keys: str, **options: Any) -> list[int]:
+        return [one.event.account for one in await invoices.find(*keys, **options)]
+
+    assert await accounts("t") == [0, 1, 3]
+    assert await accounts("t", search_key1="a") == [0, 3]
+    assert await accounts("t", until=later(3 * 3600)) == [0, 1]
+    assert await accounts("nobody") == []
+    assert await accounts() == [9, 0, 2, 1, 3]
+    assert await accounts("t", status="in processing") == []
+
+
+async def test_what_is_being_handled_is_found_as_such_and_can_be_neither_replaced_nor_removed(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    going_on, done = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Notification[Invoice]) -> None:
+        going_on.set()
+        await done.wait()
+
+    message_id = await invoices.schedule(Invoice(account=1), later(0), search_key2="t")
+    await invoices.schedule(Invoice(account=2), later(3600), search_key2="t")
+    async with invoices.listener(slow):
+        await going_on.wait()
+        found = {one.event.account: one.status for one in await invoices.find("t")}
+        assert found == {1: "in processing", 2: "future"}
+        assert not await invoices.update(message_id, Invoice(account=5))
+        assert not await invoices.remove(message_id)
+        assert await invoices.remove_all("t") == 1
+        done.set()
+
+
+async def test_an_event_can_be_replaced_while_it_waits(invoices: NotificationQueue[Invoice]) -> None:
+    date = later(1)
+    message_id = await invoices.schedule(Invoice(account=1), date, search_key2="t", user_token="tok")
+    assert await invoices.update(message_id, Invoice(account=2))
+    handler = Handler()
+    async with invoices.listener(handler):
+        await handler.called(1)
+    [seen] = handler.seen
+    assert (seen.id, seen.event.account, seen.effective_date, seen.user_token) == (message_id, 2, date, "tok")
+    assert not await invoices.update(message_id, Invoice(account=3)), "it is gone"
+
+
+async def test_one_or_all_of_a_key_are_removed_and_recorded(invoices: NotificationQueue[Invoice]) -> None:
+    ids = [
+        await invoices.schedule(Invoice(account=n), later(3600), search_key1=str(n % 2), search_key2="t")
+        for n in range(5)
+    ]
+    kept = await invoices.schedule(Invoice(account=9), later(3600), search_key2="u")
+    assert await invoices.remove(ids[0])
+    assert not await invoices.remove(ids[0])
+    assert await invoices.remove_all("t", search_key1="1") == 2
+    assert await invoices.remove_all("t") == 2
+    assert [one.id for one in await invoices.find()] == [kept]
+    assert [record.outcome.value async for record in invoices.queue.history()] == ["removed"] * 5
+
+
+async def test_an_entry_is_scheduled_by_a_transaction_that_commits_and_not_by_one_that_does_not(
+    session: zq.QueueSession, invoices: NotificationQueue[Invoice]
+) -> None:
+    async with session.begin() as tx:
+        await invoices.schedule(Invoice(account=1), later(3600), search_key2="t", tx=tx)
+        tx.put("orders", b"1")
+    with pytest.raises(OSError, match="no"):
+        async with session.begin() as tx:
+            await invoices.schedule(Invoice(account=2), later(3600), search_key2="t", tx=tx)
+            raise OSError("no")
+    assert [one.event.account for one in await invoices.find("t")] == [1]
+
+
+async def test_a_handler_schedules_the_next_one_with_the_end_of_this_one(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    handler = Handler()
+
+    async def again(notification: Notification[Invoice]) -> None:
+        if notification.event.account < 3:
+            following = Invoice(account=notification.event.account + 1)
+            await invoices.schedule(following, later(0.2), tx=notification.delivery)
+        await handler(notification)
+
+    await invoices.schedule(Invoice(account=1), later(0))
+    async with invoices.listener(again):
+        await handler.called(3)
+    assert [one.event.account for one in handler.seen] == [1, 2, 3]
+
+
+async def test_one_that_fails_is_tried_three_times_more_and_is_then_a_dead_letter_with_its_count(
+    invoices: NotificationQueue[Invoice],
+) -> None:
+    await invoices.schedule(Invoice(account=1), later(0), user_token="tok")
+    handler = Handler(fails=9)
+    async with invoices.listener(handler):
+        async with asyncio.timeout(40):
+            while not await invoices.queue.dead_letters.size():  # noqa: ASYNC110 -- a listener fulfils it
+                await asyncio.sleep(0.02)
+    assert [one.attempt for one in handler.seen] == [1, 2, 3, 4]
+    [dead] = await invoices.queue.dead_letters.peek()
+    assert (dead.attempts, "mail server" in dead.reason) == (4, True)
+
+
+async def test_ready_entries_are_counted_at_a_date_and_of_this_queue_only(
+    session: zq.QueueSession, invoices: NotificationQueue[Invoice]
+) -> None:
+    reminders = await Notifications(session).create("billing", "reminders", Invoice)
+    await reminders.schedule(Invoice(account=1), later(-1))
+    for hours in (-1, 1, 2, 50):
+        await invoices.schedule(Invoice(account=1), later(hours * 3600))
+    assert await invoices.ready() == 1
+    assert await invoices.ready(later(1.5 * 3600)) == 2
+    assert await invoices.ready(later(100 * 3600)) == 4
+    assert await reminders.ready() == 1
+
+
+async def test_creating_twice_and_looking_up_an_unknown_one_are_errors_of_their_own(
+    session: zq.QueueSession, invoices: NotificationQueue[Invoice]
+) -> None:
+    notifications = Notifications(session)
+    assert invoices.queue.name == "billing:invoices"
+    with pytest.raises(zq.AlreadyExistsError, match="invoices"):
+        await notifications.create("billing", "invoices", Invoice)
+    with pytest.raises(zq.NotFoundError, match="refunds"):
+        await notifications.get("billing", "refunds", Invoice)
+    assert await notifications.list() == [("billing", "invoices")]
+
+
+async def test_bad_input_is_refused_before_anything_is_sent(invoices: NotificationQueue[Invoice]) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="zone"):
+        await invoices.schedule(Invoice(account=1), datetime(2030, 1, 1))  # noqa: DTZ001 - naive on purpose
+    with pytest.raises(zq.InvalidOptionError, match="search_key2"):
+        await invoices.schedule(Invoice(account=1), later(1), search_key1="a")
+    with pytest.raises(zq.PayloadError):
+        await invoices.schedule("text", later(1))  # type: ignore[arg-type]
+    with pytest.raises(zq.InvalidOptionError, match="zone"):
+        await invoices.find("t", until=datetime(2030, 1, 1))  # noqa: DTZ001 - naive on purpose
+    assert await invoices.find() == []

@@ -1,0 +1,106 @@
+"""Strict FIFO: ``QueueConfig(ordered=True)``. One message at a time, in put order, whoever puts and takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import Opener, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.observer import Observer
+
+    Expire = Callable[[zq.QueueSession], Awaitable[None]]
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_messages_are_handed_over_strictly_in_put_order_through_retries_and_lost_sessions(
+    session: zq.QueueSession, open_session: Opener, expire: Expire, server_view: Observer, queue_root: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(ordered=True))
+    await queue.put_many([b"%d" % number for number in range(30)])
+    # What another program puts is in the order, too.
+    await server_view.create(f"{queue_root}/jobs/items/item-0000000030", b"30")
+    finished: list[int] = []
+    out: list[int] = []
+    lost = await open_session()
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        number = int(delivery.value)
+        out.append(number)
+        try:
+            assert len(out) == 1, f"{out} were out at once"
+            await asyncio.sleep(0.002)
+            if number % 10 == 3 and delivery.attempt < 3:
+                raise zq.Retry(delay=0.1)
+        finally:
+            out.remove(number)
+        finished.append(number)
+
+    async def done() -> bool:
+        return finished[-1:] == [30]
+
+    held = await lost.transaction().__aenter__()
+    assert [message.value for message in await held.take_many(lost.queue("jobs"), 3)] == [b"0", b"1", b"2"]
+    sessions = [session, await open_session()]
+    listeners = [one.listener(one.queue("jobs"), handler, concurrency=5) for one in sessions]
+    async with listeners[0], listeners[1]:
+        await expire(lost)
+        await eventually(done, 60)
+    assert finished == list(range(31))
+    assert await queue.size() == 0
+    await held.rollback()
+
+
+async def test_a_queue_becomes_ordered_only_when_what_was_claimed_before_is_settled(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue = session.queue("jobs")
+    await queue.put_many([b"0", b"1", b"2"])
+    async with other.begin() as before:
+        first = await before.take(other.queue("jobs"))
+        assert first is not None
+        assert first.value == b"0"
+        await queue.configure(zq.QueueConfig(ordered=True))
+        async with session.begin() as tx:
+            assert await tx.take(queue, timeout=0.3) is None
+    async with session.begin() as tx:
+        second = await tx.take(queue, timeout=20)
+        assert second is not None
+        assert second.value == b"1"
+        await queue.configure(zq.QueueConfig(ordered=False))
+        async with other.begin() as after:
+            assert await after.take(other.queue("jobs"), timeout=0.3) is None
+    async with other.begin() as after:
+        third = await after.take(other.queue("jobs"), timeout=20)
+        assert third is not None
+        assert third.value == b"2"
+
+
+async def test_what_has_no_order_is_refused(session: zq.QueueSession) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="shards"):
+        zq.QueueConfig(ordered=True, shards=2)
+    with pytest.raises(zq.InvalidOptionError, match="ordered"):
+        zq.QueueConfig(ordered="yes")  # type: ignore[arg-type]
+    ordered = session.queue("ordered")
+    await ordered.configure(zq.QueueConfig(ordered=True))
+    with pytest.raises(zq.ConfigConflictError, match="shards"):
+        await ordered.configure(zq.QueueConfig(shards=4))
+    for options in ({"priority": 1}, {"delay": 1}):
+        with pytest.raises(zq.InvalidOptionError, match="ordered"):
+            await ordered.put(b"1", **options)  # type: ignore[arg-type]
+        with pytest.raises(zq.InvalidOptionError, match="ordered"):
+            async with session.begin() as tx:
+                tx.put(ordered, b"1", **options)  # type: ignore[call-overload]
+    assert await ordered.size() == 0
+    urgent = session.queue("urgent")
+    await urgent.put(b"1", priority=-1)
+    with pytest.raises(zq.ConfigConflictError, match="priority"):
+        await urgent.configure(zq.QueueConfig(ordered=True))

@@ -1,0 +1,100 @@
+"""A paused queue: nothing more is claimed from it by anybody, what is held is finished, and puts go on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+    Expire = Callable[[zq.QueueSession], Awaitable[None]]
+
+pytestmark = pytest.mark.timeout(90)
+
+PAUSED = zq.QueueConfig(paused=True)
+RESUMED = zq.QueueConfig(paused=False)
+
+
+async def test_a_paused_queue_hands_out_nothing_finishes_what_is_held_and_takes_what_is_put(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    queue = session.queue("jobs")
+    await queue.put_many([b"1", b"2"])
+    async with session.begin() as tx:
+        held = await tx.take(queue, timeout=10)
+        assert held is not None
+        await other.queue("jobs").configure(PAUSED)
+        await other.queue("jobs").put(b"3")
+        # Neither who knows of the pause, nor who has not heard of it yet, gets anything.
+        assert await tx.take(queue, timeout=0) is None
+        async with other.begin() as elsewhere:
+            assert await elsewhere.take(other.queue("jobs"), timeout=0.5) is None
+        assert await server_view.children(f"{queue_root}/jobs/locks") == [f"lock-{held.id}"]
+    stats = await queue.stats()
+    assert (stats.paused, stats.size, stats.claimed) == (True, 2, 0)
+    await other.queue("jobs").configure(RESUMED)
+    assert [(await take_one(session)).value for _ in range(2)] == [b"2", b"3"]
+    assert not (await queue.stats()).paused
+
+
+async def test_listeners_that_wait_at_a_paused_queue_go_on_when_it_is_resumed(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    queue, elsewhere = session.queue("jobs"), other.queue("jobs")
+    await queue.configure(PAUSED)
+    handled: list[bytes] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    async def all_handled() -> bool:
+        return len(handled) == 20
+
+    async with session.listener(queue, handler, concurrency=3), other.listener(elsewhere, handler):
+        await queue.put_many([b"%d" % number for number in range(20)])
+        await asyncio.sleep(0.5)
+        assert not handled
+        await elsewhere.configure(RESUMED)
+        await eventually(all_handled, 30)
+    assert len(set(handled)) == 20
+
+
+async def test_a_pause_outlives_lost_connections_and_sessions_and_its_end_is_not_missed(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Expire
+) -> None:
+    consumer = await open_session(zookeeper_proxy.hosts)
+    await session.queue("jobs").configure(PAUSED)
+    await session.queue("jobs").put(b"1")
+    waiting = asyncio.create_task(take_one(consumer, patience=60))
+    await asyncio.sleep(0.3)
+    await expire(consumer)
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    zookeeper_proxy.stall()
+    zookeeper_proxy.reset_connections()
+    await session.queue("jobs").configure(RESUMED)  # while the consumer is away
+    zookeeper_proxy.heal()
+    assert (await waiting).value == b"1"
+
+
+async def test_groups_wait_while_their_queue_is_paused(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.put_many([b"1", b"2"], group="one")
+    async with session.begin() as tx:
+        first = await tx.take(queue, timeout=10)
+        assert first is not None
+        await queue.configure(PAUSED)
+    async with other.begin() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=0.5) is None
+    await other.queue("jobs").configure(RESUMED)
+    assert (await take_one(session)).value == b"2"

@@ -1,0 +1,205 @@
+"""Priorities: ``put(..., priority=-128..127)``, the lowest number first, 0 when none is given."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode, Request
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
+    """Consume what there is."""
+    async with queue.consume(until_idle=0, prefetch=1) as deliveries:
+        return [delivery.value async for delivery in deliveries]
+
+
+async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    for value, priority in ((b"low", 10), (b"plain", 0), (b"urgent", -10), (b"plain too", 0), (b"urgent too", -10)):
+        await jobs.put(value, priority=priority)
+    assert await drained(jobs) == [b"urgent", b"urgent too", b"plain", b"plain too", b"low"]
+
+
+async def test_the_extremes_are_priorities_like_any_other(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"last", priority=127)
+    await jobs.put(b"first", priority=-128)
+    assert await drained(jobs) == [b"first", b"last"]
+
+
+async def test_a_transaction_puts_with_priority_and_all_its_messages_appear_at_once(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    async with session.begin() as tx:
+        tx.put(jobs, b"plain")
+        tx.put(jobs, b"urgent", priority=-1)
+        assert await jobs.size() == 0
+    assert await drained(jobs) == [b"urgent", b"plain"]
+
+
+async def test_another_process_sees_the_priority_and_the_order(open_session: Opener) -> None:
+    producer, consumer = await open_session(), await open_session()
+    assert await consumer.queue("jobs").size() == 0
+    await producer.queue("jobs").put_many([b"a", b"b"], priority=5)
+    await producer.queue("jobs").put(b"c", priority=3)
+    jobs = consumer.queue("jobs")
+    assert [(message.value, message.priority) for message in await jobs.peek()] == [(b"c", 3), (b"a", 5), (b"b", 5)]
+    assert (await jobs.size(), (await jobs.stats()).size) == (3, 3)
+    async with consumer.begin() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        assert (message.value, message.priority) == (b"c", 3)
+    assert await jobs.purge() == 2
+
+
+async def test_a_retry_keeps_the_priority_and_the_place(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put_many([b"urgent 1", b"urgent 2"], priority=-1)
+    await jobs.put(b"plain")
+    seen: list[tuple[bytes, int]] = []
+    async with jobs.consume(until_idle=0, prefetch=1) as deliveries:
+        async for delivery in deliveries:
+            seen.append((delivery.value, delivery.attempt))
+            if seen == [(b"urgent 1", 1)]:
+                await delivery.rollback()
+    assert seen == [(b"urgent 1", 1), (b"urgent 1", 2), (b"urgent 2", 1), (b"plain", 1)]
+
+
+async def test_a_retry_after_a_backoff_overtakes_what_is_less_urgent(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2)))
+    await jobs.put(b"urgent", priority=-1)
+    await jobs.put_many([b"plain"] * 3000)
+    seen: list[tuple[bytes, int]] = []
+    async with jobs.consume(until_idle=1, prefetch=1) as deliveries:
+        async for delivery in deliveries:
+            seen.append((delivery.value, delivery.attempt))
+            if seen == [(b"urgent", 1)]:
+                await delivery.rollback()
+            elif seen[-1] == (b"urgent", 2):
+                break
+            else:
+                await asyncio.sleep(0.001)
+    assert len(seen) < 3000
+
+
+async def test_a_dead_letter_driven_back_has_the_priority_it_had(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"urgent", priority=-7)
+    async with session.begin() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        tx.reject(message, "not now")
+    await jobs.put(b"plain")
+    assert await jobs.dead_letters.redrive() == 1
+    assert await drained(jobs) == [b"urgent", b"plain"]
+
+
+@pytest.mark.parametrize("mode", ["idle", "working"])
+async def test_an_urgent_arrival_overtakes_a_backlog_without_its_being_listed_again(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, queue_root: str, mode: str
+) -> None:
+    """After at most 64 messages, or 100 ms; the bound here is generous, for machines that are busy."""
+    producer = session.queue("jobs")
+    await producer.put(b"urgent", priority=-1)  # the level is known, as it is after its first message ever
+    consumer = (await open_session(zookeeper_proxy.hosts)).queue("jobs")
+    async with consumer.consume(prefetch=1) as deliveries:
+        assert (await anext(deliveries)).value == b"urgent"
+        await producer.put_many([b"plain"] * 5000)
+        worked = 0
+        while worked < (600 if mode == "working" else 30):
+            assert (await anext(deliveries)).value == b"plain"
+            worked += 1
+        listed = listings_of(zookeeper_proxy, f"{queue_root}/jobs/items")
+        await producer.put(b"urgent", priority=-1)
+        put, overtaken = monotonic(), 0
+        while (await anext(deliveries)).value == b"plain":
+            overtaken += 1
+        assert overtaken <= 64 or monotonic() - put < 0.5
+        assert not listed
+
+
+def listings_of(proxy: ZooKeeperProxy, folder: str) -> list[Request]:
+    """The listings of a folder from now on, as they come."""
+    listings: list[Request] = []
+
+    def note(request: Request) -> bool:
+        if request.opcode in {Opcode.GET_CHILDREN, Opcode.GET_CHILDREN2} and folder.encode() in request.body:
+            listings.append(request)
+        return False
+
+    proxy.hold_request(note)
+    return listings
+
+
+async def test_urgent_work_given_back_elsewhere_is_taken_before_a_backlog(open_session: Opener) -> None:
+    one, other = await open_session(), await open_session()
+    await one.queue("jobs").put(b"urgent", priority=-1)
+    async with one.transaction() as tx:
+        assert await tx.take(one.queue("jobs")) is not None
+        await other.queue("jobs").put_many([b"plain"] * 20_000)
+        async with other.queue("jobs").consume(prefetch=1) as deliveries:
+            for _ in range(300):
+                assert (await anext(deliveries)).value == b"plain"
+            await tx.rollback(delay=0)
+            overtaken = 0
+            while (await anext(deliveries)).value == b"plain":
+                overtaken += 1
+            assert overtaken < 10_000
+
+
+async def test_priorities_and_shards_combine(session: zq.QueueSession, server_view: Observer, queue_root: str) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=2))
+    await jobs.put_many([b"urgent"] * 10, priority=-1)
+    await jobs.configure(zq.QueueConfig(shards=4))
+    await jobs.put_many([b"urgent"] * 10, priority=-1)
+    await jobs.put_many([b"plain"] * 10)
+    lanes = await server_view.children(f"{queue_root}/jobs/lanes")
+    assert {f"p127s{shard}g0" for shard in range(4)} <= set(lanes)
+    assert await drained(jobs) == [b"urgent"] * 20 + [b"plain"] * 10
+
+
+async def test_a_queue_without_priorities_has_no_lanes_for_them_and_no_watches_under_load(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"plain"] * 10, priority=0)
+    assert await drained(jobs) == [b"plain"] * 10
+    assert await server_view.children(f"{queue_root}/jobs/lanes") == []
+
+
+@pytest.mark.parametrize("priority", [128, -129, 1.0, "1", None, True])
+async def test_anything_else_is_refused_before_it_is_sent(session: zq.QueueSession, priority: Any) -> None:
+    jobs = session.queue("jobs")
+    with pytest.raises(zq.InvalidOptionError, match="priority"):
+        await jobs.put(b"", priority=priority)
+    async with session.transaction() as tx:
+        with pytest.raises(zq.InvalidOptionError, match="priority"):
+            tx.put(jobs, b"", priority=priority)
+    assert not await jobs.exists()
+
+
+async def test_an_idle_consumer_hears_of_a_priority_that_is_new(open_session: Opener) -> None:
+    one, other = await open_session(), await open_session()
+    async with other.queue("jobs").consume() as deliveries:
+        waiting = asyncio.ensure_future(anext(deliveries))
+        await eventually(lambda: _registered(one))
+        await asyncio.sleep(0.2)
+        await one.queue("jobs").put(b"first of its kind", priority=99)
+        assert (await asyncio.wait_for(waiting, 10)).value == b"first of its kind"
+
+
+async def _registered(session: zq.QueueSession) -> bool:
+    return (await session.queue("jobs").stats()).consumers == 1

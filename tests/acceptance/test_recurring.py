@@ -1,0 +1,180 @@
+"""Recurring jobs: a message whenever a cron expression says so, once, however many schedulers there are."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.schedule import Jobs, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+EVERY_SECOND = "* * * * * *"
+
+
+async def occurrences(queue: zq.Queue[bytes], count: int, patience: float = 30) -> list[datetime]:
+    """Wait until so many messages are there; the dates they were due."""
+    async with asyncio.timeout(patience):
+        while await queue.size() < count:  # noqa: ASYNC110 -- a scheduler fulfils it
+            await asyncio.sleep(0.05)
+    return [datetime.fromisoformat(message.headers["occurrence"]) for message in await queue.peek(10_000)]
+
+
+async def test_each_occurrence_is_put_once_by_any_number_of_schedulers(open_session: Opener) -> None:
+    sessions = [await open_session() for _ in range(3)]
+    jobs, reports = Jobs(sessions[0]), sessions[0].queue("reports")
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    await jobs.add("report", EVERY_SECOND, reports, b"all", headers={"kind": "daily"})
+    async with Scheduler(sessions[0]), Scheduler(sessions[1]), Scheduler(sessions[2]):
+        dates = await occurrences(reports, 4)
+    seconds = [date.timestamp() for date in dates]
+    assert seconds == [seconds[0] + n for n in range(len(seconds))], "each second once, none left out"
+    assert before < dates[0] < before + timedelta(seconds=20)
+    first = (await reports.peek(1))[0]
+    assert (first.value, first.headers["job"], first.headers["kind"]) == (b"all", "report", "daily")
+    assert first.enqueued_at >= dates[0], "never before it is due"
+
+
+async def test_jobs_outlive_their_schedulers_and_what_was_missed_is_made_up_for_as_the_job_says(
+    session: zq.QueueSession,
+) -> None:
+    jobs = Jobs(session)
+    for missed in ("skip", "last", "all"):
+        await jobs.add(missed, EVERY_SECOND, missed, b"", missed=missed, tolerance=1, limit=3)
+    await asyncio.sleep(4.5)  # nobody schedules: that is what is tested
+    async with Scheduler(session):
+        dates = {one: await occurrences(session.queue(one), 1) for one in ("last", "all", "skip")}
+        dates["all"] = await occurrences(session.queue("all"), 3)
+    assert dates["all"][0] < dates["skip"][0], "the one makes up for what was missed, the other does not"
+    assert dates["all"][2] - dates["all"][0] == timedelta(seconds=2)
+    assert dates["last"][0] >= dates["all"][2]
+
+
+async def test_a_job_can_be_changed_paused_resumed_and_removed_while_it_is_scheduled(session: zq.QueueSession) -> None:
+    jobs, reports = Jobs(session), session.queue("reports")
+    await jobs.add("report", "0 0 1 1 *", reports, b"")
+    async with Scheduler(session):
+        changed = await jobs.change("report", cron=EVERY_SECOND, missed="all")
+        assert changed.next is not None
+        await occurrences(reports, 1)
+        assert (await jobs.pause("report")).paused
+        paused_at = await reports.size()
+        await asyncio.sleep(2.2)
+        assert await reports.size() <= paused_at + 1, "one may have been under way"
+        resumed = await jobs.resume("report")
+        dates = await occurrences(reports, paused_at + 3)
+        assert not [one for one in dates[paused_at + 1 :] if one <= resumed.last], "nothing of the pause is made up for"
+        await jobs.remove("report")
+        assert await jobs.list() == []
+    with pytest.raises(zq.NotFoundError, match="report"):
+        await jobs.get("report")
+
+
+async def test_a_job_lives_in_its_zone(session: zq.QueueSession) -> None:
+    job = await Jobs(session).add("nightly", "0 3 * * *", "reports", b"", zone="Asia/Kathmandu")
+    assert job.next is not None
+    assert (job.next.hour, job.next.minute) == (21, 15)
+
+
+async def test_every_process_may_declare_the_same_job_when_it_starts(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    both = [Jobs(session), Jobs(other)]
+    await asyncio.gather(*(one.declare("nightly", "0 3 * * *", "reports", b"x") for one in both * 5))
+    before = await both[0].get("nightly")
+    assert await both[1].declare("nightly", "0 3 * * *", "reports", b"x") == before, "left alone"
+    changed = await both[1].declare("nightly", "0 4 * * *", "reports", b"y", missed="all")
+    assert (changed.cron, changed.body, changed.missed) == ("0 4 * * *", b"y", "all")
+    assert [job.name for job in await both[0].list()] == ["nightly"]
+
+
+async def test_adding_twice_and_asking_for_what_is_not_there_are_errors_of_their_own(session: zq.QueueSession) -> None:
+    jobs = Jobs(session)
+    await jobs.add("nightly", "0 3 * * *", "reports", b"")
+    with pytest.raises(zq.AlreadyExistsError, match="nightly"):
+        await jobs.add("nightly", "0 4 * * *", "reports", b"")
+    for ask in (jobs.get, jobs.pause, jobs.resume, jobs.remove, jobs.change):
+        with pytest.raises(zq.NotFoundError, match="weekly"):
+            await ask("weekly")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"cron": "0 25 * * *"}, zq.InvalidScheduleError),
+        ({"cron": "0 0 31 2 *"}, zq.InvalidScheduleError),
+        ({"zone": "Mars/Olympus"}, zq.InvalidScheduleError),
+        ({"missed": "some"}, zq.InvalidOptionError),
+        ({"limit": 0}, zq.InvalidOptionError),
+        ({"limit": 100_000}, zq.InvalidOptionError),
+        ({"tolerance": 0.1}, zq.InvalidOptionError),
+        ({"delay": 5}, zq.InvalidOptionError),
+        ({"headers": {"job": "x"}}, zq.InvalidOptionError),
+        ({"value": "text"}, zq.PayloadError),
+        ({"value": b"x" * 70_000}, zq.InvalidOptionError),
+        ({"queue": "no/queue"}, zq.InvalidNameError),
+        ({"name": "../x"}, zq.InvalidNameError),
+    ],
+)
+async def test_bad_input_is_refused_before_anything_is_sent(
+    session: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    wrong: dict[str, Any],
+    error: type[zq.QueueError],
+) -> None:
+    given: dict[str, Any] = {"name": "j", "cron": "0 3 * * *", "queue": "reports", "value": b""} | wrong
+    for method in (Jobs(session).add, Jobs(session).declare):
+        with pytest.raises(error):
+            await method(**given)
+    assert not await server_view.exists(f"{queue_root}/.schedule")
+
+
+async def test_a_scheduler_goes_on_when_its_session_has_ended(
+    session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    reports = session.queue("reports")
+    await Jobs(session).add("report", EVERY_SECOND, reports, b"", missed="all")
+    async with Scheduler(session):
+        await occurrences(reports, 1)
+        await expire(session)
+        dates = await occurrences(reports, await reports.size() + 2)
+    seconds = [date.timestamp() for date in dates]
+    assert seconds == [seconds[0] + n for n in range(len(seconds))]
+
+
+async def test_a_scheduler_leaves_alone_what_it_cannot_read(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    reports = session.queue("reports")
+    await server_view.create(f"{queue_root}/.schedule/broken", b"{not json")
+    await Jobs(session).add("report", EVERY_SECOND, reports, b"\xff\x00")
+    async with Scheduler(session):
+        await occurrences(reports, 1)
+    assert (await reports.peek(1))[0].value == b"\xff\x00"
+    assert [job.name for job in await Jobs(session).list()] == ["report"]
+
+
+async def test_schedulers_and_listeners_run_side_by_side(session: zq.QueueSession) -> None:
+    reports = session.queue("reports")
+    await Jobs(session).add("report", EVERY_SECOND, reports, b"")
+    scheduler = Scheduler(session)
+    handled: list[str] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.headers["occurrence"])
+        if len(handled) == 2:
+            scheduler.stop()
+            listener.stop()
+
+    listener = session.listener(reports, handler)
+    await zq.run(listener, scheduler, signals=())
+    assert len(set(handled)) == len(handled) == 2

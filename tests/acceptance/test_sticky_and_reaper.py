@@ -1,0 +1,180 @@
+"""Sticky queues: a message is taken by the node that put it, and goes to all when that leaves it lying for too long."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.observer import Observer
+
+STICKY = zq.QueueConfig(
+    affinity="producer",
+    reap_after=0.5,
+    reap_every=3600,
+    history=zq.History(),
+    policy=zq.AtLeastOnce(backoff=zq.Fixed(0)),
+)
+
+
+@pytest.fixture
+async def nodes(zookeeper: str, queue_root: str) -> AsyncIterator[dict[str, zq.QueueSession]]:
+    """Sessions on three nodes, ``a`` to ``c``."""
+    async with (
+        zq.connect(zookeeper, root=queue_root, session_timeout=4, node="a") as a,
+        zq.connect(zookeeper, root=queue_root, session_timeout=4, node="b") as b,
+        zq.connect(zookeeper, root=queue_root, session_timeout=4, node="c") as c,
+    ):
+        await a.queue("jobs").configure(STICKY)
+        yield {"a": a, "b": b, "c": c}
+
+
+async def take(session: zq.QueueSession, timeout: float = 0) -> str | None:
+    async with session.begin() as tx:
+        message = await tx.take(session.queue("jobs"), timeout=timeout)
+    return None if message is None else message.value.decode()
+
+
+async def reap(session: zq.QueueSession) -> int:
+    """One pass, as the janitor makes it at the configured interval."""
+    return await session.queue("jobs").reap()
+
+
+async def test_a_node_takes_what_it_has_put_and_nothing_else(nodes: dict[str, zq.QueueSession]) -> None:
+    for name, session in nodes.items():
+        async with session.begin() as tx:
+            tx.put(session.queue("jobs"), f"of {name}".encode())
+    for name in ("c", "a", "b"):
+        assert await take(nodes[name], timeout=10) == f"of {name}"
+        assert await take(nodes[name]) is None
+
+
+async def test_an_idle_consumer_is_woken_by_what_its_own_node_puts(nodes: dict[str, zq.QueueSession]) -> None:
+    waiting = asyncio.create_task(take(nodes["b"], timeout=30))
+    await asyncio.sleep(0.3)
+    await nodes["a"].queue("jobs").put(b"of a")
+    await nodes["b"].queue("jobs").put(b"of b")
+    assert await waiting == "of b"
+    assert await nodes["a"].queue("jobs").size() == 1
+
+
+async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_errors_and_date(
+    nodes: dict[str, zq.QueueSession],
+) -> None:
+    a, b, c = (nodes[name] for name in "abc")
+    jobs = a.queue("jobs")
+    message_id = await jobs.put(b"x", headers={"user": "u1"}, key="k")
+    async with a.transaction() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        put_at = message.enqueued_at
+        await tx.rollback(delay=0)
+    assert await reap(b) == 0, "it is fresh"
+    await asyncio.sleep(0.8)
+    assert sorted(await asyncio.gather(reap(b), reap(c))) == [0, 1], "two reapers never duplicate"
+    async with b.begin() as tx:
+        again = await tx.take(b.queue("jobs"), timeout=10)
+    assert again is not None
+    assert (again.id, again.headers, again.key, again.attempt) == (message_id, {"user": "u1"}, "k", 2)
+    assert again.enqueued_at == put_at
+    assert await jobs.size() == 0
+    assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
+
+
+async def test_what_somebody_holds_or_waits_for_its_retry_is_not_reaped(nodes: dict[str, zq.QueueSession]) -> None:
+    a, b = nodes["a"], nodes["b"]
+    jobs = a.queue("jobs")
+    await jobs.put_many([b"held", b"failed"])
+    async with a.transaction() as tx, a.transaction() as failing:
+        assert await tx.take(jobs) is not None
+        assert await failing.take(jobs) is not None
+        await failing.rollback(delay=60)
+        await asyncio.sleep(0.8)
+        assert await reap(b) == 0
+        await tx.commit()
+
+
+async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limit(
+    nodes: dict[str, zq.QueueSession],
+) -> None:
+    a, b, c = (nodes[name] for name in "abc")
+    await b.queue("jobs").put_many([b"local"] * 15)
+    await a.queue("jobs").put_many([str(number).encode() for number in range(12)])
+    assert await take(b, timeout=10) == "local"  # so b takes from this queue
+    await asyncio.sleep(0.8)
+    assert await reap(b) == 10
+    assert [await take(c, timeout=10) for _ in range(10)] == [str(number) for number in range(10)]
+    assert await take(c) is None
+    assert await reap(b) == 2
+
+
+async def test_a_dead_nodes_messages_are_handed_on_by_the_janitor_at_its_interval(
+    zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession]
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
+        await dying.queue("jobs").put(b"x")
+    await nodes["a"].queue("jobs").configure(zq.QueueConfig(reap_every=0.5))
+    assert await take(nodes["c"], timeout=40) == "x"
+
+
+async def test_what_is_put_for_later_is_its_nodes_too_and_late_only_from_its_date_on(
+    nodes: dict[str, zq.QueueSession],
+) -> None:
+    a, b = nodes["a"], nodes["b"]
+    await a.queue("jobs").put(b"mine", delay=0.3)
+    assert await take(b, timeout=1) is None
+    assert await take(a, timeout=10) == "mine"
+    await a.queue("jobs").put(b"lying", delay=1)
+    await asyncio.sleep(0.8)
+    assert await reap(b) == 0, "it is not due, whenever it was put"
+    await asyncio.sleep(1)
+    assert await reap(b) == 1
+    assert await take(b, timeout=10) == "lying"
+
+
+async def test_another_session_of_the_node_takes_up_its_work(
+    zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession]
+) -> None:
+    await nodes["a"].queue("jobs").put(b"x")
+    async with zq.connect(zookeeper, root=queue_root, node="a") as again:
+        assert await take(again, timeout=10) == "x"
+
+
+async def test_a_queue_whose_affinity_is_taken_back_gives_everything_to_everybody(
+    nodes: dict[str, zq.QueueSession], server_view: Observer, queue_root: str
+) -> None:
+    await nodes["a"].queue("jobs").put(b"x")
+    assert await take(nodes["b"]) is None
+    await nodes["a"].queue("jobs").configure(zq.QueueConfig(affinity="any"))
+    assert await take(nodes["b"], timeout=10) == "x"
+    await nodes["a"].queue("jobs").put(b"y")
+    [name] = await server_view.children(f"{queue_root}/jobs/items")
+    assert "-n" not in name
+
+
+@pytest.mark.parametrize("wrong", [{"affinity": "host"}, {"reap_after": -1}, {"reap_every": 0}])
+def test_bad_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(zq.InvalidOptionError):
+        zq.QueueConfig(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_sticky_queue_has_no_groups(nodes: dict[str, zq.QueueSession]) -> None:
+    jobs = nodes["a"].queue("jobs")
+    with pytest.raises(zq.ConfigConflictError, match="sticky"):
+        await jobs.put(b"1", group="g")
+    with pytest.raises(zq.ConfigConflictError, match="sticky"):
+        async with nodes["a"].begin() as tx:
+            tx.put(jobs, b"1", group="g")
+    await jobs.put(b"plain")
+    assert await jobs.size() == 1
+    grouped = nodes["a"].queue("grouped")
+    await grouped.put(b"1", group="g")
+    with pytest.raises(zq.ConfigConflictError, match="group"):
+        await grouped.configure(STICKY)
+    assert await take(nodes["a"]) == "plain"

@@ -1,0 +1,148 @@
+"""Lifetimes: a message that nobody has taken in time is dropped, or becomes a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.sweeping import sweep_expired
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+#: Longer than a message put with SHORT lives.
+SHORT, LONGER = 0.3, 1.0
+
+
+async def bodies(session: zq.QueueSession, timeout: float = 1.5) -> list[bytes]:
+    """Take all that there is."""
+    taken: list[bytes] = []
+    while True:
+        async with session.begin() as tx:
+            messages = await tx.take_many(session.queue("jobs"), 100, timeout=timeout)
+        if not messages:
+            return taken
+        taken += [message.body for message in messages]
+
+
+async def test_a_message_whose_life_has_ended_is_not_handed_over(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"short", ttl=SHORT)
+    await jobs.put(b"long", ttl=timedelta(hours=1))
+    await jobs.put(b"endless")
+    await asyncio.sleep(LONGER)
+    assert await bodies(session) == [b"long", b"endless"]
+    for folder in ("items", "locks", "meta", "dlq"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+async def test_it_becomes_a_dead_letter_where_the_queue_says_so(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(expired="dead-letter"))
+    await jobs.put(b"short", ttl=SHORT, headers={"trace": "t1"})
+    await asyncio.sleep(LONGER)
+    assert await bodies(session) == []
+    (dead,) = await jobs.dead_letters.peek()
+    assert (dead.body, dead.headers, dead.attempts) == (b"short", {"trace": "t1"}, 0)
+    assert "its life ended at" in dead.reason
+
+
+async def test_a_dead_letter_that_is_driven_back_lives_again(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(expired="dead-letter"))
+    await jobs.put(b"short", ttl=SHORT)
+    await asyncio.sleep(LONGER)
+    assert await bodies(session) == []
+    assert await jobs.dead_letters.redrive() == 1
+    assert await bodies(session) == [b"short"]
+
+
+async def test_the_queues_lifetime_holds_for_puts_that_name_none(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(ttl=SHORT))
+    await jobs.put(b"as the queue says")
+    await jobs.put(b"its own", ttl=60)
+    await jobs.put(b"endless", ttl=math.inf)
+    async with session.begin() as tx:
+        tx.put(jobs, b"in a transaction")
+    await asyncio.sleep(LONGER)
+    assert await bodies(session) == [b"its own", b"endless"]
+
+
+async def test_of_a_delayed_message_it_counts_from_when_it_is_due(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"in time", delay=2 * SHORT, ttl=60)
+    await jobs.put(b"too late", delay=0.1, ttl=SHORT)
+    await asyncio.sleep(LONGER)
+    assert await bodies(session) == [b"in time"]
+
+
+async def test_an_end_frees_the_unique_key(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True, ttl=SHORT)
+    await asyncio.sleep(LONGER)
+    assert await bodies(session) == []
+    await jobs.put(b"2", key="k", unique=True)
+
+
+async def test_what_was_handed_over_in_time_may_take_its_time(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", ttl=2 * LONGER)
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await asyncio.sleep(2 * LONGER)
+    assert await jobs.size() == 0
+    assert await jobs.dead_letters.size() == 0
+
+
+async def test_what_fails_after_the_end_of_its_life_is_not_tried_again(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", ttl=2 * LONGER)
+    async with session.transaction() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await asyncio.sleep(2 * LONGER)
+        await tx.rollback(delay=0)
+    assert await bodies(session) == []
+    assert await jobs.size() == 0
+
+
+@pytest.mark.parametrize("expired", ["drop", "dead-letter"])
+async def test_what_nobody_takes_is_swept_once(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str, expired: Any
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(expired=expired))
+    await jobs.put_many([b"%d" % n for n in range(20)], ttl=SHORT)
+    await jobs.put(b"unique", ttl=SHORT, key="k", unique=True)
+    await jobs.put(b"long", ttl=60)
+    await asyncio.sleep(LONGER)
+    swept = await asyncio.gather(*(sweep_expired(one._engine, one.queue("jobs").store) for one in (session, other)))
+    assert sum(swept) == 21
+    assert [message.body for message in await jobs.peek()] == [b"long"]
+    assert await jobs.dead_letters.size() == (21 if expired == "dead-letter" else 0)
+    for folder in ("keys", "locks", "meta"):
+        assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
+
+
+async def test_what_is_held_is_not_swept(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", ttl=2 * LONGER)
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        await asyncio.sleep(2 * LONGER)
+        assert await sweep_expired(other._engine, other.queue("jobs").store) == 0
+
+
+@pytest.mark.parametrize("ttl", [0, -1, math.nan, "60", True, 1e10])
+async def test_what_is_no_lifetime_is_refused(session: zq.QueueSession, ttl: Any) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="ttl"):
+        await session.queue("jobs").put(b"1", ttl=ttl)

@@ -1,0 +1,192 @@
+"""Unique keys: of one key, one message at most waits or is being handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_a_put_of_a_key_that_waits_is_refused_and_names_who_bears_it(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    first = await jobs.put(b"1", key="invoice-7", unique=True)
+    with pytest.raises(zq.DuplicateKeyError, match=first):
+        await jobs.put(b"2", key="invoice-7", unique=True)
+    await jobs.put(b"3", key="invoice-8", unique=True)
+    assert [message.body for message in await jobs.peek()] == [b"1", b"3"]
+
+
+async def test_a_put_of_a_key_that_waits_is_ignored_when_asked_for(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    first = await jobs.put(b"1", key="invoice-7", unique="ignore")
+    assert await jobs.put(b"2", key="invoice-7", unique="ignore") == first
+    assert [message.body for message in await jobs.peek()] == [b"1"]
+
+
+async def test_without_a_key_it_is_the_payload_that_must_be_unique(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"same", unique=True)
+    await jobs.put(b"other", unique=True)
+    with pytest.raises(zq.DuplicateKeyError):
+        await jobs.put(b"same", unique=True, headers={"trace": "t1"})
+
+
+async def test_a_key_is_taken_while_its_message_is_handled_and_free_with_the_commit(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    async with session.begin() as tx:
+        await tx.take(jobs, timeout=20)
+        with pytest.raises(zq.DuplicateKeyError):
+            await other.queue("jobs").put(b"2", key="k", unique=True)
+    await jobs.put(b"3", key="k", unique=True)
+    assert [message.body for message in await jobs.peek()] == [b"3"]
+
+
+async def test_a_handler_puts_its_own_key_again_in_the_commit_that_ends_its_message(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    async with session.begin() as tx:
+        await tx.take(jobs, timeout=20)
+        tx.put(jobs, b"2", key="k", unique=True)
+    assert [message.body for message in await jobs.peek()] == [b"2"]
+
+
+async def test_a_message_that_is_rolled_back_keeps_its_key(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    async with session.transaction() as tx:
+        await tx.take(jobs, timeout=20)
+        await tx.rollback(delay=0)
+    with pytest.raises(zq.DuplicateKeyError):
+        await jobs.put(b"2", key="k", unique=True)
+
+
+@pytest.mark.parametrize("end", ["commit", "reject", "exhausted", "purge", "lease"])
+async def test_however_a_message_ends_its_key_comes_free(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, end: str
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(1, backoff=zq.Fixed(0)))
+    await jobs.put(b"1", key="k", unique=True)
+    if end == "purge":
+        assert await jobs.purge() == 1
+    elif end == "lease":
+        (lease,) = await jobs.leases.take(timeout=20)
+        await jobs.leases.acknowledge([lease.token])
+    else:
+        async with session.transaction() as tx:
+            message = await tx.take(jobs, timeout=20)
+            assert message is not None
+            if end == "exhausted":
+                await tx.rollback()
+            else:
+                if end == "reject":
+                    tx.reject(message, "no good")
+                await tx.commit()
+    assert await server_view.children(f"{queue_root}/jobs/keys") == []
+    await jobs.put(b"2", key="k", unique=True)
+
+
+async def test_a_dead_letter_whose_key_is_taken_again_stays_one(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    async with session.begin() as tx:
+        message = await tx.take(jobs, timeout=20)
+        assert message is not None
+        tx.reject(message, "no good")
+    await jobs.put(b"2", key="k", unique=True)
+    assert await jobs.dead_letters.redrive() == 0
+    await jobs.purge()
+    assert await jobs.dead_letters.redrive() == 1
+    with pytest.raises(zq.DuplicateKeyError):
+        await jobs.put(b"3", key="k", unique=True)
+
+
+async def test_of_many_who_put_one_key_at_once_one_succeeds_and_nobody_else_is_disturbed(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    async def put(one: zq.QueueSession, value: bytes, **options: Any) -> str:
+        try:
+            await one.queue("jobs").put(value, **options)
+        except zq.DuplicateKeyError:
+            return "refused"
+        return "put"
+
+    outcomes = await asyncio.gather(
+        *(
+            put(one, b"key %d" % n, key=f"k{n}", unique=True)
+            for n in range(20)
+            for one in (session, other)
+            for _ in "ab"
+        ),
+        *(put(session, b"plain %d" % n) for n in range(50)),
+    )
+    assert Counter(outcomes[:80]) == {"put": 20, "refused": 60}
+    assert set(outcomes[80:]) == {"put"}
+    assert await session.queue("jobs").size() == 70
+
+
+async def test_a_transaction_with_a_key_that_is_taken_applies_nothing(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    with pytest.raises(zq.DuplicateKeyError):
+        async with session.begin() as tx:
+            tx.put("results", b"done")
+            tx.put(jobs, b"2", key="k", unique=True)
+    assert await session.queue("results").size() == 0
+
+
+async def test_a_transaction_goes_on_without_the_put_that_is_ignored(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    async with session.begin() as tx:
+        tx.put("results", b"done")
+        tx.put(jobs, b"2", key="k", unique="ignore")
+    assert await session.queue("results").size() == 1
+    assert [message.body for message in await jobs.peek()] == [b"1"]
+
+
+async def test_one_unit_bears_a_key_once(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    one, again, other = await jobs.put_many([b"a", b"a", b"b"], unique="ignore")
+    assert one == again != other
+    with pytest.raises(zq.DuplicateKeyError):
+        await jobs.put_many([b"c", b"c"], unique=True)
+    assert [message.body for message in await jobs.peek()] == [b"a", b"b"]
+
+
+async def test_a_key_survives_the_session_that_put_it(
+    session: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as gone:
+        await gone.queue("jobs").put(b"1", key="k", unique=True)
+    with pytest.raises(zq.DuplicateKeyError):
+        await session.queue("jobs").put(b"2", key="k", unique=True)
+
+
+async def test_a_key_that_somebody_removed_by_hand_does_not_keep_its_message_from_ending(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    (key,) = await server_view.children(f"{queue_root}/jobs/keys")
+    await server_view.delete(f"{queue_root}/jobs/keys/{key}")
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+    assert await jobs.size() == 0
+
+
+@pytest.mark.parametrize("unique", ["yes", 1.5, b"raise"])
+async def test_what_is_no_way_to_be_unique_is_refused(session: zq.QueueSession, unique: Any) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="unique"):
+        await session.queue("jobs").put(b"1", key="k", unique=unique)

@@ -1,0 +1,97 @@
+"""That the benchmarks run, and say what they found; how fast anything is, is not for a test to say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bars import BARS, Bar
+from benchmarks.killbill import CASES as KILLBILL
+from benchmarks.latency import CASES as LATENCY
+from benchmarks.latency import percentiles
+from benchmarks.measure import Case, Sample
+from benchmarks.ours import CASES as OURS
+from benchmarks.peers_curator import Curator
+from benchmarks.peers_curator import cases as of_curator
+from benchmarks.peers_kazoo import CASES as KAZOO
+from benchmarks.peers_redis import LocalRedis
+from benchmarks.peers_redis import cases as of_redis
+from benchmarks.raw import CASES as RAW
+from benchmarks.rounds import Results
+from benchmarks.scaling import CASES as SCALING
+from benchmarks.scaling import sessions_name
+
+ROOT = Path(__file__).parents[2]
+SESSIONS = sessions_name(4)
+CASES = ["raw: multis of 100 creates", "put, direct", "Curator: put in background", SESSIONS]
+
+
+def results(**rates: list[float]) -> Results:
+    found = Results()
+    for name, of_rounds in rates.items():
+        for round_, rate in enumerate(of_rounds):
+            case = Case(name, "put", 1, lambda _server, _messages: Sample(1, 1, 0, 0, 0))
+            found.add(case, round_, Sample(100, 100 / rate, 0.1, 0.2, 5, {"p50_ms": rate}))
+    return found
+
+
+def run(*options: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "benchmarks", *options]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_quick_run_prints_tables_and_keeps_every_sample_with_the_machine(tmp_path: Path) -> None:
+    only = [word for case in CASES for word in ("--only", case)]
+    code, output = run("--quick", "--name", "smoke", "--results", str(tmp_path), *only)
+    assert code == 0
+    assert SESSIONS in output
+    kept = json.loads((tmp_path / "smoke.json").read_text())
+    assert set(CASES) <= kept["cases"].keys()
+    assert {"cpu", "cores", "kernel", "python", "zookeeper"} <= kept["machine"].keys()
+    assert kept["cases"][SESSIONS]["samples"]["0"]["figures"].keys() >= {"failed", "in_vain"}
+    assert kept["absent"] == {}
+    assert (tmp_path / "smoke.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_name_that_nothing_bears_is_refused_before_anything_is_started() -> None:
+    code, output = run("--only", "no such thing")
+    assert code == 1
+    assert "messages/s" not in output
+
+
+def test_a_ratio_is_the_median_of_those_within_a_round_not_of_the_rounds() -> None:
+    found = results(ours=[100.0, 10.0, 30.0], theirs=[50.0, 5.0, 10.0])
+    assert found.ratio("ours", "theirs") == pytest.approx(2.0)
+
+
+def test_a_bar_passes_at_its_limit_and_tells_nothing_of_what_was_not_measured() -> None:
+    found = results(ours=[40.0], theirs=[10.0])
+    at_least = Bar("ours", 4, "theirs")
+    at_most = Bar("ours", 30, figure="p50_ms", at_most=True)
+    assert at_least.value(found) == pytest.approx(4)
+    assert at_least.passed(4.0)
+    assert not at_least.passed(3.9)
+    assert not at_most.passed(40.0)
+    assert Bar("ours", 1, "absent").value(found) is None
+
+
+def test_every_bar_is_about_cases_that_there_are() -> None:
+    with Curator() as curator, LocalRedis() as redis:
+        peers = [*of_curator(curator), *of_redis(redis), *KAZOO]
+    names = {case.name for case in (*RAW, *OURS, *SCALING, *LATENCY, *KILLBILL, *peers)}
+    assert {name for bar in BARS for name in (bar.case, bar.other) if name is not None} <= names
+
+
+def test_percentiles_are_of_the_values_in_order() -> None:
+    assert percentiles([float(value) for value in range(100, 0, -1)]) == {
+        "p50_ms": 51.0,
+        "p99_ms": 100.0,
+        "max_ms": 100.0,
+    }

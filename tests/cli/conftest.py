@@ -1,0 +1,72 @@
+"""The command as its users have it: a process, its two streams, its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What ``--json`` printed."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+@dataclass
+class Cli:
+    """Runs the command against the test's own root."""
+
+    environment: dict[str, str]
+    stack: ExitStack
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
+        done = subprocess.run(
+            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            env=self.environment | variables,
+            input=stdin,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr.decode())
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Leave it running; it is killed at the end of the test, if need be."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.stack.enter_context(process)
+        self.stack.callback(process.kill)
+        return process
+
+
+@pytest.fixture
+def cli(zookeeper: str, queue_root: str) -> Iterator[Cli]:
+    with ExitStack() as stack:
+        # Wide, so that tables do not wrap.
+        variables = {"AIOZKQUEUE_HOSTS": zookeeper, "AIOZKQUEUE_ROOT": queue_root, "COLUMNS": "200"}
+        yield Cli(os.environ | variables, stack)

@@ -1,0 +1,24 @@
+"""Messages that wait are found by their key, replaced and removed from the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_a_waiting_message_is_updated_and_cancelled(cli: Cli) -> None:
+    message_id = cli("put", "jobs", "one", "--key", "k", "--unique", "raise", "--ttl", "600").text.strip()
+    assert cli("put", "jobs", "two", "--key", "k", "--unique", "ignore").text.strip() == message_id
+    refused = cli("put", "jobs", "two", "--key", "k", "--unique", "raise")
+    assert refused.status != 0
+    assert message_id in refused.stderr
+    assert cli("update", "jobs", message_id, "new").status == 0
+    assert [message["body"] for message in cli("peek", "jobs", "--json").records] == ["new"]
+    assert cli("cancel", "jobs", "k", "--key", "--json").records == [
+        {"queue": "jobs", "message": "k", "outcome": "done"}
+    ]
+    again = cli("cancel", "jobs", message_id)
+    assert again.status == 1
+    assert "not found" in again.stderr

@@ -1,0 +1,124 @@
+"""Finding the servers, being let in, and what a script is told when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+COMMANDS = [
+    ["demo"],
+    ["put"],
+    ["consume"],
+    ["peek"],
+    ["stats"],
+    ["purge"],
+    ["dlq", "list"],
+    ["dlq", "redrive"],
+    ["dlq", "purge"],
+]
+VARIABLES = {
+    "--hosts": "AIOZKQUEUE_HOSTS",
+    "--root": "AIOZKQUEUE_ROOT",
+    "--session-timeout": "AIOZKQUEUE_SESSION_TIMEOUT",
+    "--connect-timeout": "AIOZKQUEUE_CONNECT_TIMEOUT",
+    "--tls-ca": "AIOZKQUEUE_TLS_CA",
+    "--tls-cert": "AIOZKQUEUE_TLS_CERT",
+    "--tls-key": "AIOZKQUEUE_TLS_KEY",
+    "--auth": "AIOZKQUEUE_AUTH",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_tells_of_every_connection_option_and_of_exit_statuses(cli: Cli, command: list[str]) -> None:
+    shown = cli(*command, "--help").text
+    for option, variable in VARIABLES.items():
+        assert option in shown
+        assert variable in shown
+    assert "--json" in shown
+    assert "Exit status: 0 done" in shown
+
+
+def test_options_and_variables_lead_to_the_same_queue(cli: Cli, zookeeper: str) -> None:
+    cli("put", "q", "hello")
+    root = cli.environment["AIOZKQUEUE_ROOT"]
+    peek = cli(
+        *("peek", "q", "--hosts", zookeeper, "--root", root, "--session-timeout", "5"),
+        AIOZKQUEUE_HOSTS="127.0.0.1:1",
+        AIOZKQUEUE_ROOT="/elsewhere",
+    )
+    assert peek.status == 0
+
+
+def test_no_server_is_3_and_one_line_after_the_time_given(cli: Cli) -> None:
+    begun = time.monotonic()
+    put = cli("put", "q", "x", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.5")
+    assert put.status == 3
+    assert len(put.stderr.splitlines()) == 1
+    assert "127.0.0.1:1" in put.stderr
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize("hosts", ["nonsense:port", ""])
+def test_hosts_that_are_none_are_2(cli: Cli, hosts: str) -> None:
+    put = cli("put", "q", "x", "--hosts", hosts)
+    assert put.status == 2
+    assert len(put.stderr.splitlines()) == 1
+
+
+async def test_who_is_not_let_in_is_told_4(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    owner = zq.Auth.digest("owner", "secret")
+    async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
+        await session.queue("q").put(b"private")
+    stranger = await asyncio.to_thread(cli, "peek", "q")
+    assert stranger.status == 4
+    assert len(stranger.stderr.splitlines()) == 1
+    known = await asyncio.to_thread(lambda: cli("peek", "q", "--json", AIOZKQUEUE_AUTH="digest:owner:secret"))
+    assert [m["body"] for m in known.records] == ["private"]
+
+
+@pytest.mark.parametrize("credentials", ["hunter2", "digest:hunter2", "basic:user:hunter2"])
+def test_a_password_in_the_wrong_form_is_refused_and_not_repeated(cli: Cli, credentials: str) -> None:
+    put = cli("put", "q", "x", AIOZKQUEUE_AUTH=credentials)
+    assert put.status == 2
+    assert "digest:USER:PASSWORD" in put.stderr
+    assert "hunter2" not in put.stderr
+
+
+def test_files_that_are_no_certificates_are_refused(cli: Cli) -> None:
+    assert cli("peek", "q", "--tls-ca", __file__).status == 2
+    assert cli("peek", "q", "--tls-ca", "/nowhere").status == 2
+    assert cli("peek", "q", "--tls-key", __file__).status == 2
+
+
+def test_without_its_extra_the_command_says_what_to_install() -> None:
+    script = (
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'typer' else find(name, *rest)\n"
+        "from aiozkqueue.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "pip install 'aiozkqueue[cli" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_neither_the_package_nor_its_command_line_imports_typer_before_it_runs() -> None:
+    script = "import sys, aiozkqueue, aiozkqueue.cli; sys.exit('typer' in sys.modules or 'rich' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], timeout=30, check=True)
+
+
+def test_without_arguments_it_shows_its_commands(cli: Cli) -> None:
+    shown = cli()
+    assert shown.status == 0
+    assert all(command[0] in shown.text for command in COMMANDS)
+    assert "demo-worker" not in shown.text

@@ -1,0 +1,133 @@
+"""The main job: every line comes out once, through the death of a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.cli.demo.account import Account, Victim
+from aiozkqueue.cli.demo.records import Result, transformed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Cli
+
+TEXT = ["We the People", "", "of the United States"]
+
+
+def test_every_line_comes_out_once_though_a_worker_is_killed_inside_a_transaction(cli: Cli) -> None:
+    environment = {name: value for name, value in cli.environment.items() if not name.startswith("AIOZKQUEUE")}
+    command = [sys.executable, "-m", "aiozkqueue.cli", "demo"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Every line came out exactly once." in done.stdout
+    assert not done.stderr
+
+
+def test_the_account_as_json_tells_of_the_kill_and_of_the_take_over(cli: Cli, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("\n".join(f"line {n} of a text" for n in range(250)))
+    demo = cli("demo", "--input", str(text), "--json")
+    assert demo.status == 0, demo
+    [account] = demo.records
+    assert account["balanced"]
+    assert (account["lines_in"], account["results_out"]) == (250, 250)
+    assert account["killed"]["signal"] == "SIGKILL"
+    assert account["killed"]["claims_at_that_moment"] >= 1
+    # Session timeout 4 s, two ticks of up to 2 s, one second.
+    assert 0 < account["take_over_seconds"] < 9
+    assert sum(account["by_worker"].values()) == 250
+
+
+def test_a_text_of_one_line_is_enough(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("alone")
+    [account] = cli("demo", "--input", str(tmp_path / "text"), "--json").records
+    assert account["balanced"]
+    assert account["killed"]["inside_line"] == 1
+
+
+def test_a_text_without_lines_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    assert cli("demo", "--input", str(tmp_path / "text")).status == 2
+
+
+def test_no_process_is_left_when_the_demo_is_killed(cli: Cli) -> None:
+    demo = cli.start("demo")
+    deadline = time.monotonic() + 20
+    while not (workers := _workers_of(demo.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers
+    demo.send_signal(signal.SIGKILL)
+    demo.wait()
+    deadline = time.monotonic() + 20
+    while any(map(_alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(_alive, workers))
+
+
+def _workers_of(pid: int) -> list[int]:
+    psutil = pytest.importorskip("psutil")
+    children = psutil.Process(pid).children(recursive=True)
+    return [child.pid for child in children if "demo-worker" in child.cmdline()]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _account(*numbers: int, worker: str = "worker-2") -> Account:
+    account = Account(TEXT)
+    account.victim = Victim("worker-1", 4711, line=2, claims=3, killed_at=100.0, status=-9)
+    for number in numbers:
+        text, words = transformed(TEXT[number])
+        account.results.append(Result(number=number, text=text, words=words, worker=worker, handed_over=104.5))
+    return account
+
+
+def test_an_account_balances_when_every_line_came_out_once() -> None:
+    account = _account(2, 0, 1)
+    assert account.balanced
+    assert account.take_over == 4.5
+
+
+def test_an_account_names_lines_lost_and_lines_that_came_twice() -> None:
+    account = _account(2, 2, 1)
+    assert (account.lost, account.twice) == ([0], [2])
+    assert not account.balanced
+
+
+def test_an_account_names_results_that_are_not_of_the_text() -> None:
+    account = _account(2, 0, 1)
+    account.results[0].text = "something else"
+    assert account.altered == [2]
+    assert not account.balanced
+
+
+def test_an_account_with_something_left_or_dead_does_not_balance() -> None:
+    account = _account(0, 1, 2)
+    account.left = 1
+    assert not account.balanced
+    account = _account(0, 1, 2)
+    account.dead_letters = 1
+    assert not account.balanced
+
+
+def test_an_account_without_a_death_does_not_balance() -> None:
+    account = _account(0, 1, 2)
+    account.victim = None
+    assert not account.balanced
+
+
+def test_an_account_in_which_the_dead_finished_its_line_does_not_balance() -> None:
+    assert not _account(0, 1, 2, worker="worker-1").balanced

@@ -1,0 +1,164 @@
+"""`aiozkqueue doctor`: what it finds on a server on purpose made ill, and what it tells scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.zookeeper import handshake
+from aiozkqueue.zookeeper.hosts import Server
+from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.cli.conftest import Cli, Done
+    from tests.observer import Observer
+
+
+def of_kind(done: Done, kind: str) -> list[dict[str, Any]]:
+    return [record for record in done.records if record["kind"] == kind]
+
+
+def found(done: Done, severity: str) -> list[str]:
+    return [f"{f['subject']}: {f['text']}" for f in of_kind(done, "finding") if f["severity"] == severity]
+
+
+def test_a_healthy_queue_is_told_in_figures(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
+    done = cli("doctor", "--json")
+    assert done.status == 0, done.stderr
+    [server] = of_kind(done, "server")
+    assert server["reachable"]
+    assert server["version"].startswith("3.")
+    assert server["mode"] in {"standalone", "leader", "follower"}
+    [session] = of_kind(done, "session")
+    assert session["session_timeout"] == 10
+    assert session["request_limit"] == 1024 * 1024 - 1
+    assert 0 < session["read_p50"] <= session["read_max"] < 5
+    assert 0 < session["write_p50"] <= session["write_max"] < 5
+    assert abs(session["clock_offset"]) < 5
+    [queue] = of_kind(done, "queue")
+    assert (queue["queue"], queue["size"], queue["consumers"], queue["dead_letters"]) == ("q", 3, 0, 0)
+    [items] = [facts for path, facts in queue["folders"].items() if path.endswith("/q/items")]
+    assert (items["children"], items["counter"]) == (3, 3)
+    assert items["listing"] > 3 * 20
+    assert found(done, "error") == []
+    assert found(done, "warning") == ["q: 3 messages and no consumer"]
+
+
+def test_people_see_tables_and_a_verdict(cli: Cli) -> None:
+    cli("put", "q", "1")
+    done = cli("doctor", "q")
+    assert done.status == 0, done.stderr
+    assert all(word in done.text for word in ("version", "write p50", "clock offset", "longest listing", "healthy"))
+
+
+async def test_it_leaves_nothing_behind(cli: Cli, server_view: Observer, queue_root: str) -> None:
+    await asyncio.to_thread(cli, "put", "q", "1")
+    before = await server_view.tree(queue_root)
+    assert (await asyncio.to_thread(cli, "doctor")).status == 0
+    assert await server_view.tree(queue_root) == before
+
+
+def test_a_queue_that_is_not_there_is_an_error(cli: Cli) -> None:
+    done = cli("doctor", "q", "--json")
+    assert done.status == 1
+    assert found(done, "error") == ["q: there is no such queue"]
+
+
+def test_no_server_and_bad_names_are_told_as_by_every_command(cli: Cli) -> None:
+    assert cli("doctor", AIOZKQUEUE_HOSTS="127.0.0.1:1", AIOZKQUEUE_CONNECT_TIMEOUT="0.5").status == 3
+    assert cli("doctor", ".hidden").status == 2
+
+
+async def test_what_is_left_over_is_found_and_what_is_in_use_is_not(
+    cli: Cli, server_view: Observer, queue_root: str, session_on: zq.QueueSession
+) -> None:
+    queue = session_on.queue("q", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(600)))
+    await queue.put_many([b"1", b"2", b"3", b"4", b"5"])
+    async with session_on.transaction() as tx:
+        await tx.take(queue)  # a lock in use
+        async with queue.consume(until_idle=0, settle="explicit", prefetch=1) as deliveries:
+            delivery = await anext(deliveries)
+            await delivery.rollback()  # a delay in use
+        sound = await asyncio.to_thread(cli, "doctor", "q", "--json")
+        assert sound.status == 0, sound.text
+        assert found(sound, "error") == []
+        assert not [text for text in found(sound, "warning") if "gone" in text]
+        base = f"{queue_root}/q"
+        [due] = await server_view.children(f"{base}/due")
+        await server_view.delete(f"{base}/due/{due}")
+        ids = [message.id for message in await queue.peek(5)]
+        await server_view.create(f"{base}/locks/lock-{ids[-1]}", b"of another program")
+        await server_view.create(f"{base}/due/1893456000000-nobody", b"items/x")
+        await server_view.create(f"{base}/meta/meta-nobody", b"{}")
+        await server_view.create(f"{base}/items/readme", b"")
+        await server_view.create(f"{queue_root}/ill/items", b"")
+        await server_view.set(f"{queue_root}/ill", b"{")
+        done = await asyncio.to_thread(cli, "doctor", "--json")
+        await tx.rollback()
+    assert done.status == 1
+    assert [text.split(":")[:2] for text in found(done, "error") if text.startswith("q")] == [
+        ["q", " 1 locks that neither a session nor a time ends"],
+        ["q", " 1 delayed messages that nothing will free"],
+    ]
+    assert [text for text in found(done, "error") if text.startswith("ill: queue 'ill': the configuration")]
+    warnings = " ".join(found(done, "warning"))
+    for left in ("readme", "1893456000000-nobody", "meta-nobody"):
+        assert left in warnings
+    assert await queue.release_claims() == 3  # the one that was taken rests now, too
+    assert await asyncio.to_thread(lambda: found(cli("doctor", "q", "--json"), "error")) == []
+
+
+@pytest.fixture
+async def session_on(zookeeper: str, queue_root: str) -> AsyncIterator[zq.QueueSession]:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+        yield session
+
+
+async def test_with_credentials_what_is_open_to_all_is_an_error(
+    cli: Cli, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    auth: dict[str, Any] = {"AIOZKQUEUE_AUTH": "digest:carol:s3cret-of-carol"}
+    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("carol", "s3cret-of-carol")]) as session:
+        await session.queue("q").put(b"1")
+    done = await asyncio.to_thread(lambda: cli("doctor", "--json", **auth))
+    assert done.status == 0, done.text
+    assert not [text for text in found(done, "error") + found(done, "warning") if "everybody" in text]
+    await server_view.create(f"{queue_root}-open/q/items/item-0000000000", b"1")
+    done = await asyncio.to_thread(lambda: cli("doctor", "--json", AIOZKQUEUE_ROOT=f"{queue_root}-open", **auth))
+    assert done.status == 1
+    opened = [text for text in found(done, "error") if "everybody may change" in text]
+    assert [text.partition(":")[0] for text in opened] == ["root", "q"]
+    assert f"{queue_root}-open/q" in opened[1]
+    await server_view._ask(lambda: server_view._client.add_auth("digest", "carol:s3cret-of-carol"))
+    await server_view.delete(f"{queue_root}-open")
+    denied = await asyncio.to_thread(lambda: cli("doctor", AIOZKQUEUE_AUTH="digest:mallory:wr0ng"))
+    assert denied.status == 4
+    assert "s3cret" not in json.dumps([done.text, done.stderr, denied.stderr])
+    assert "wr0ng" not in denied.stderr + denied.text
+    await server_view.delete(queue_root)
+
+
+def test_a_server_out_of_reach_is_a_warning_while_another_serves(cli: Cli) -> None:
+    hosts = f"{cli.environment['AIOZKQUEUE_HOSTS']},127.0.0.1:1"
+    done = cli("doctor", "--json", AIOZKQUEUE_HOSTS=hosts)
+    assert done.status == 0, done.text
+    known, away = of_kind(done, "server")
+    assert known["version"]
+    assert away == {"kind": "server", "address": "127.0.0.1:1", "reachable": False, "version": None, "mode": None}
+    assert "127.0.0.1:1: cannot be reached" in found(done, "warning")
+
+
+async def test_a_server_that_keeps_its_version_to_itself_is_reached_all_the_same() -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.keep_alive()
+
+    async with ScriptedServer(silent) as server:  # answers `srvr` with nothing, as one does that does not allow it
+        host, _, port = server.hosts.rpartition(":")
+        assert await handshake.ask(Server(host, int(port)), "srvr", None) == ""

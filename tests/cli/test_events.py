@@ -1,0 +1,67 @@
+"""Buses, notification queues and sticky queues from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
+from aiozkqueue.schedule import Notifications
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+LATER = datetime(2999, 1, 1, tzinfo=UTC)
+
+
+class Event(BaseModel):
+    number: int
+
+
+async def test_buses_are_listed_with_what_waits_for_each_group(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    assert (await asyncio.to_thread(cli, "bus", "list")).status == 1
+    missing = await asyncio.to_thread(cli, "bus", "groups", "orders")
+    assert (missing.status, "orders" in missing.stderr) == (1, True)
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        bus = Bus(session, "orders", Event)
+        await bus.post(Event(number=1))
+        await bus.join("audit")
+        await bus.post(Event(number=2))
+    assert (await asyncio.to_thread(cli, "bus", "list", "--json")).records == [{"bus": "orders", "groups": ["audit"]}]
+    groups = (await asyncio.to_thread(cli, "bus", "groups", "orders", "--json")).records
+    assert [(one["group"], one["queue"], one["size"]) for one in groups] == [
+        (None, "orders", 2),
+        ("audit", "orders@audit", 1),
+    ]
+    assert "orders@audit" in (await asyncio.to_thread(cli, "bus", "groups", "orders")).text
+
+
+async def test_notification_queues_are_listed_with_what_is_ready_and_counted_at_a_date(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
+    assert (await asyncio.to_thread(cli, "notifications", "list")).status == 1
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        reminders = await Notifications(session).create("billing", "reminders", bytes)
+        await reminders.schedule(b"now", datetime.now(UTC))
+        await reminders.schedule(b"later", LATER)
+    [listed] = (await asyncio.to_thread(cli, "notifications", "list", "--json")).records
+    assert (listed["service"], listed["name"], listed["size"], listed["ready"]) == ("billing", "reminders", 2, 1)
+    ready = ("notifications", "ready", "billing", "reminders")
+    assert (await asyncio.to_thread(cli, *ready)).text == "1 ready\n"
+    assert (await asyncio.to_thread(cli, *ready, "--at", "2999-01-01T00:00+00:00")).text == "2 ready\n"
+    naive = await asyncio.to_thread(cli, *ready, "--at", "2999-01-01T00:00")
+    assert (naive.status, "zone" in naive.stderr) == (2, True)
+
+
+async def test_what_another_node_has_left_lying_is_reaped(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    sticky = zq.QueueConfig(affinity="producer", reap_after=0.1, reap_every=3600)
+    async with zq.connect(zookeeper, root=queue_root, node="gone") as session:
+        await session.queue("jobs").configure(sticky)
+        await session.queue("jobs").put(b"1")
+    await asyncio.sleep(0.5)  # what is reaped has to lie for a while
+    assert (await asyncio.to_thread(cli, "reap", "jobs")).text == "1 reaped\n"
+    assert (await asyncio.to_thread(cli, "reap", "jobs")).status == 1

@@ -1,0 +1,39 @@
+"""Which error a user is told of, and by which status."""
+
+from __future__ import annotations
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (CommandFailedError("worker-2 ended"), Exit.NOTHING),
+        (FileNotFoundError("no such file"), Exit.NOTHING),
+        (zq.InvalidNameError("no name"), Exit.USAGE),
+        (zq.MessageTooLargeError("too large"), Exit.USAGE),
+        (zq.ConnectionLostError("nobody answers"), Exit.NO_CONNECTION),
+        (zq.AccessDeniedError("refused"), Exit.REFUSED),
+        (zq.ClaimLostError("taken over"), Exit.CONFLICT),
+        (zq.DuplicateKeyError("waiting already"), Exit.CONFLICT),
+        (zq.ConfigConflictError("another policy"), Exit.CONFLICT),
+        (zq.OutcomeUnknownError("not known yet", "transaction"), Exit.UNKNOWN),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
+)
+def test_each_kind_of_error_has_its_status(error: Exception, status: Exit) -> None:
+    assert expected(error) is error
+    assert status_of(error) is status
+
+
+def test_an_error_is_found_inside_the_groups_of_task_groups() -> None:
+    error = zq.ConnectionLostError("nobody answers")
+    assert expected(ExceptionGroup("", [ExceptionGroup("", [error])])) is error
+
+
+def test_a_fault_of_ours_is_not_hidden_though_an_expected_error_came_with_it() -> None:
+    assert expected(KeyError("bug")) is None
+    assert expected(ExceptionGroup("", [zq.ConnectionLostError("nobody answers"), KeyError("bug")])) is None

@@ -1,0 +1,46 @@
+"""Tags and filters from the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_a_consumer_takes_what_passes_its_filters(cli: Cli) -> None:
+    for name in ("low", "standard", "high"):
+        cli("put", "q", name, "--filter", f"class={name}", "--filter", "size=5")
+    enum = ("--enum", "class=low,standard,high")
+    assert cli("consume", "q", *enum, "--filter", "class<=standard", "--filter", "size>4").text == "low\nstandard\n"
+    assert cli("consume", "q", *enum, "--filter", "class=low").status == 1
+    assert cli("consume", "q").text == "high\n"
+
+
+def test_a_full_queue_is_a_conflict_and_shows_in_stats(cli: Cli) -> None:
+    cli("configure", "q", "--max-size", "2")
+    assert cli("put", "q", "--lines", stdin=b"1\n2\n").status == 0
+    full = cli("put", "q", "3", "--timeout", "0.2")
+    assert full.status == 5
+    assert "is full" in full.stderr
+    [stats] = cli("stats", "q", "--json").records
+    assert (stats["max_size"], stats["room"], stats["waiting_producers"]) == (2, 0, 0)
+    assert "0 of 2" in cli("stats", "q").text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("put", "q", "x", "--filter", "class"),
+        ("put", "q", "x", "--filter", "=low"),
+        ("put", "q", "x", "--filter", "a=1", "--filter", "a=2"),
+        ("consume", "q", "--filter", "class"),
+        ("consume", "q", "--enum", "class=low,high", "--filter", "class=medium"),
+        ("consume", "q", "--enum", "class=low,low", "--filter", "class=low"),
+    ],
+)
+def test_what_is_no_tag_or_filter_is_wrong_use(cli: Cli, arguments: tuple[str, ...]) -> None:
+    assert cli(*arguments).status == 2
+    assert cli("peek", "q").status == 1

@@ -1,0 +1,42 @@
+"""Recurring jobs from the command line."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_jobs_are_added_listed_paused_resumed_and_removed(cli: Cli) -> None:
+    added = cli("jobs", "add", "nightly", "0 3 * * *", "reports", "all", "--zone", "Asia/Kathmandu", "--missed", "all")
+    assert (added.status, added.text.startswith("nightly: next ")) == (0, True)
+    [job] = cli("jobs", "list", "--json").records
+    assert (job["queue"], job["body"], job["missed"], job["next"][11:16]) == ("reports", "all", "all", "21:15")
+    assert "nightly" in cli("jobs", "list").text
+    assert cli("jobs", "pause", "nightly", "--json").records[0]["paused"]
+    assert "paused" in cli("jobs", "list").text
+    assert not cli("jobs", "resume", "nightly", "--json").records[0]["paused"]
+    assert cli("jobs", "remove", "nightly").status == 0
+    assert cli("jobs", "list").status == 1
+
+
+def test_adding_twice_is_a_conflict_and_a_bad_expression_wrong_use(cli: Cli) -> None:
+    assert cli("jobs", "add", "nightly", "0 3 * * *", "reports").status == 0
+    again = cli("jobs", "add", "nightly", "0 4 * * *", "reports")
+    assert (again.status, "nightly" in again.stderr) == (5, True)
+    bad = cli("jobs", "add", "other", "0 25 * * *", "reports")
+    assert (bad.status, "cron" in bad.stderr) == (2, True)
+    assert cli("jobs", "remove", "other").status == 1
+
+
+def test_a_scheduler_of_the_command_line_puts_until_it_is_told_to_stop(cli: Cli) -> None:
+    cli("jobs", "add", "often", "* * * * * *", "reports", "x")
+    scheduler = cli.start("jobs", "run")
+    deadline = time.monotonic() + 25
+    while not cli("peek", "reports", "--json").records:
+        assert time.monotonic() < deadline
+    scheduler.send_signal(signal.SIGTERM)
+    assert scheduler.wait(20) == 0

@@ -1,0 +1,52 @@
+"""Keys: shown once, kept as hashes, listed and revoked by name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_a_key_is_printed_once_alone_on_the_last_line_and_kept_as_a_hash(
+    cli: Cli, server_view: Observer, queue_root: str
+) -> None:
+    created = await asyncio.to_thread(
+        cli, "keys", "create", "orders", "--allow", "queue|post|orders*", "--allow", "queue|poll|orders*"
+    )
+    assert created.status == 0
+    key = created.text.splitlines()[-1]
+    assert key.startswith("aiozkqueue-")
+    assert len(key) > 40
+    assert key not in created.stderr
+    stored = await server_view.tree(f"{queue_root}/.keys")
+    assert len(stored) == 2
+    assert all(key not in path and key.encode() not in data for path, data in stored.items())
+    listed = await asyncio.to_thread(cli, "keys", "list", "--json")
+    assert listed.records == [{"name": "orders", "allow": ["queue|post|orders*", "queue|poll|orders*"]}]
+    assert key not in listed.text
+
+
+def test_a_key_of_a_name_that_is_taken_or_without_a_right_permission_is_refused(cli: Cli) -> None:
+    assert cli("keys", "create", "one", "--allow", "queue|*|*").status == 0
+    again = cli("keys", "create", "one", "--allow", "queue|*|*")
+    assert again.status != 0
+    assert "already" in again.stderr
+    for wrong in ("queue|fly|*", "orders", "queue|post|UPPER", "queue|post|a|b"):
+        refused = cli("keys", "create", "two", "--allow", wrong)
+        assert refused.status != 0
+        assert "no permission" in refused.stderr
+        assert refused.stdout == b""
+
+
+def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:
+    assert cli("keys", "create", "one", "--allow", "queue|*|*").status == 0
+    assert cli("keys", "revoke", "one").status == 0
+    assert cli("keys", "revoke", "one").status == 1
+    assert cli("keys", "list", "--json").records == []

@@ -1,0 +1,19 @@
+"""A queue paused and resumed from the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_a_paused_queue_gives_nothing_until_it_is_resumed(cli: Cli) -> None:
+    cli("put", "q", "hello")
+    assert cli("pause", "q", "other").status == 0
+    assert cli("consume", "q").status == 1
+    assert cli("stats", "q", "--json").records[0]["paused"] is True
+    assert "q (paused)" in cli("stats", "q").text
+    assert cli("resume", "q").status == 0
+    assert cli("consume", "q").text == "hello\n"
+    assert [one["paused"] for one in cli("stats", "q", "other", "--json").records] == [False, True]

@@ -1,0 +1,187 @@
+"""Messages in from arguments, files and stdin; out to stdout and to commands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from tests.cli.conftest import Cli
+
+
+def _line(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode().rstrip("\n")
+
+
+def _stats(cli: Cli) -> dict[str, Any]:
+    [stats] = cli("stats", "q", "--json").records
+    return stats
+
+
+def test_an_argument_is_put_and_its_id_is_printed(cli: Cli) -> None:
+    put = cli("put", "q", "hello")
+    assert (put.status, put.stderr) == (0, "")
+    [message] = cli("peek", "q", "--json").records
+    assert put.text == f"{message['id']}\n"
+    assert message["body"] == "hello"
+
+
+def test_a_file_is_one_message_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 10
+    (tmp_path / "payload").write_bytes(payload)
+    assert cli("put", "q", "--file", str(tmp_path / "payload")).status == 0
+    assert cli("consume", "q").stdout == payload + b"\n"
+
+
+def test_a_payload_that_is_no_text_is_base64_in_json(cli: Cli) -> None:
+    cli("put", "q", stdin=b"\xff\x00")
+    [message] = cli("consume", "q", "--json").records
+    assert message["body_base64"] == "/wA="
+    assert "body" not in message
+
+
+def test_lines_of_stdin_are_messages_of_their_own(cli: Cli) -> None:
+    lines = [f"line {n}".encode() for n in range(1000)]
+    put = cli("put", "q", "--lines", stdin=b"\n".join(lines))
+    assert len(set(put.text.split())) == 1000
+    assert cli("consume", "q").stdout.splitlines() == lines
+
+
+def test_lines_of_a_file_are_messages_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("one\n\nthree\n")
+    cli("put", "q", "--lines", "--file", str(tmp_path / "lines"))
+    assert cli("consume", "q").text == "one\n\nthree\n"
+
+
+def test_a_line_is_stored_while_the_source_is_still_open(cli: Cli) -> None:
+    process = cli.start("put", "q", "--lines", "--json")
+    assert process.stdin is not None
+    process.stdin.write(b"first\nsecond, unfinished")
+    process.stdin.flush()
+    assert '"id"' in _line(process)
+    assert [m["body"] for m in cli("peek", "q", "--json").records] == ["first"]
+
+
+def test_a_body_and_a_file_together_are_refused(cli: Cli) -> None:
+    put = cli("put", "q", "hello", "--lines")
+    assert put.status == 2
+    assert "--lines" in put.stderr
+
+
+def test_a_message_that_is_too_large_is_refused_in_one_line(cli: Cli) -> None:
+    put = cli("put", "q", stdin=b"x" * 2_000_000)
+    assert put.status == 2
+    assert len(put.stderr.splitlines()) == 1
+
+
+def test_a_name_that_is_none_is_refused_in_one_line(cli: Cli) -> None:
+    put = cli("put", "a/b", "x")
+    assert put.status == 2
+    assert len(put.stderr.splitlines()) == 1
+    assert "a/b" in put.stderr
+
+
+def test_consuming_an_empty_queue_fails_with_1(cli: Cli) -> None:
+    consume = cli("consume", "q")
+    assert (consume.status, consume.text) == (1, "")
+
+
+def test_the_limit_leaves_the_rest_unclaimed(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n3\n4\n")
+    assert cli("consume", "q", "--limit", "2").text == "1\n2\n"
+    stats = _stats(cli)
+    assert (stats["size"], stats["claimed"]) == (2, 0)
+
+
+def test_a_follower_waits_for_more_and_ends_in_order_on_sigterm(cli: Cli) -> None:
+    follower = cli.start("consume", "q", "--follow")
+    for body in ("early", "late"):
+        cli("put", "q", body)
+        assert _line(follower) == body
+    follower.send_signal(signal.SIGTERM)
+    assert follower.wait(15) == 0
+    stats = _stats(cli)
+    assert (stats["size"], stats["claimed"], stats["consumers"]) == (0, 0, 0)
+
+
+def test_a_command_gets_the_payload_and_commits_by_its_status(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"good\nbad\n")
+    script = 'read body; echo "$AIOZKQUEUE_ATTEMPT $body"; test "$body" = good'
+    consume = cli("consume", "q", "--exec", script)
+    assert consume.status == 1
+    assert sorted(consume.text.splitlines()) == ["1 bad", "1 good"]
+    assert "comes again" in consume.stderr
+    assert [m["body"] for m in cli("peek", "q", "--json").records] == ["bad"]
+
+
+def test_a_command_need_not_read_its_input(cli: Cli) -> None:
+    cli("put", "q", stdin=b"x" * 500_000)
+    assert cli("consume", "q", "--exec", "true").status == 0
+
+
+def test_a_signal_lets_the_command_in_hand_finish(cli: Cli, tmp_path: Path) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n")
+    script = f"echo begun; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
+    consumer = cli.start("consume", "q", "--follow", "--exec", script)
+    assert _line(consumer) == "begun"
+    consumer.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert consumer.poll() is None
+    (tmp_path / "go").touch()
+    assert consumer.wait(15) == 0
+    stats = _stats(cli)
+    assert (stats["size"], stats["claimed"]) == (1, 0)
+
+
+def test_a_second_signal_ends_the_command_and_the_message_stays(cli: Cli) -> None:
+    cli("put", "q", "1")
+    consumer = cli.start("consume", "q", "--follow", "--exec", "echo $$; sleep 1000")
+    child = int(_line(consumer))
+    consumer.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    consumer.send_signal(signal.SIGTERM)
+    assert consumer.wait(15) == 130
+    assert not _alive(child)
+    stats = _stats(cli)
+    assert stats["size"] == 1
+
+
+def test_a_reader_that_goes_away_loses_no_message_and_shows_no_traceback(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"\n".join(b"x" * 10_000 for _ in range(100)))
+    consumer = cli.start("consume", "q")
+    assert _line(consumer) == "x" * 10_000
+    assert consumer.stdout is not None
+    assert consumer.stderr is not None
+    consumer.stdout.close()
+    assert consumer.wait(15) == 1
+    assert consumer.stderr.read() == b""
+    stats = _stats(cli)
+    # Those that fitted into the pipe have been committed: they were written.
+    assert stats["size"] > 80
+    assert stats["claimed"] == 0
+
+
+async def test_a_queues_own_policy_holds_for_the_command_too(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        queue = session.queue("q", policy=zq.ConsumeOnce())
+        await queue.put(b"once")
+        consumer = await asyncio.to_thread(cli, "consume", "q", "--exec", "false")
+        assert consumer.status == 1
+        assert await queue.dead_letters.size() == 1
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

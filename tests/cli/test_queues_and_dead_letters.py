@@ -1,0 +1,117 @@
+"""A queue as a whole, and what its policy gave up on."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+async def dead(zookeeper: str, queue_root: str) -> list[str]:
+    """Three dead letters in the queue ``q``; their ids."""
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        queue = session.queue("q")
+        ids = await queue.put_many([b"a", b"b", b"c"])
+        async with queue.consume(until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                await delivery.reject(f"{delivery.body.decode()} is no use")
+    return ids
+
+
+def test_peek_takes_nothing(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
+    assert [m["body"] for m in cli("peek", "q", "--limit", "2", "--json").records] == ["1", "2"]
+    [stats] = cli("stats", "q", "--json").records
+    assert (stats["size"], stats["claimed"]) == (3, 0)
+
+
+def test_peek_of_an_empty_queue_fails_with_1(cli: Cli) -> None:
+    assert cli("peek", "q").status == 1
+
+
+def test_tables_show_payloads_without_their_control_characters_or_markup(cli: Cli) -> None:
+    cli("put", "q", "\x1b[31m[bold]red[/bold]")
+    assert "\\x1b[31m[bold]red[/bold]" in cli("peek", "q").text
+
+
+def test_stats_of_several_queues_are_lines_in_the_order_asked_for(cli: Cli) -> None:
+    cli("put", "b", "x")
+    stats = cli("stats", "b", "a", "--json").records
+    assert [(s["queue"], s["size"]) for s in stats] == [("b", 1), ("a", 0)]
+    assert stats[0]["oldest"] is not None
+    assert stats[1]["oldest"] is None
+    table = cli("stats", "b", "a").text
+    assert all(word in table for word in ("queue", "size", "claimed", "dead letters"))
+
+
+def test_purge_empties_a_queue_and_says_how_many_went(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
+    assert cli("purge", "q", "--yes", "--json").records == [{"queue": "q", "purged": 3}]
+    assert cli("peek", "q").status == 1
+
+
+def test_purge_refuses_when_nobody_can_be_asked(cli: Cli) -> None:
+    cli("put", "q", "1")
+    purge = cli("purge", "q")
+    assert purge.status == 2
+    assert "--yes" in purge.stderr
+    assert cli("peek", "q").status == 0
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 1), ("y", 0, 0)])
+def test_purge_asks_a_person_and_does_as_told(cli: Cli, answer: str, status: int, left: int) -> None:
+    cli("put", "q", "1")
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, f"{answer}\n".encode())
+        done = subprocess.run(
+            [sys.executable, "-m", "aiozkqueue.cli", "purge", "q"],
+            env=cli.environment,
+            stdin=theirs,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == status
+    assert b"Delete the 1 messages of q?" in done.stderr
+    assert cli("stats", "q", "--json").records[0]["size"] == left
+
+
+def test_dead_letters_are_listed_with_their_reasons(cli: Cli, dead: list[str]) -> None:
+    letters = cli("dlq", "list", "q", "--json").records
+    assert {letter["id"] for letter in letters} == set(dead)
+    assert all(f"{letter['body']} is no use" in letter["reason"] for letter in letters)
+    assert "b is no use" in cli("dlq", "list", "q").text
+
+
+def test_one_dead_letter_is_redriven_by_its_id(cli: Cli, dead: list[str]) -> None:
+    assert cli("dlq", "redrive", "q", dead[1], "--json").records == [{"queue": "q", "redriven": 1}]
+    [message] = cli("consume", "q", "--json").records
+    assert (message["body"], message["attempt"]) == ("b", 1)
+
+
+@pytest.mark.usefixtures("dead")
+def test_all_dead_letters_are_redriven_up_to_a_limit(cli: Cli) -> None:
+    assert cli("dlq", "redrive", "q", "--limit", "2").text == "2 redriven\n"
+    assert cli("dlq", "redrive", "q").text == "1 redriven\n"
+    assert cli("dlq", "redrive", "q").status == 1
+
+
+def test_dead_letters_are_purged_by_id_or_all(cli: Cli, dead: list[str]) -> None:
+    assert cli("dlq", "purge", "q").status == 2
+    assert cli("dlq", "purge", "q", dead[0], "--yes").text == "1 purged\n"
+    assert cli("dlq", "purge", "q", "--yes").text == "2 purged\n"
+    assert cli("dlq", "list", "q").status == 1

@@ -1,0 +1,71 @@
+"""What is known of messages and of who works on them, from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
+    """A consumer that holds the one message of the queue ``q``; its id."""
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        message_id = await session.queue("q").put(b"x")
+        async with session.transaction() as tx:
+            assert await tx.take(session.queue("q"), timeout=10)
+            yield message_id
+            await tx.rollback(delay=300)
+
+
+def test_history_is_turned_on_then_tells_of_a_message_that_was_consumed(cli: Cli) -> None:
+    assert cli("configure", "q", "--history", "3600,most=10,payload", "--clean-every", "60").status == 0
+    [config] = cli("configure", "q", "--json").records
+    assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
+    message_id = cli("put", "q", "x").text.strip()
+    assert cli("history", "q").status == 1
+    [waiting] = cli("state", "q", message_id, "--json").records
+    assert waiting["status"] == "waiting"
+    assert cli("consume", "q", "--limit", "1").status == 0
+    [record] = cli("history", "q", "--json").records
+    assert (record["id"], record["outcome"], record["attempts"]) == (message_id, "finished", 1)
+    assert message_id in cli("history", "q", "--since", "2020-01-01").text
+    assert cli("history", "q", "--until", "2020-01-01").status == 1
+    [finished] = cli("state", "q", message_id, "--json").records
+    assert finished["status"] == "finished"
+    assert finished["claimed_by"]["pid"] > 0
+    assert cli("configure", "q", "--history", "no").status == 0
+    assert cli("configure", "q", "--history", "for ever").status == 2
+
+
+def test_nothing_is_known_of_a_message_that_never_was(cli: Cli) -> None:
+    nothing = cli("state", "q", "nobody", "--json")
+    assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")
+
+
+async def test_consumers_and_what_they_hold(cli: Cli, holding: str) -> None:
+    [consumer] = (await asyncio.to_thread(cli, "consumers", "q", "--json")).records
+    assert consumer["messages"] == [holding]
+    assert holding in (await asyncio.to_thread(cli, "consumers", "q")).text
+    [state] = (await asyncio.to_thread(cli, "state", "q", holding, "--json")).records
+    assert state["claimed_by"] == {name: consumer[name] for name in ("client", "host", "pid")}
+
+
+def test_a_queue_that_nobody_takes_from_has_no_consumers(cli: Cli) -> None:
+    assert cli("consumers", "q").status == 1
+
+
+def test_clean_tells_what_it_took_away(cli: Cli) -> None:
+    cli("put", "q", "x")
+    [queue, clients] = cli("clean", "--json").records
+    assert (queue["queue"], queue["records"], queue["more"]) == ("q", 0, False)
+    assert (clients["queue"], clients["clients"]) == (None, 0)
+    assert "q" in cli("clean", "q").text

@@ -1,0 +1,51 @@
+"""Queues in figures, again and again."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_rates_are_of_what_all_put_and_took_between_two_looks(cli: Cli) -> None:
+    cli("put", "q", "--lines", stdin=b"1\n2\n3")
+    top = cli.start("top", "--json", "--interval", "0.5")
+    assert top.stdout is not None
+    first = json.loads(top.stdout.readline())
+    assert (first["queue"], first["depth"], first["in_rate"]) == ("q", 3, None)
+    assert first["oldest_age"] >= 0
+    cli("put", "q", "--lines", stdin=b"x\n" * 40)
+    cli("consume", "q", "--limit", "10")
+    arrived = left = 0.0
+    depth = 3
+    while depth != 33 or not left:
+        row = json.loads(top.stdout.readline())
+        depth, arrived, left = row["depth"], arrived + row["in_rate"], left + row["out_rate"]
+    # Looks are half a second apart and more, and what came between two of them is counted once.
+    assert 0 < arrived <= 40 / 0.5
+    assert 0 < left <= 10 / 0.5
+    top.send_signal(signal.SIGINT)
+    top.communicate(timeout=25)
+    assert top.returncode == 0
+
+
+def test_to_a_pipe_it_shows_one_table_of_all_queues(cli: Cli) -> None:
+    cli("put", "orders", "x")
+    cli("put", "invoices", "x")
+    cli("pause", "invoices")
+    shown = cli("top", "--interval", "0.1")
+    assert shown.status == 0
+    assert "orders" in shown.text
+    assert "invoices (paused)" in shown.text
+    assert cli("top", "orders", "--once", "--json", "--interval", "0.1").records[0]["in_rate"] == 0
+
+
+@pytest.mark.parametrize(("begun", "completed"), [("pau", "pause"), ("wor", "worker")])
+def test_the_shell_completes_commands(cli: Cli, begun: str, completed: str) -> None:
+    done = cli(_AIOZKQUEUE_COMPLETE="complete_bash", COMP_WORDS=f"aiozkqueue {begun}", COMP_CWORD="1")
+    assert done.text.split() == [completed]

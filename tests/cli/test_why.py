@@ -1,0 +1,68 @@
+"""The story of a message, as `aiozkqueue why` tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+async def _why(cli: Cli, message_id: str) -> tuple[str, list[str], str]:
+    [told] = (await asyncio.to_thread(cli, "why", "q", message_id, "--json")).records
+    events: list[dict[str, Any]] = told["events"]
+    return told["status"], [event["what"] for event in events], told["now"]
+
+
+async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        queue = session.queue("q")
+        await queue.configure(zq.QueueConfig(history=zq.History(), policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0.05))))
+        message_id = await queue.put(b"x")
+        status, events, now = await _why(cli, message_id)
+        assert (status, now) == ("waiting", "waiting: nobody takes from the queue")
+        assert len(events) == 1
+        assert events[0].startswith("put by ")
+        assert ", process " in events[0]
+
+        async with session.transaction() as tx:
+            assert await tx.take(queue, timeout=10)
+            await queue.configure(zq.QueueConfig(paused=True))
+            status, events, now = await _why(cli, message_id)
+            assert status == "claimed"
+            assert events[-1].startswith("claimed by ")
+            assert "has not settled it yet" in now
+            await tx.rollback(delay=0)
+        status, _, now = await _why(cli, message_id)
+        assert (status, now) == ("waiting", "waiting: the queue is paused; `aiozkqueue resume` lets it go on")
+
+        await queue.configure(zq.QueueConfig(paused=False))
+        async with session.transaction() as tx:
+            message = await tx.take(queue, timeout=10)
+            assert message is not None
+            tx.reject(message, "the bank is closed")
+            await tx.commit()
+        status, events, now = await _why(cli, message_id)
+        assert status == "dead-lettered"
+        assert events[-1].startswith("dead-lettered, handed over ")
+        assert events[-1].endswith(": the bank is closed")
+        assert events[-2].startswith("claimed by ")
+        assert "redrive" in now
+
+        await queue.dead_letters.redrive()
+        async with session.begin() as tx:
+            assert await tx.take(queue, timeout=10)
+        status, events, _ = await _why(cli, message_id)
+        assert status == "finished"
+        # The death is still part of the story.
+        assert [event.partition(",")[0] for event in events if "handed over" in event] == ["dead-lettered", "finished"]
+    assert message_id not in (await asyncio.to_thread(cli, "why", "q", message_id)).stderr
+    assert "the bank is closed" in (await asyncio.to_thread(cli, "why", "q", message_id)).text
+
+
+def test_of_a_message_that_never_was_nothing_is_told(cli: Cli) -> None:
+    nothing = cli("why", "q", "nobody", "--json")
+    assert (nothing.status, nothing.records[0]["status"]) == (1, "unknown")

@@ -1,0 +1,235 @@
+"""Listeners run by `aiozkqueue worker`: how they are found, stopped and watched."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from tests.cli.conftest import Cli
+
+# `started` is told on stdout; a handler goes on when there is a file `go`.
+MODULE = """
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+
+GO = Path(__file__).with_name("go")
+
+
+class Order(BaseModel):
+    id: int
+
+
+async def slow(delivery: zq.Delivery[Order]) -> None:
+    print("started", delivery.value.id, flush=True)
+    while not await asyncio.to_thread(GO.exists):
+        await asyncio.sleep(0.05)
+    delivery.put("done", str(delivery.value.id).encode())
+
+
+async def plain(delivery) -> None:
+    print("plain", delivery.body.decode(), flush=True)
+
+
+async def blocking(delivery):
+    print("blocking", flush=True)
+    while not GO.exists():
+        time.sleep(0.05)
+
+
+def listener(session):
+    return session.listener(session.queue("orders", Order), slow)
+
+
+@asynccontextmanager
+async def several(session):
+    print("opened", flush=True)
+    yield [session.listener(session.queue(name, Order), slow) for name in ("orders", "more")]
+    print("closed", flush=True)
+
+
+def nothing(session):
+    return []
+
+
+number = 7
+"""
+
+
+@pytest.fixture
+def go(cli: Cli, tmp_path: Path) -> Path:
+    """The file that lets handlers go on; the module is ``shop``."""
+    (tmp_path / "shop.py").write_text(MODULE)
+    cli.environment["PYTHONPATH"] = f"{tmp_path}:{cli.environment.get('PYTHONPATH', '')}"
+    return tmp_path / "go"
+
+
+def _line(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().decode().strip()
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _asked(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return response.status, response.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode().strip()
+
+
+def _until_answered(port: int, path: str, answer: tuple[int, str]) -> None:
+    deadline = time.monotonic() + 25
+    while True:
+        try:
+            if _asked(port, path) == answer:
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_handler_is_called_with_the_type_it_is_annotated_with_and_finishes_when_told_to_stop(
+    cli: Cli, go: Path
+) -> None:
+    cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}\n{"id": 3}')
+    worker = cli.start("worker", "shop:slow", "--queue", "orders", "--concurrency", "2")
+    assert {_line(worker), _line(worker)} == {"started 1", "started 2"}
+    worker.send_signal(signal.SIGTERM)
+    go.touch()
+    rest, log = worker.communicate(timeout=25)
+    assert (worker.returncode, rest) == (0, b""), log
+    assert {record["body"] for record in cli("peek", "done", "--json").records} == {"1", "2"}
+    assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
+
+
+def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    cli("put", "orders", '{"id": 1}')
+    worker = cli.start("worker", "shop:listener")
+    assert _line(worker) == "started 1"
+    worker.send_signal(signal.SIGTERM)
+    assert worker.stderr is not None
+    while b"SIGTERM: stopping" not in worker.stderr.readline():
+        pass
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=25)
+    assert worker.returncode == 0
+    [stats] = cli("stats", "orders", "--json").records
+    assert (stats["size"], stats["claimed"]) == (1, 0)
+    assert cli("stats", "done", "--json").records[0]["size"] == 0
+
+
+def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: Cli, go: Path) -> None:
+    cli("put", "more", '{"id": 1}')
+    port = _free_port()
+    worker = cli.start("worker", "shop:several", "--health-port", str(port))
+    assert (_line(worker), _line(worker)) == ("opened", "started 1")
+    assert _asked(port, "/ready") == (200, "ready")
+    assert _asked(port, "/live?verbose") == (200, "live")
+    assert _asked(port, "/metrics")[0] == 404
+    worker.send_signal(signal.SIGTERM)
+    _until_answered(port, "/ready", (503, "stopping"))
+    assert _asked(port, "/live") == (200, "live")
+    go.touch()
+    rest, _ = worker.communicate(timeout=25)
+    assert (worker.returncode, rest) == (0, b"closed\n")
+
+
+def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    port = _free_port()
+    worker = cli.start(
+        "worker", "shop:listener", "--health-port", str(port), "--hosts", "127.0.0.1:1", "--connect-timeout", "5"
+    )
+    _until_answered(port, "/ready", (503, "connecting"))
+    _, log = worker.communicate(timeout=25)
+    assert worker.returncode == 3, log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shop"], "say module:name"),
+        (["shop:nobody"], "has no 'nobody'"),
+        (["nowhere:listener"], "no module 'nowhere'"),
+        (["shop:number"], "it must be a function"),
+        (["shop:nothing"], "nothing to run"),
+        (["shop:plain"], "name its queue with --queue"),
+        (["shop:listener", "--concurrency", "3"], "--concurrency goes with --queue"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_a_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:
+    assert not go.exists()
+    done = cli("worker", *arguments)
+    assert done.status == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_handler_without_annotation_gets_bytes(cli: Cli, go: Path) -> None:
+    assert not go.exists()
+    cli("put", "words", "hello")
+    worker = cli.start("worker", "shop:plain", "--queue", "words")
+    assert _line(worker) == "plain hello"
+    worker.send_signal(signal.SIGINT)
+    worker.communicate(timeout=25)
+    assert worker.returncode == 0
+
+
+def test_sigusr1_tells_where_each_handler_waits_and_for_which_message(cli: Cli, go: Path) -> None:
+    message_id = cli("put", "orders", '{"id": 1}').text.strip()
+    worker = cli.start("worker", "shop:listener")
+    assert _line(worker) == "started 1"
+    worker.send_signal(signal.SIGUSR1)
+    assert worker.stderr is not None
+    told = b""
+    while b"asyncio.sleep(0.05)" not in told and b"to_thread" not in told:
+        line = worker.stderr.readline()
+        assert line, told
+        told += line
+    assert f"message {message_id} of queue orders, attempt 1".encode() in told
+    assert b"in slow" in told
+    go.touch()
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=25)
+    assert worker.returncode == 0
+
+
+def test_sigusr1_tells_what_blocks_the_loop(cli: Cli, go: Path) -> None:
+    cli("put", "orders", "x")
+    worker = cli.start("worker", "shop:blocking", "--queue", "orders")
+    assert _line(worker) == "blocking"
+    worker.send_signal(signal.SIGUSR1)
+    assert worker.stderr is not None
+    while b"in blocking" not in worker.stderr.readline():
+        pass
+    go.touch()
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=25)
+    assert worker.returncode == 0

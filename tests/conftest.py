@@ -1,0 +1,36 @@
+"""What all of the project's own tests share. The public fixtures come from `aiozkqueue.testing.plugin`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+from tests.observer import Observer, observer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking_calls_on_the_loop() -> Iterator[None]:
+    with blockbuster_ctx():
+        yield
+
+
+@pytest.fixture
+async def server_view(zookeeper: str) -> AsyncIterator[Observer]:
+    """What is on the shared server, seen by an independent client."""
+    async with observer(zookeeper) as view:
+        yield view
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show the figures that tests have recorded by ``record_property("figures", ...)``."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
+    figures = [value for report in reports for name, value in report.user_properties if name == "figures"]
+    if figures:
+        terminalreporter.section("figures")
+    for line in figures:
+        terminalreporter.line(str(line))

@@ -1,0 +1,226 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Executor;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.queue.DistributedDelayQueue;
+import org.apache.curator.framework.recipes.queue.DistributedIdQueue;
+import org.apache.curator.framework.recipes.queue.DistributedPriorityQueue;
+import org.apache.curator.framework.recipes.queue.DistributedQueue;
+import org.apache.curator.framework.recipes.queue.MultiItem;
+import org.apache.curator.framework.recipes.queue.QueueAllocator;
+import org.apache.curator.framework.recipes.queue.QueueBase;
+import org.apache.curator.framework.recipes.queue.QueueBuilder;
+import org.apache.curator.framework.recipes.queue.QueueConsumer;
+import org.apache.curator.framework.recipes.queue.QueueSerializer;
+import org.apache.curator.framework.recipes.queue.QueueSharder;
+import org.apache.curator.framework.recipes.queue.QueueSharderPolicies;
+import org.apache.curator.framework.recipes.queue.SimpleDistributedQueue;
+import org.apache.curator.framework.state.ConnectionState;
+import org.apache.curator.retry.ExponentialBackoffRetry;
+
+/**
+ * Curator's queues on command, one a line on stdin, each answered by one line that begins with "=".
+ * Bodies are hex. What consumers are shown comes in between as "+ NAME HEX".
+ * Without lambdas: Janino compiles it where there is no JDK.
+ */
+public class CuratorPeer {
+    static CuratorFramework client;
+    static Map queues = new HashMap();
+    static Map gates = new HashMap();
+
+    static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    static byte[] bytes(String hex) {
+        byte[] body = new byte[hex.length() / 2];
+        for (int index = 0; index < body.length; index++) {
+            body[index] = (byte) Integer.parseInt(hex.substring(2 * index, 2 * index + 2), 16);
+        }
+        return body;
+    }
+
+    static String hex(byte[] body) {
+        if (body == null) {
+            return "none";
+        }
+        StringBuilder text = new StringBuilder();
+        for (int index = 0; index < body.length; index++) {
+            text.append(String.format("%02x", new Object[] {Integer.valueOf(body[index] & 0xff)}));
+        }
+        return text.toString();
+    }
+
+    static class Bytes implements QueueSerializer {
+        public byte[] serialize(Object item) { return (byte[]) item; }
+        public Object deserialize(byte[] bytes) { return bytes; }
+    }
+
+    static class Items implements MultiItem {
+        private final Iterator bodies;
+        Items(List bodies) { this.bodies = bodies.iterator(); }
+        public Object nextItem() { return bodies.hasNext() ? bodies.next() : null; }
+    }
+
+    /** Shows what it gets; one that "holds" waits at its gate for a permit, one that "fails" raises. */
+    static class Shown implements QueueConsumer {
+        private final String name;
+        private final String mode;
+        private final Semaphore gate;
+        private boolean failed;
+        Shown(String name, String mode, Semaphore gate) { this.name = name; this.mode = mode; this.gate = gate; }
+        public void consumeMessage(Object message) throws Exception {
+            say("+ " + name + " " + hex((byte[]) message));
+            if (mode.equals("hold")) {
+                gate.acquire();
+            }
+            if (mode.equals("fail") && !failed) {
+                failed = true;
+                throw new IllegalStateException("as told");
+            }
+        }
+        public void stateChanged(CuratorFramework client, ConnectionState state) { }
+    }
+
+    static QueueBase build(String kind, String path, String lock, int most, QueueConsumer consumer, int threads) {
+        QueueBuilder builder = QueueBuilder.builder(client, consumer, new Bytes(), path);
+        if (!lock.equals("-")) {
+            builder = builder.lockPath(lock);
+        }
+        if (most > 0) {
+            builder = builder.maxItems(most).putInBackground(false);
+        }
+        if (threads > 1) {
+            builder = builder.executor((Executor) Executors.newFixedThreadPool(threads));
+        }
+        if (kind.equals("priority")) {
+            return builder.buildPriorityQueue(1);
+        }
+        if (kind.equals("delay")) {
+            return builder.buildDelayQueue();
+        }
+        if (kind.equals("id")) {
+            return builder.buildIdQueue();
+        }
+        return builder.buildQueue();
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        int timeout = arguments.length > 1 ? Integer.parseInt(arguments[1]) : 10000;
+        client = CuratorFrameworkFactory.newClient(arguments[0], timeout, 15000, new ExponentialBackoffRetry(100, 3));
+        client.start();
+        client.blockUntilConnected();
+        say("= ready");
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            try {
+                say("= " + answer(line.split(" ", -1)));
+            } catch (Exception error) {
+                say("= error " + error);
+            }
+        }
+        client.close();
+        System.exit(0);
+    }
+
+    static String answer(String[] words) throws Exception {
+        String command = words[0];
+        if (command.equals("open")) { // open NAME KIND PATH LOCK|- MOST
+            QueueBase queue = build(words[2], words[3], words[4], Integer.parseInt(words[5]), null, 1);
+            queue.start();
+            queues.put(words[1], queue);
+            return "open";
+        }
+        if (command.equals("consume")) { // consume NAME KIND PATH LOCK|- show|hold|fail THREADS
+            Semaphore gate = new Semaphore(0);
+            gates.put(words[1], gate);
+            QueueConsumer consumer = new Shown(words[1], words[5], gate);
+            QueueBase queue = build(words[2], words[3], words[4], 0, consumer, Integer.parseInt(words[6]));
+            queue.start();
+            queues.put(words[1], queue);
+            return "consuming";
+        }
+        if (command.equals("go")) { // go NAME: lets one message of a holding consumer be done with
+            ((Semaphore) gates.get(words[1])).release();
+            return "going";
+        }
+        if (command.equals("close")) { // close NAME
+            ((QueueBase) queues.get(words[1])).close();
+            return "closed";
+        }
+        if (command.equals("put")) { // put NAME HEX [priority|epoch|id]; several bodies, separated by commas, are one item
+            return put(queues.get(words[1]), words);
+        }
+        if (command.equals("remove")) { // remove NAME ID
+            return "" + ((DistributedIdQueue) queues.get(words[1])).remove(words[2]);
+        }
+        if (command.equals("shard")) { // shard NAME PATH LEADERPATH LOCKS: each shard's lock path is LOCKS/its name
+            final String locks = words[4];
+            QueueAllocator allocator = new QueueAllocator() {
+                public QueueBase allocateQueue(CuratorFramework client, String path) {
+                    return build("queue", path, locks + path.substring(path.lastIndexOf('/')), 0, null, 1);
+                }
+            };
+            QueueSharder sharder =
+                new QueueSharder(client, allocator, words[2], words[3], QueueSharderPolicies.builder().build());
+            sharder.start();
+            queues.put(words[1], sharder);
+            return "" + sharder.getShardQty();
+        }
+        if (command.equals("shardput")) { // shardput NAME HEX
+            ((DistributedQueue) ((QueueSharder) queues.get(words[1])).getQueue()).put(bytes(words[2]));
+            return "put";
+        }
+        SimpleDistributedQueue simple = new SimpleDistributedQueue(client, words[1]);
+        if (command.equals("offer")) { // offer PATH HEX
+            return "" + simple.offer(words.length > 2 ? bytes(words[2]) : new byte[0]);
+        }
+        if (command.equals("poll")) { // poll PATH SECONDS
+            return hex(simple.poll(Integer.parseInt(words[2]), TimeUnit.SECONDS));
+        }
+        if (command.equals("peek")) { // peek PATH
+            return hex(simple.peek());
+        }
+        throw new IllegalArgumentException(command);
+    }
+
+    static String put(Object queue, String[] words) throws Exception {
+        String[] parts = words[2].split(",", -1);
+        List bodies = new ArrayList();
+        for (int index = 0; index < parts.length; index++) {
+            bodies.add(bytes(parts[index]));
+        }
+        boolean many = parts.length > 1;
+        if (queue instanceof DistributedPriorityQueue) {
+            DistributedPriorityQueue priority = (DistributedPriorityQueue) queue;
+            int number = Integer.parseInt(words[3]);
+            if (many) { priority.putMulti(new Items(bodies), number); } else { priority.put(bodies.get(0), number); }
+            return "put";
+        }
+        if (queue instanceof DistributedDelayQueue) {
+            ((DistributedDelayQueue) queue).put(bodies.get(0), Long.parseLong(words[3]));
+            return "put";
+        }
+        if (queue instanceof DistributedIdQueue) {
+            ((DistributedIdQueue) queue).put(bodies.get(0), words[3]);
+            return "put";
+        }
+        DistributedQueue plain = (DistributedQueue) queue;
+        if (words.length > 3) { // a timed put of a bounded queue, milliseconds
+            return "" + plain.put(bodies.get(0), Integer.parseInt(words[3]), TimeUnit.MILLISECONDS);
+        }
+        if (many) { plain.putMulti(new Items(bodies)); } else { plain.put(bodies.get(0)); }
+        return "put";
+    }
+}

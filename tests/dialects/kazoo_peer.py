@@ -1,0 +1,59 @@
+"""kazoo's queues on command, in a process of their own: one JSON list a line on stdin, one answer a line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from kazoo.client import KazooClient
+
+
+def main(hosts: str, timeout: float) -> None:
+    """Answer until stdin ends."""
+    client = KazooClient(hosts, timeout=timeout)
+    client.start()
+    queues: dict[str, Any] = {}
+    say("ready")
+    for line in sys.stdin:
+        command, path, *arguments = json.loads(line)
+        if path not in queues:
+            locking = path.endswith("locking")
+            queues[path] = client.LockingQueue(path) if locking else client.Queue(path)
+        queue: Any = queues[path]
+        answer: object = None
+        if command == "put":
+            queue.put(bytes.fromhex(arguments[0]), arguments[1])
+        elif command == "put_all":
+            queue.put_all([bytes.fromhex(one) for one in arguments[0]], arguments[1])
+        elif command == "get":
+            got = queue.get(*arguments)
+            answer = None if got is None else bytes(got).hex()
+        elif command == "drain":
+            answer = drain(queue, *arguments)
+        elif command == "len":
+            answer = len(queue)
+        else:
+            answer = getattr(queue, command)()
+        say(answer)
+    client.stop()
+    client.close()
+
+
+def say(answer: object) -> None:
+    sys.stdout.write(f"{json.dumps(answer)}\n")
+    sys.stdout.flush()
+
+
+def drain(queue: Any, patience: float) -> list[str]:
+    """Get and consume until nothing has come for so many seconds."""
+    bodies: list[str] = []
+    while (got := queue.get(patience)) is not None:
+        if not queue.consume():
+            raise RuntimeError("the lock was lost")
+        bodies.append(bytes(got).hex())
+    return bodies
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

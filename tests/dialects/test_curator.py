@@ -1,0 +1,49 @@
+"""A queue shared with Curator's clients, which run in a JVM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .test_kazoo import BODIES, drained
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+    from tests.observer import Observer
+
+    from .conftest import StartCurator
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_what_curator_puts_is_taken_here_in_its_order(
+    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+) -> None:
+    curator = await start_curator()
+    await curator.ask("open", "q", "queue", path, f"{path}-locks", 0)
+    for body in BODIES:
+        await curator.ask("put", "q", body.hex())
+    await curator.ask("put", "q", f"{b'one'.hex()},{b'two'.hex()},,{b'four'.hex()}")  # putMulti: one znode
+    await curator.ask("put", "q", b"last".hex())
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    assert await queue.size() == len(BODIES) + 2
+    assert [message.body for message in await queue.peek(1)] == [b"plain"]
+    assert await drained(session, queue) == [*BODIES, b"one", b"two", b"", b"four", b"last"]
+    assert await server_view.children(path) == []
+    assert await server_view.children(f"{path}-locks") == []
+
+
+async def test_what_is_put_here_curator_consumes_in_its_order(
+    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    await queue.put_many(BODIES)
+    await queue.put_multi([b"one", b"", b"three"])
+    async with session.begin() as tx:
+        tx.put(queue, b"last")
+    curator = await start_curator()
+    await curator.ask("consume", "c", "queue", path, f"{path}-locks", "show", 1)
+    assert await curator.shown("c", len(BODIES) + 4) == [*BODIES, b"one", b"", b"three", b"last"]
+    await server_view.until(lambda: not server_view._children(path))
+    assert curator.shown_by_now("c") == []

@@ -1,0 +1,181 @@
+"""Every kind of Curator's queues, in both directions: what one writes the other consumes, in the order promised."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+from .test_kazoo import drained
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+    from .conftest import StartCurator
+
+pytestmark = pytest.mark.timeout(120)
+
+MOST, LEAST = 2**31 - 1, -(2**31)
+PRIORITIES = [10, MOST, 0, -1, LEAST, 0, 2**30, -10]
+
+
+async def test_priorities_are_curators_both_ways(
+    session: zq.QueueSession, start_curator: StartCurator, path: str
+) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind="priority")
+    await curator.ask("open", "q", "priority", path, locks, 0)
+    by_priority = sorted(range(len(PRIORITIES)), key=lambda index: PRIORITIES[index])
+    for index, priority in enumerate(PRIORITIES):
+        await curator.ask("put", "q", bytes([index]).hex(), priority)
+    await curator.ask("put", "q", f"{b'one'.hex()},{b'two'.hex()}", 3)
+    expected = [bytes([index]) for index in by_priority]
+    at_three = sum(priority <= 3 for priority in PRIORITIES)
+    assert await drained(session, queue) == [*expected[:at_three], b"one", b"two", *expected[at_three:]]
+
+    for index, priority in enumerate(PRIORITIES):
+        await queue.put(bytes([index]), priority=priority)
+    await curator.ask("consume", "c", "priority", path, locks, "show", 1)
+    assert await curator.shown("c", len(PRIORITIES)) == expected
+
+
+async def test_what_is_urgent_overtakes_what_has_been_listed(session: zq.QueueSession, path: str) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="priority")
+    for index in range(20):
+        await queue.put(b"%d" % index, priority=5)
+    async with session.begin() as tx:
+        first = await tx.take(queue, timeout=5)
+        await queue_put_beside(session, queue)
+    async with session.begin() as tx:
+        second = await tx.take(queue, timeout=5)
+    assert first is not None
+    assert second is not None
+    assert (first.body, second.body) == (b"0", b"urgent")
+
+
+async def queue_put_beside(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
+    """Put in a transaction of its own, committed at once."""
+    async with session.begin() as tx:
+        tx.put(queue, b"urgent", priority=-5)
+
+
+async def test_delays_are_curators_both_ways(session: zq.QueueSession, start_curator: StartCurator, path: str) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind="delay")
+    await curator.ask("open", "q", "delay", path, locks, 0)
+    now = round(time.time() * 1000)
+    await curator.ask("put", "q", b"last".hex(), now + 3000)
+    await curator.ask("put", "q", b"second".hex(), now + 1500)
+    await curator.ask("put", "q", b"first".hex(), now - 1000)
+    assert await drained(session, queue) == [b"first"]  # the others are not due
+    assert await queue.size() == 2
+    assert await drained(session, queue, 6) == [b"second", b"last"]
+    assert time.time() * 1000 >= now + 3000
+
+    sent = time.time()
+    await queue.put(b"later", delay=2)
+    await queue.put(b"at once")
+    await curator.ask("consume", "c", "delay", path, locks, "show", 1)
+    assert await curator.shown("c", 2) == [b"at once", b"later"]
+    assert time.time() - sent >= 2
+
+
+async def test_a_failed_message_keeps_its_delay_and_comes_again(session: zq.QueueSession, path: str) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="delay")
+    await queue.put(b"early")
+    await queue.put(b"late", delay=0.7)
+    async with session.transaction() as tx:
+        first = await tx.take(queue, timeout=5)
+        await tx.rollback(delay=0)
+    assert first is not None
+    assert await drained(session, queue, 5) == [b"early", b"late"]
+
+
+async def test_ids_are_curators_both_ways(
+    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind="id")
+    await curator.ask("open", "q", "id", path, locks, 0)
+    for number in range(3):
+        await curator.ask("put", "q", b"java".hex(), "a/b|c")
+        await queue.put(b"%d" % number, key="mine")
+    await queue.put(b"other", key="other")
+    names = await server_view.children(path)
+    assert {name.split("|")[1] for name in names} == {"a_b_c", "mine", "other"}
+    assert await curator.ask("remove", "q", "mine") == "3"
+    async with session.begin() as tx:
+        held = await tx.take(queue, timeout=5)
+        assert held is not None
+        assert await queue.remove("a/b|c") == 2  # the third is held
+    assert (held.body, await queue.remove("nobody")) == (b"java", 0)
+    await curator.ask("consume", "c", "id", path, locks, "show", 1)
+    assert await curator.shown("c") == [b"other"]
+    with pytest.raises(zq.InvalidOptionError, match="an id with each put"):
+        await queue.put(b"without an id")
+
+
+async def test_simple_queues_are_curators_both_ways(
+    session: zq.QueueSession, start_curator: StartCurator, path: str
+) -> None:
+    curator = await start_curator()
+    queue = session.curator_queue(path, kind="simple")
+    assert await curator.ask("poll", path, 0) == "none"
+    assert await drained(session, queue) == []
+    for body in (b"one", b"\x00\xff"):
+        assert await curator.ask("offer", path, body.hex()) == "true"
+    assert [message.body for message in await queue.peek()] == [b"one", b"\x00\xff"]
+    assert await drained(session, queue) == [b"one", b"\x00\xff"]
+    await queue.put_many([b"three", b"four"])
+    assert await curator.ask("peek", path) == b"three".hex()
+    assert [await curator.ask("poll", path, 1) for _ in range(3)] == [b"three".hex(), b"four".hex(), "none"]
+
+
+async def test_a_bounded_queue_is_bounded_for_both(
+    session: zq.QueueSession, start_curator: StartCurator, path: str
+) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await queue.configure(zq.QueueConfig(max_size=3))
+    await curator.ask("open", "q", "queue", path, locks, 3)
+    await queue.put_many([b"1", b"2"])
+    await curator.ask("put", "q", b"3".hex())
+    with pytest.raises(zq.QueueFullError):
+        await queue.put(b"4")
+    assert await curator.ask("put", "q", b"4".hex(), 300) == "false"
+    waiting = asyncio.create_task(queue.put(b"4", timeout=30))
+    assert await drained_one(session, queue) == b"1"
+    await waiting
+    assert await drained(session, queue) == [b"2", b"3", b"4"]
+
+
+async def drained_one(session: zq.QueueSession, queue: zq.Queue[bytes]) -> bytes:
+    """Take one."""
+    async with session.begin() as tx:
+        message = await tx.take(queue, timeout=10)
+        assert message is not None
+    return message.body
+
+
+async def test_the_shards_of_a_sharder_are_read_and_written(
+    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    assert int(await curator.ask("shard", "s", path, f"{path}-leader", locks)) >= 1
+    shards = session.curator_shards(path, lock_path=lambda shard: f"{locks}/{shard.rpartition('/')[2]}")
+    await curator.ask("shardput", "s", b"java".hex())
+    assert await shards.size() == 1
+    (queue,) = await shards.queues()
+    assert await drained(session, queue) == [b"java"]
+    await server_view.create(f"{path}/queue-another")
+    for number in range(4):
+        await shards.put(b"%d" % number)
+    assert [await queue.size() for queue in await shards.queues()] == [2, 2]
+    shard = queue.name.rpartition("/")[2]
+    await curator.ask("consume", "c", "queue", queue.name, f"{locks}/{shard}", "show", 1)
+    assert len(await curator.shown("c", 2)) == 2
+    assert await session.curator_shards(f"{path}-new").size() == 0

@@ -1,0 +1,237 @@
+"""Queues in another program's layout under our machinery: transactions, retries, dead letters, what is not theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.dialects.framing import frame
+from aiozkqueue.queue.cleaning import clean_queue
+
+from .test_kazoo import drained
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(60)
+
+CORRUPT = {
+    "another version": bytes.fromhex("0001000201000000017802"),
+    "an unknown opcode": bytes.fromhex("0001000107"),
+    "a negative length": bytes.fromhex("0001000101ffffffff02"),
+    "a length beyond the end": bytes.fromhex("00010001010000ffff7802"),
+    "no end": bytes.fromhex("00010001010000000178"),
+    "nothing": b"",
+}
+
+
+def locked(session: zq.QueueSession, path: str) -> zq.CuratorQueue[bytes]:
+    return session.curator_queue(path, lock_path=f"{path}-locks")
+
+
+async def test_a_message_moves_from_a_curator_queue_to_a_native_and_a_kazoo_one_in_one_commit(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, native = locked(session, f"{path}-1"), session.queue("native")
+    target = session.kazoo_queue(f"{path}-2")
+    await source.put(b"moves")
+    async with session.transaction() as tx:
+        message = await tx.take(source, timeout=5)
+        assert message is not None
+        tx.put(native, message.body)
+        tx.put(target, message.body, priority=7)
+        await tx.rollback(delay=0)
+    assert (await source.size(), await native.size(), await target.size()) == (1, 0, 0)
+    async with session.begin() as tx:
+        message = await tx.take(source, timeout=5)
+        assert message is not None
+        tx.put(native, message.body)
+        tx.put(target, message.body, priority=7)
+    assert (await source.size(), await native.size(), await target.size()) == (0, 1, 1)
+    assert await server_view.children(f"{path}-1-locks") == []
+    assert await drained(session, target) == await drained(session, native) == [b"moves"]
+
+
+async def test_of_several_messages_in_one_item_each_is_committed_by_itself(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    queue = locked(session, path)
+    await queue.put_multi([b"one", b"two", b"three"])
+    async with session.begin() as tx:
+        assert (await tx.take(queue, timeout=5)) is not None
+    (name,) = await server_view.children(path)
+    assert await server_view.get(f"{path}/{name}") == frame([b"two", b"three"])
+    async with session.begin() as tx:
+        message = await tx.take(queue, timeout=5)
+        assert message is not None
+        tx.reject(message, "not this one")
+    assert await drained(session, queue) == [b"three"]
+    (dead,) = await queue.dead_letters.peek()
+    assert (dead.body, dead.reason) == (b"two", "not this one")
+
+
+@pytest.mark.parametrize("what", CORRUPT)
+async def test_a_corrupt_item_becomes_a_dead_letter_with_the_reason_and_stops_nobody(
+    session: zq.QueueSession, path: str, server_view: Observer, what: str
+) -> None:
+    queue = locked(session, path)
+    await queue.put(b"before")
+    await server_view.create(f"{path}/queue-0000000007", CORRUPT[what])
+    await server_view.create(f"{path}/not-an-item", b"of somebody else")
+    await queue.put(b"behind")
+    await server_view.create(f"{path}/queue-9000000000", frame([]))  # holds nothing
+    assert sorted(await drained(session, queue)) == [b"before", b"behind"]
+    async with asyncio.timeout(20):
+        while await server_view.children(path) != ["not-an-item"]:  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(0.02)
+    (dead,) = await queue.dead_letters.peek()
+    assert dead.body == CORRUPT[what]
+    assert dead.reason.startswith("what is stored does not decode: ")
+    assert await queue.dead_letters.redrive() == 1
+    (name,) = [name for name in await server_view.children(path) if name.startswith("queue-")]
+    assert await server_view.get(f"{path}/{name}") == CORRUPT[what]
+
+
+async def test_a_failed_message_keeps_its_place_and_priority_and_is_counted(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    queue = session.kazoo_queue(path, policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0.3)))
+    await queue.put(b"poison", priority=5)
+    await queue.put(b"fine", priority=500)
+    (name, *_) = await server_view.children(f"{path}/entries")
+    attempts = []
+    async with queue.consume(until_idle=3) as deliveries:
+        async for delivery in deliveries:
+            async with delivery:
+                if delivery.body == b"poison":
+                    attempts.append((delivery.id, delivery.attempt))
+                    await delivery.rollback()
+    assert attempts == [(name, 1), (name, 2)]
+    (dead,) = await queue.dead_letters.peek()
+    assert (dead.body, dead.attempts) == (b"poison", 2)
+    assert "2 of 2" in dead.reason
+    assert await queue.dead_letters.redrive() == 1
+    assert [entry[:9] for entry in await server_view.children(f"{path}/entries")] == ["entry-005"]
+
+
+async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
+    session: zq.QueueSession, open_session: Opener, path: str, server_view: Observer
+) -> None:
+    owner = await open_session(session_timeout=4)
+    queue = locked(owner, path)
+    await queue.put(b"fails")
+    async with owner.transaction() as tx:
+        assert await tx.take(queue, timeout=5) is not None
+        await tx.rollback(delay=3600)
+    assert len(await server_view.ephemerals(f"{path}-locks")) == 1
+    assert await drained(session, locked(session, path), 0.5) == []
+    await owner._engine.close()
+    assert await drained(session, locked(session, path), 10) == [b"fails"]
+
+
+async def test_a_session_that_ends_takes_its_kept_locks_along_and_goes_on(
+    session: zq.QueueSession, path: str, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    queue = locked(session, path)
+    await queue.put(b"fails")
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=5) is not None
+        await tx.rollback(delay=1.5)
+    states: list[zq.ConnectionState] = []
+    forget = session.on_connection_state(states.append)
+    await expire(session)
+    assert await drained(session, queue, 10) == [b"fails"]
+    await asyncio.sleep(1.6)  # the retry of the session that is over comes to nothing
+    await queue.put(b"next")
+    assert await drained(session, queue, 10) == [b"next"]
+    forget()
+    assert states[0] is zq.ConnectionState.SUSPENDED
+    assert states[-1] is zq.ConnectionState.RECONNECTED
+    assert zq.ConnectionState.LOST in states
+
+
+async def test_a_queue_that_has_vanished_is_made_again_by_the_next_put(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    queue = locked(session, path)
+    await queue.put(b"1")
+    waiting = asyncio.create_task(drained(session, queue, 10))
+    async with asyncio.timeout(20):
+        while await server_view.children(path):  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(0.02)
+    await server_view.delete(path)
+    await server_view.delete(f"{path}-locks")
+    await queue.put(b"2")
+    assert await waiting == [b"1", b"2"]
+
+
+async def test_an_item_whose_lock_somebody_else_holds_is_not_touched(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    queue = locked(session, path)
+    await queue.put_many([b"held", b"free"])
+    held = (await server_view.children(path))[0]
+    await server_view.create(f"{path}-locks/{held}", b"10.0.0.1", ephemeral=True)
+    assert await drained(session, queue) == [b"free"]
+    assert (await queue.size(), await queue.claimed(), await queue.purge()) == (1, 1, 0)
+    waiting = asyncio.create_task(drained(session, queue, 5))
+    await asyncio.sleep(0.3)
+    await server_view.delete(f"{path}-locks/{held}")  # it failed, or died
+    assert await waiting == [b"held"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("headers", {"a": "b"}), ("group", "g"), ("ttl", 5), ("unique", True), ("priority", 3), ("delay", 1)],
+)
+async def test_what_the_layout_has_no_place_for_is_refused_before_anything_is_sent(
+    session: zq.QueueSession, path: str, option: str, value: object
+) -> None:
+    queue = locked(session, path)
+    with pytest.raises(zq.InvalidOptionError, match=f"has no place for {option}="):
+        await queue.put(b"x", **{option: value})  # type: ignore[arg-type]
+    assert await queue.size() == 0
+
+
+async def test_settings_and_uses_that_make_no_sense_there_are_refused(session: zq.QueueSession, path: str) -> None:
+    queue = locked(session, path)
+    with pytest.raises(zq.InvalidOptionError, match="shards=3"):
+        await queue.configure(zq.QueueConfig(shards=3))
+    with pytest.raises(zq.InvalidOptionError, match="no lock with a time"):
+        queue.leases  # noqa: B018 - asking is enough
+    with pytest.raises(zq.InvalidOptionError, match="no tags"):
+        async with session.begin() as tx:
+            await tx.take(queue, filters=zq.Filter("kind", "eq", "x"))
+    with pytest.raises(zq.ConfigConflictError, match="is used as"):
+        session.kazoo_queue(path, locking=False)
+    for wrong in ("orders", "/", "/a//b", "/a/"):
+        with pytest.raises(zq.InvalidOptionError, match="absolute path"):
+            session.curator_queue(wrong)
+    with pytest.raises(zq.InvalidOptionError, match="locks nothing"):
+        session.curator_queue(path, lock_path="/locks", kind="simple")
+    with pytest.raises(zq.InvalidOptionError, match="give one of"):
+        session.curator_queue(path, kind="barrier")  # type: ignore[call-overload]
+
+
+async def test_clean_up_removes_the_attempts_of_what_a_peer_has_consumed_and_no_others(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    queue = session.kazoo_queue(path, policy=zq.ConsumeTimes(9, backoff=zq.Fixed(0)))
+    await queue.put_many([b"consumed by a peer", b"waits"])
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(queue, 2, timeout=5)) == 2
+        await tx.rollback()
+    gone, waits = await server_view.children(f"{path}/entries")
+    await server_view.delete(f"{path}/entries/{gone}")
+    cleaned = await clean_queue(session.engine, queue.store, late=0)
+    assert cleaned.attempts == cleaned.total == 1
+    metas = await server_view.children(f"{queue.store.paths.base}/meta")
+    assert metas == [f"meta-{waits}"]
+    (message,) = await queue.peek()
+    assert (message.body, message.attempt) == (b"waits", 1)

@@ -1,0 +1,69 @@
+"""A queue shared with kazoo's clients, which run in a process of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+    from .conftest import StartKazoo
+
+pytestmark = pytest.mark.timeout(120)
+
+BODIES = [b"plain", b"", b"\x00\xff\x01", b"\x00\x01\x00\x01", b"a" * 2000]
+
+
+async def drained(session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 0) -> list[bytes]:
+    """Take all that there is, one after the other."""
+    bodies: list[bytes] = []
+    while True:
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=patience)
+        if message is None:
+            return bodies
+        bodies.append(message.body)
+
+
+async def test_what_kazoo_puts_is_taken_here_in_its_order(
+    session: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+) -> None:
+    kazoo, path = await start_kazoo(), f"{path}-locking"
+    for body in BODIES:
+        await kazoo.ask("put", path, body.hex(), 100)
+    await kazoo.ask("put_all", path, [b"late".hex(), b"later".hex()], 999)
+    await kazoo.ask("put", path, b"urgent".hex(), 0)
+    queue = session.kazoo_queue(path)
+    assert await queue.size() == len(BODIES) + 3
+    assert [message.body for message in await queue.peek(2)] == [b"urgent", b"plain"]
+    assert await drained(session, queue) == [b"urgent", *BODIES, b"late", b"later"]
+    assert await server_view.children(f"{path}/entries") == []
+    assert await server_view.children(f"{path}/taken") == []
+
+
+async def test_what_is_put_here_kazoo_takes_in_its_order(
+    session: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+) -> None:
+    kazoo, path = await start_kazoo(), f"{path}-locking"
+    queue = session.kazoo_queue(path)
+    await queue.put_many(BODIES)
+    async with session.begin() as tx:
+        tx.put(queue, b"late", priority=999)
+        tx.put(queue, b"urgent", priority=0)
+    assert (await server_view.children(f"{path}/entries"))[0].startswith("entry-000-")
+    assert await kazoo.ask("len", path) == len(BODIES) + 2
+    taken = await kazoo.ask("drain", path, 1)
+    assert [bytes.fromhex(body) for body in taken] == [b"urgent", *BODIES, b"late"]
+    assert await queue.size() == 0
+
+
+@pytest.mark.parametrize("priority", [-1, 1000, 5.0])
+async def test_a_priority_of_other_than_three_digits_is_refused(
+    session: zq.QueueSession, path: str, priority: int
+) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="from 0, the most urgent, to 999"):
+        await session.kazoo_queue(path).put(b"x", priority=priority)

@@ -1,0 +1,202 @@
+"""Consumers of ours beside the others' on one queue: each message once, held locks respected, the dead taken over."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+    from .conftest import StartCurator, StartKazoo
+
+pytestmark = pytest.mark.timeout(180)
+
+MESSAGES = 1000
+#: Seconds; the servers take it as it is, so that a dead holder's lock is gone soon.
+SHORT = 4.0
+
+
+async def consumed(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
+    """Take whatever comes, until the queue has been empty for a while."""
+    async with queue.consume(prefetch=4, until_idle=3) as deliveries:
+        bodies.extend([delivery.body async for delivery in deliveries])
+
+
+def each_once(bodies: list[bytes]) -> bool:
+    return Counter(bodies) == Counter(b"%d" % number for number in range(MESSAGES))
+
+
+async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come_once_each(
+    session: zq.QueueSession, other: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
+    await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
+    ours: list[list[bytes]] = [[], []]
+    await curator.ask("consume", "c", "queue", path, locks, "show", 4)
+    await asyncio.gather(*(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True)))
+    await server_view.until(lambda: not server_view._children(path))
+    theirs = curator.shown_by_now("c")
+    assert each_once([*ours[0], *ours[1], *theirs]), (len(ours[0]), len(ours[1]), len(theirs))
+    assert ours[0] or ours[1]
+    assert theirs
+    await server_view.until(lambda: not server_view._children(locks))
+
+
+async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
+    session: zq.QueueSession, other: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+) -> None:
+    kazoo, path = await start_kazoo(), f"{path}-locking"
+    queues = [one.kazoo_queue(path) for one in (session, other)]
+    await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
+    ours: list[list[bytes]] = [[], []]
+    theirs, *_ = await asyncio.gather(
+        kazoo.ask("drain", path, 2), *(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True))
+    )
+    assert each_once([*ours[0], *ours[1], *(bytes.fromhex(body) for body in theirs)])
+    assert ours[0] or ours[1]
+    assert theirs
+    assert await server_view.children(f"{path}/entries") == []
+    assert await server_view.children(f"{path}/taken") == []
+
+
+async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed(
+    session: zq.QueueSession, start_curator: StartCurator, path: str
+) -> None:
+    curator, locks = await start_curator(SHORT), f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await queue.put(b"held")
+    await curator.ask("consume", "c", "queue", path, locks, "hold", 1)
+    assert await curator.shown("c") == [b"held"]
+    async with session.begin() as tx:
+        assert await tx.take(queue, timeout=1) is None
+        waiting = asyncio.create_task(tx.take(queue, timeout=60))
+        await curator.kill()
+        taken = await waiting
+    assert taken is not None
+    assert taken.body == b"held"
+    assert await queue.size() == 0
+
+
+async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_or_lets_go(
+    session: zq.QueueSession, start_kazoo: StartKazoo, path: str
+) -> None:
+    kazoo, path = await start_kazoo(SHORT), f"{path}-locking"
+    queue = session.kazoo_queue(path)
+    await queue.put_many([b"released", b"held"])
+    assert await kazoo.get(path) == b"released"
+    async with session.begin() as tx:
+        message = await tx.take(queue, timeout=10)
+        assert message is not None
+        assert message.body == b"held"
+        waiting = asyncio.create_task(tx.take(queue, timeout=60))
+        assert await kazoo.ask("release", path)
+        message = await waiting
+        assert message is not None
+        assert message.body == b"released"
+    await queue.put(b"of the dead")
+    assert await kazoo.get(path, 30) == b"of the dead"
+    async with session.begin() as tx:
+        assert await tx.take(queue, timeout=0.5) is None
+        waiting = asyncio.create_task(tx.take(queue, timeout=60))
+        await kazoo.kill()
+        message = await waiting
+    assert message is not None
+    assert message.body == b"of the dead"
+
+
+async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_session_ends(
+    start_kazoo: StartKazoo, open_session: Opener, path: str
+) -> None:
+    kazoo, path, session = await start_kazoo(), f"{path}-locking", await open_session()
+    queue = session.kazoo_queue(path)
+    await queue.put(b"held")
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=5) is not None
+        assert await kazoo.get(path, 1) is None
+        waiting = asyncio.create_task(kazoo.get(path, 30))
+        await tx.rollback(delay=0)
+    assert await waiting == b"held"
+
+
+async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_over(
+    session: zq.QueueSession, start_curator: StartCurator, path: str
+) -> None:
+    curator, locks = await start_curator(), f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await queue.put(b"again")
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=5) is not None
+        await tx.rollback(delay=2)
+    await curator.ask("consume", "c", "queue", path, locks, "show", 1)
+    await asyncio.sleep(0.8)
+    assert curator.shown_by_now("c") == []
+    assert await curator.shown("c") == [b"again"]
+
+
+async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_commit_as_a_whole(
+    session: zq.QueueSession, start_kazoo: StartKazoo, path: str
+) -> None:
+    kazoo, queue, results = await start_kazoo(), session.kazoo_queue(path, locking=False), session.queue("results")
+    await queue.put(b"taken twice")
+    with pytest.raises(zq.ClaimLostError):
+        async with session.begin() as tx:
+            assert await tx.take(queue, timeout=5) is not None
+            tx.put(results, b"result")
+            assert await kazoo.get(path) == b"taken twice"
+    assert (await queue.size(), await results.size()) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["kazoo", "curator"])
+async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
+    session: zq.QueueSession,
+    start_kazoo: StartKazoo,
+    start_curator: StartCurator,
+    zookeeper: str,
+    queue_root: str,
+    path: str,
+    kind: str,
+) -> None:
+    path = f"{path}-locking" if kind == "kazoo" else path
+    locks = f"{path}-locks"
+    queue: zq.Queue[bytes]
+    queue = session.kazoo_queue(path) if kind == "kazoo" else session.curator_queue(path, lock_path=locks)
+    holder = [sys.executable, "-m", "tests.dialects.holder", zookeeper, queue_root, path, kind]
+    for theirs in (True, False):
+        await queue.put(b"held")
+        process = await asyncio.create_subprocess_exec(*holder, stdout=asyncio.subprocess.PIPE)
+        assert process.stdout is not None
+        try:
+            assert await asyncio.wait_for(process.stdout.readline(), 40) == b"held\n"
+        finally:
+            process.kill()
+            await process.wait()
+        if not theirs:
+            async with session.begin() as tx:
+                message = await tx.take(queue, timeout=60)
+            assert message is not None
+            assert message.body == b"held"
+        elif kind == "kazoo":
+            kazoo = await start_kazoo()
+            assert await kazoo.get(path, 30) == b"held"
+            assert await kazoo.ask("consume", path)
+        else:
+            # Nothing tells an idle Curator that a lock has gone; what is put next does.
+            curator = await start_curator()
+            await curator.ask("consume", "c", "queue", path, locks, "show", 1)
+            async with asyncio.timeout(60):
+                while await queue.size():
+                    await asyncio.sleep(0.5)
+                    if not await queue.claimed():
+                        await queue.put(b"wakes it")
+            assert b"held" in await curator.shown("c", 1) + curator.shown_by_now("c")
+            await curator.ask("close", "c")
+    assert await queue.size() == 0

@@ -1,0 +1,171 @@
+"""Each example does what its first lines say, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import EmbeddedZooKeeper
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module")
+def environment(embedded_server: Callable[[], EmbeddedZooKeeper]) -> dict[str, str]:
+    return os.environ | {"AIOZKQUEUE_HOSTS": embedded_server().hosts, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def started(*command: str) -> subprocess.Popen[str]:
+            return stack.enter_context(_running([sys.executable, *command], environment))
+
+        yield started
+
+
+@contextmanager
+def _running(command: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def command(environment: dict[str, str]) -> Callable[..., str]:
+    def run(*arguments: str, text: str = "") -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            env=environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert not done.stderr, done.stderr
+        return done.stdout
+
+    return run
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def test_the_worker_ships_what_is_ordered_and_gives_up_on_what_cannot_be(
+    start: Start, command: Callable[..., str]
+) -> None:
+    worker = start(str(EXAMPLES / "worker.py"))
+    command("put", "orders", '{"id": 1, "article": "unicorn"}')
+    command("put", "orders", '{"id": 2, "article": "teapot"}')
+    assert _line(worker) == "shipped teapot"
+    deadline = time.monotonic() + 20
+    while not (dead := command("dlq", "list", "orders", "--json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert json.loads(json.loads(dead)["body"])["article"] == "unicorn"
+
+
+def test_the_pipeline_turns_orders_into_invoices(start: Start, command: Callable[..., str]) -> None:
+    command("purge", "orders", "--yes")
+    command("dlq", "purge", "orders", "--yes")
+    command("put", "orders", '{"id": 1, "cents": 1000}')
+    command("put", "orders", '{"id": 2, "cents": 0}')
+    pipeline = start(str(EXAMPLES / "pipeline.py"))
+    assert _line(pipeline).startswith("order 1 -> invoice ")
+    invoice = json.loads(json.loads(command("peek", "invoices", "--json"))["body"])
+    assert invoice == {"order": 1, "cents": 1000, "tax": 190}
+    deadline = time.monotonic() + 10
+    while not (dead := command("dlq", "list", "orders", "--json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert "nothing to pay" in json.loads(dead)["reason"]
+
+
+def test_the_service_finishes_what_it_has_when_told_to_stop(start: Start, command: Callable[..., str]) -> None:
+    command("put", "numbers", "--lines", text="\n".join(map(str, range(-1, 20))))
+    service = start(str(EXAMPLES / "service.py"))
+    assert {_line(service) for _ in range(20)} == {str(n * n) for n in range(20)}
+    service.send_signal(signal.SIGTERM)
+    rest, errors = service.communicate(timeout=20)
+    assert rest == "drained\n", errors
+    assert service.returncode == 0
+    assert "natural" in json.loads(command("dlq", "list", "numbers", "--json"))["reason"]
+
+
+def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start, command: Callable[..., str]) -> None:
+    command("purge", "orders", "--yes")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start("-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", str(port), "--log-level", "warning", "backend:app")
+    url = f"http://127.0.0.1:{port}/orders"
+    assert _until_it_serves(f"{url}/waiting") == {"waiting": 0}
+
+    def order(article: str) -> urllib.request.Request:
+        body = json.dumps({"id": 5, "article": article}).encode()
+        return urllib.request.Request(url, body, {"Content-Type": "application/json"})
+
+    with urllib.request.urlopen(order("teapot"), timeout=10) as response:
+        accepted = json.load(response)["accepted"]
+    with pytest.raises(urllib.error.HTTPError, match="409") as refused:
+        urllib.request.urlopen(order("unicorn"), timeout=10)
+    refused.value.close()
+    [waiting] = command("peek", "orders", "--json").splitlines()
+    assert json.loads(waiting)["id"] == accepted
+    assert len(command("peek", "audit", "--json").splitlines()) == 1
+
+
+def test_the_http_service_is_mounted_beside_the_applications_own_routes(
+    start: Start, environment: dict[str, str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment["PORT"] = str(port)
+    service = start(str(EXAMPLES / "http_service.py"))
+    url = f"http://127.0.0.1:{port}"
+    assert _until_it_serves(f"{url}/hello") == {"hello": "world"}
+    queue = f"{url}/queues/queue/1/public-orders"
+    request = urllib.request.Request(f"{queue}/send", b'{"order": 1}', {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as response:
+        assert json.load(response) == {"success": True}
+    with urllib.request.urlopen(f"{queue}/poll", timeout=20) as response:
+        (message,) = json.load(response)
+    assert message["payload"] == {"order": 1}
+    with urllib.request.urlopen(f"{url}/queues/queue/1/public-orders/size", timeout=20) as response:
+        assert json.load(response) == 1
+    service.send_signal(signal.SIGTERM)
+    service.communicate(timeout=30)
+
+
+def _until_it_serves(url: str) -> object:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                return json.load(response)
+        except urllib.error.URLError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,43 @@
+"""What the fault tests share: a quick server, a proxy before it, and an account of what is on it by another client."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.testing import ServerOptions, ZooKeeperProxy
+from tests.faults.account import Account
+from tests.observer import observer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aiozkqueue.testing import EmbeddedZooKeeper
+
+
+@pytest.fixture(scope="session")
+def quick(embedded_server: Callable[..., EmbeddedZooKeeper]) -> str:
+    """A server with short ticks, so that sessions may be short; without fsync, since no test here loses the machine."""
+    return embedded_server(ServerOptions(tick_time=0.1, fsync=False)).hosts
+
+
+@pytest.fixture
+async def proxy(quick: str) -> AsyncIterator[ZooKeeperProxy]:
+    """A proxy before the quick server."""
+    async with ZooKeeperProxy(quick) as between:
+        yield between
+
+
+@pytest.fixture
+def root() -> str:
+    """A root of this test's own."""
+    return f"/faults-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def account(quick: str, root: str) -> AsyncIterator[Account]:
+    """What is stored below the root, asked past the proxy by an independent client."""
+    async with observer(quick) as view:
+        yield Account(view, root)

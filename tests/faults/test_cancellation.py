@@ -1,0 +1,43 @@
+"""Cancelled at every suspension: no lock is left, nothing is half done, and what the caller is told is true."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
+
+if TYPE_CHECKING:
+    from tests.faults.account import Account
+
+#: Who cancels, and whether every task's suspensions count or only those of the task that is cancelled.
+WAYS = [
+    pytest.param(How.NATIVELY, True, id="natively, whoever suspends"),
+    *(pytest.param(how, False, id=how.value) for how in How if how is not How.NATIVELY),
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
+@pytest.mark.parametrize(("how", "everywhere"), WAYS)
+@pytest.mark.filterwarnings("ignore::aiozkqueue.UncommittedWarning")
+async def test_cancelled_at_every_suspension_nothing_is_held_nothing_half_done(
+    quick: str, root: str, account: Account, scenario: type[Scenario], moment: Moment, how: How, *, everywhere: bool
+) -> None:
+    suspensions = Suspensions()
+    suspensions.install()
+    async with zq.connect(quick, root=root) as session:
+        for chosen in count(1):
+            case = scenario(session, account, chosen)
+            await case.prepare()
+            reached, returned = await run_cancelled(
+                suspensions, chosen, moment, how, case.operate, everywhere=everywhere
+            )
+            await case.check(returned=returned)
+            if not reached:
+                assert chosen > 1
+                return

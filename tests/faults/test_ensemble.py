@@ -1,0 +1,151 @@
+"""An ensemble of three: servers that die under load, and sessions that hold as many locks as they may."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.faults.account import Account
+from tests.faults.processes import Workers
+from tests.observer import observer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from aiozkqueue.testing import EmbeddedEnsemble
+
+
+@pytest.fixture
+async def ensemble(zookeeper_ensemble: EmbeddedEnsemble) -> AsyncIterator[EmbeddedEnsemble]:
+    """The ensemble, whole again after each test."""
+    yield zookeeper_ensemble
+    for node in zookeeper_ensemble.nodes:
+        await asyncio.to_thread(node.start)
+
+
+@pytest.fixture
+async def seen(ensemble: EmbeddedEnsemble, root: str) -> AsyncIterator[Account]:
+    """What is stored below the root on the ensemble."""
+    async with observer(ensemble.hosts) as view:
+        yield Account(view, root)
+
+
+async def serving(ensemble: EmbeddedEnsemble) -> list[bool]:
+    return [await asyncio.to_thread(node.serves) for node in ensemble.nodes]
+
+
+FILLED = 6_000
+
+
+async def test_a_session_that_holds_all_the_locks_it_may_leaves_the_ensemble_alive(
+    ensemble: EmbeddedEnsemble, seen: Account, root: str, tmp_path: Path
+) -> None:
+    async with zq.connect(ensemble.hosts, root=root) as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many([b"x"] * FILLED)
+        async with zq.connect(ensemble.hosts, root=root) as greedy:
+            tx = await greedy.transaction().__aenter__()  # left to the end of the session, locks and all
+            with pytest.raises(zq.TransactionTooLargeError):
+                await tx.take_many(greedy.queue("jobs"), 100_000)
+            held = await fill_up(greedy, tx)
+            assert 2_000 < held < FILLED
+            assert len(await seen.locks("jobs")) == held
+            async with greedy.transaction() as another, asyncio.timeout(5):
+                assert await another.take(greedy.queue("jobs")) is None, "the session holds all it may"
+                assert await another.take(greedy.queue("jobs"), timeout=0.2) is None
+        assert all(await serving(ensemble))
+        await seen.unlocked("jobs")
+
+        async with Workers(ensemble.hosts, root, tmp_path / "journal") as workers:
+            killed = await workers.start("hold_many", session_timeout=1)
+            while len(await seen.locks("jobs")) < held - 600:  # noqa: ASYNC110 - another process takes them
+                await asyncio.sleep(0.05)
+            killed.send_signal(signal.SIGKILL)
+            await seen.unlocked("jobs", within=15)
+        assert all(await serving(ensemble))
+        assert await jobs.size() == FILLED
+        await jobs.put(b"alive")
+    print(f"\none session held {held} locks")  # noqa: T201 - the figure
+
+
+async def fill_up(session: zq.QueueSession, tx: zq.Transaction) -> int:
+    """Take as many as the session may hold; tell how many."""
+    held = 0
+    for step in (250, 10, 1):
+        with suppress(zq.TransactionTooLargeError):
+            while messages := await tx.take_many(session.queue("jobs"), step):
+                held += len(messages)
+    return held
+
+
+async def test_the_leader_dies_while_transactions_commit_and_each_is_applied_once(
+    ensemble: EmbeddedEnsemble, seen: Account, root: str
+) -> None:
+    total = 600
+    bodies = [b"%d" % number for number in range(total)]
+    async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many(bodies)
+        committed: list[bytes] = []
+        failed: list[zq.QueueError] = []
+
+        async def work() -> None:
+            while len(committed) < total:
+                try:
+                    async with session.begin() as tx:
+                        message = await tx.take(jobs, timeout=1)
+                        if message is None:
+                            continue
+                        tx.put("results", message.body)
+                except zq.NotCommittedError as error:
+                    failed.append(error)
+                else:
+                    committed.append(message.body)
+
+        async with asyncio.TaskGroup() as tasks, asyncio.timeout(40):
+            for _ in range(8):
+                tasks.create_task(work())
+            while len(committed) < total // 4:  # noqa: ASYNC110 - the moment matters, not the wait
+                await asyncio.sleep(0.001)
+            leader = await asyncio.to_thread(ensemble.leader)
+            at = time.monotonic()
+            await asyncio.to_thread(leader.kill)
+            when_killed = len(committed)
+            while len(committed) < when_killed + 16:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.001)
+            pause = time.monotonic() - at
+        assert sorted(committed, key=int) == bodies
+    assert sorted(await seen.bodies("results"), key=int) == bodies
+    assert await seen.bodies("jobs") == []
+    assert await seen.locks("jobs") == []
+    print(f"\nleader killed after {when_killed} commits, {pause:.1f} s until they went on, {len(failed)} failed")  # noqa: T201
+
+
+async def test_a_session_survives_the_death_of_its_server(ensemble: EmbeddedEnsemble, seen: Account, root: str) -> None:
+    async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session, session.begin() as tx:
+        client = session._engine.zookeeper
+        await asyncio.create_task(session.queue("jobs").exists())
+        tx.put("jobs", b"filled")
+        await tx.commit()
+        async with session.begin() as holding:
+            assert await holding.take(session.queue("jobs"), timeout=5) is not None
+            before = client.session_id
+            peer = client._session.connection.peer  # type: ignore[attr-defined]
+            (node,) = [node for node in ensemble.nodes if node.hosts == peer]
+            at = time.monotonic()
+            await asyncio.to_thread(node.kill)
+            async with asyncio.timeout(20):
+                assert await session.queue("jobs").size() == 1
+            took = time.monotonic() - at
+            assert client.session_id == before
+            assert len(await seen.locks("jobs")) == 1
+        assert holding.outcome is zq.Outcome.COMMITTED
+    assert await seen.bodies("jobs") == []
+    print(f"\nback on another server after {took:.2f} s")  # noqa: T201 - the figure

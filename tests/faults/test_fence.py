@@ -1,0 +1,284 @@
+"""A lock taken away from its holder: what that one still sends changes nothing, and the next holder's work stands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextvars import Context
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode
+from tests.faults.account import ATTEMPT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.testing import Request, ZooKeeperProxy
+    from tests.faults.account import Account
+
+
+@pytest.fixture
+async def holder(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
+    """Whose lock is taken away."""
+    async with zq.connect(proxy.hosts, root=root) as session, asyncio.timeout(30):
+        yield session
+
+
+@pytest.fixture
+async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
+    """Who takes it away, and may hold the message next."""
+    async with zq.connect(quick, root=root) as session:
+        yield session
+
+
+def read_under_lock(request: Request) -> bool:
+    """Match the read that follows a claim."""
+    return request.opcode == Opcode.MULTI_READ and b"/locks/lock-" in request.body
+
+
+async def owner_of_the_lock(account: Account) -> int:
+    (owner,) = (await account.view.ephemerals(account.path("jobs", "locks"))).values()
+    return owner
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["asking", "idle"])
+async def test_released_between_claim_and_read_it_is_claimed_anew(
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, *, idle: bool
+) -> None:
+    fault = proxy.hold_request(read_under_lock)
+    if not idle:
+        await other.queue("jobs").put(b"a")
+    async with holder.begin() as tx:
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=5))
+        if idle:  # then it hears of the message, and of its release, by a watch
+            await asyncio.sleep(0.2)
+            await asyncio.create_task(other.queue("jobs").put(b"a"), context=Context())
+        await fault.struck()
+        while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
+            await asyncio.sleep(0.01)
+        assert await other.queue("jobs").release_claims() == 1
+        fault.release()
+        message = await taking
+        assert message is not None
+        assert await account.view.version((await item_paths(account))[0]) == 1
+    assert tx.outcome is zq.Outcome.COMMITTED
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
+
+
+async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_others(
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
+) -> None:
+    await other.queue("jobs").put(b"a")
+    fault = proxy.hold_request(read_under_lock)
+    async with holder.begin() as tx, other.begin() as others:
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=1))
+        await fault.struck()
+        while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
+            await asyncio.sleep(0.01)
+        await other.queue("jobs").release_claims()
+        assert await others.take(other.queue("jobs")) is not None
+        fault.release()
+        assert await taking is None
+        assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+    assert others.outcome is zq.Outcome.COMMITTED
+    assert await account.bodies("jobs") == []
+
+
+async def item_paths(account: Account) -> list[str]:
+    return [path for path in await account.view.tree(account.path("jobs", "items")) if "/item-" in path]
+
+
+@pytest.mark.parametrize("claimed_again", [False, True], ids=["free again", "claimed by another"])
+async def test_the_old_holders_commit_fails_and_changes_nothing(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account, *, claimed_again: bool
+) -> None:
+    await other.queue("jobs").put(b"a")
+    async with holder.transaction() as tx, other.begin() as others:
+        assert await tx.take(holder.queue("jobs")) is not None
+        tx.put("results", b"from the old holder")
+        assert await other.queue("jobs").release_claims() == 1
+        if claimed_again:
+            assert await others.take(other.queue("jobs")) is not None
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+        assert await account.bodies("jobs") == [b"a"]
+        if claimed_again:
+            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+        else:
+            await account.unlocked("jobs")
+    assert others.outcome is zq.Outcome.COMMITTED
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert await account.bodies("results") == []
+    assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
+    assert await account.attempts("jobs") == []
+    await account.unlocked("jobs")
+
+
+@pytest.mark.parametrize("delay", [0, 5], ids=["at once", "after a delay"])
+@pytest.mark.parametrize("claimed_again", [False, True], ids=["free again", "claimed by another"])
+async def test_the_old_holders_rollback_returns_and_changes_nothing(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account, delay: int, *, claimed_again: bool
+) -> None:
+    await other.queue("jobs").put(b"a")
+    async with holder.transaction() as tx, other.begin() as others:
+        assert await tx.take(holder.queue("jobs")) is not None
+        assert await other.queue("jobs").release_claims() == 1
+        if claimed_again:
+            assert await others.take(other.queue("jobs")) is not None
+        before = await account.view.tree(account.path("jobs"))
+        await tx.rollback(delay=delay)
+        assert await account.view.tree(account.path("jobs")) == before
+        if claimed_again:
+            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+    assert others.outcome is zq.Outcome.COMMITTED
+    assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
+    await account.unlocked("jobs")
+
+
+async def test_the_old_holders_attempt_is_not_recorded_and_it_is_shown_nothing(
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
+) -> None:
+    policy = zq.ConsumeTimes(3)
+    await other.queue("jobs", policy=policy).put(b"a")
+    fault = proxy.hold_request(ATTEMPT)
+    async with holder.begin() as tx, other.begin() as others:
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=0.5))
+        await fault.struck()
+        await other.queue("jobs").release_claims()
+        theirs = await others.take(other.queue("jobs"))
+        assert theirs is not None
+        assert theirs.attempt == 1
+        fault.release()
+        assert await taking is None
+        (record,) = await account.attempts("jobs")
+        assert json.loads(record)["attempts"] == 1
+        assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+    assert await account.bodies("jobs") == []
+    assert await account.attempts("jobs") == []
+
+
+async def test_a_timed_lock_that_ended_is_taken_over_and_its_old_holder_commits_nothing(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account
+) -> None:
+    await other.queue("jobs").put(b"a")
+    async with holder.transaction() as tx, other.begin() as others:
+        message = await tx.take(holder.queue("jobs"))
+        assert message is not None
+        # The holder's lock, made one with an end, as claims over HTTP hold it; the end has come.
+        lock = account.path("jobs", "locks", f"lock-{message.id}")
+        record = json.loads(await account.view.get(lock))
+        await account.view.delete(lock)
+        await account.view.create(lock, json.dumps({**record, "end": 1}).encode())
+        (item,) = await item_paths(account)
+        place = item.removeprefix(account.path("jobs") + "/")
+        await account.view.create(account.path("jobs", "due", f"{1:013d}-{message.id}"), place.encode())
+        taken = await others.take(other.queue("jobs"), timeout=5)
+        assert taken is not None
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+        assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+    assert others.outcome is zq.Outcome.COMMITTED
+    assert await account.bodies("jobs") == []
+    assert await account.view.children(account.path("jobs", "due")) == []
+
+
+async def test_locks_forced_open_do_not_keep_the_others_from_being_released(
+    holder: zq.QueueSession, account: Account
+) -> None:
+    jobs = holder.queue("jobs")
+    await jobs.put_many([b"%02d" % number for number in range(40)])
+    async with holder.transaction() as tx:
+        assert len(await tx.take_many(jobs, 40)) == 40
+        for item in sorted(await item_paths(account))[:30]:
+            message_id = item.rpartition("-i")[2].partition("-")[0]
+            await account.view.delete(account.path("jobs", "locks", f"lock-{message_id}"))
+            await account.view.set(item, await account.view.get(item))
+        await tx.rollback(delay=0)
+        assert await account.locks("jobs") == []
+    assert holder._engine._budgets.of(1).used < 200, "what was forced open is not counted as held"
+
+
+async def test_a_loop_that_lost_its_message_by_force_gets_it_again_with_no_other_traffic(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account
+) -> None:
+    jobs = holder.queue("jobs")
+    await jobs.put(b"a")
+    async with jobs.consume(settle="explicit") as deliveries:
+        delivery = await anext(deliveries)
+        await asyncio.sleep(0.5)  # idle long enough to listen or not to listen any more
+        assert await other.queue("jobs").release_claims() == 1
+        with pytest.raises(zq.ClaimLostError):
+            await delivery.commit()
+        async with asyncio.timeout(3):
+            again = await anext(deliveries)
+        assert again.body == b"a"
+        await again.commit()
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
+
+
+async def test_a_message_lost_by_force_is_offered_to_an_idle_taker_of_the_same_session(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account
+) -> None:
+    jobs = holder.queue("jobs")
+    await jobs.put(b"a")
+    async with holder.transaction() as tx, holder.begin() as idle:
+        assert await tx.take(jobs) is not None
+        taking = asyncio.ensure_future(idle.take(jobs, timeout=5))
+        await asyncio.sleep(0.3)
+        assert await other.queue("jobs").release_claims() == 1
+        await asyncio.sleep(0.1)
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+        assert await taking is not None
+    assert await account.bodies("jobs") == []
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+async def test_a_message_claimed_while_an_operator_lists_is_forced_open_for_good_or_not_at_all(
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, nth: int
+) -> None:
+    """What was put and claimed between two of the operator's listings is fenced as all else is."""
+    jobs = holder.queue("jobs")
+    await jobs.put(b"a")
+    listing = proxy.hold_request(Opcode.GET_CHILDREN, nth=nth)
+    forcing = asyncio.ensure_future(jobs.release_claims())
+    await asyncio.wait({forcing, asyncio.ensure_future(listing.struck(1))}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.create_task(other.queue("jobs").put(b"b"), context=Context())
+    async with other.transaction() as tx:
+        taken = await tx.take_many(other.queue("jobs"), 2)
+        assert len(taken) == 2
+        listing.release()
+        forced = await forcing
+        async with holder.begin() as next_one:
+            claimed = await next_one.take_many(jobs, 2)
+            assert len(claimed) == forced
+            if forced:
+                with pytest.raises(zq.ClaimLostError):
+                    await tx.commit()
+            else:
+                await tx.commit()
+        assert next_one.outcome is zq.Outcome.COMMITTED
+    await account.unlocked("jobs")
+    assert len(await account.bodies("jobs")) == (2 - forced if forced else 0)
+
+
+async def test_a_message_forced_open_and_dead_by_another_hand_does_not_keep_the_others_from_being_released(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account
+) -> None:
+    await holder.queue("once", policy=zq.ConsumeOnce()).put(b"a")
+    await holder.queue("jobs").put(b"b")
+    async with holder.transaction() as tx:
+        assert await tx.take(holder.queue("once")) is not None
+        assert await tx.take(holder.queue("jobs")) is not None
+        assert await other.queue("once").release_claims() == 1
+        async with other.begin() as taking:
+            assert await taking.take(other.queue("once"), timeout=0.5) is None  # it has had its one attempt
+        assert await other.queue("once").dead_letters.size() == 1
+        await tx.rollback(delay=0)
+    assert await account.locks("jobs") == []
+    assert await account.bodies("jobs") == [b"b"]

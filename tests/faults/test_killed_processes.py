@@ -1,0 +1,114 @@
+"""Processes that are killed, or stopped for longer than their session lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.faults.processes import Workers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.faults.account import Account
+
+TICK = 0.1
+
+
+@pytest.fixture
+async def workers(quick: str, root: str, tmp_path: Path) -> AsyncIterator[Workers]:
+    async with Workers(quick, root, tmp_path / "journal") as started:
+        yield started
+
+
+@pytest.mark.parametrize("session_timeout", [0.5, 2.0])
+async def test_an_idle_consumer_gets_a_killed_holders_message_with_no_other_traffic(
+    quick: str, root: str, account: Account, workers: Workers, session_timeout: float
+) -> None:
+    async with zq.connect(quick, root=root) as session:
+        await session.queue("jobs").put(b"a")
+        holder = await workers.start("hold", session_timeout=session_timeout)
+        await workers.told(1)
+        async with session.begin() as tx:
+            taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=None))
+            await asyncio.sleep(0.4)  # it is idle, and listens
+            assert not taking.done()
+            holder.send_signal(signal.SIGKILL)
+            killed = time.monotonic()
+            async with asyncio.timeout(20):
+                assert await taking is not None
+            took = time.monotonic() - killed
+        bound = session_timeout + 2 * TICK + 1
+        print(f"\nsession timeout {session_timeout} s: taken over after {took:.2f} s, bound {bound:.2f} s")  # noqa: T201
+        assert took <= bound
+    assert await account.bodies("jobs") == []
+
+
+async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
+    quick: str, root: str, account: Account, workers: Workers
+) -> None:
+    wait = workers.journal.with_suffix(".wait")
+    await asyncio.to_thread(wait.touch)
+    async with zq.connect(quick, root=root) as session:
+        await session.queue("jobs").put(b"a")
+        stopped = await workers.start("commit_late", session_timeout=0.6)
+        await workers.told(1)
+        stopped.send_signal(signal.SIGSTOP)
+        async with session.begin() as tx:
+            assert await tx.take(session.queue("jobs"), timeout=20) is not None
+            tx.put("results", b"from the other")
+        await asyncio.to_thread(wait.unlink)
+        stopped.send_signal(signal.SIGCONT)
+        assert await workers.told(2) == ["holds", "SessionExpiredError"]
+    assert await account.bodies("jobs") == []
+    assert await account.bodies("results") == [b"from the other"]
+    assert await account.locks("jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"),
+    [(zq.ConsumeTimes(3, backoff=zq.Fixed(0)), 3), (zq.ConsumeOnce(), 1)],
+    ids=["ConsumeTimes(3)", "ConsumeOnce"],
+)
+async def test_killed_at_random_instants_no_message_is_delivered_more_often_than_its_policy_says(
+    quick: str, root: str, account: Account, workers: Workers, policy: zq.Policy, most: int
+) -> None:
+    """Two consumers at a time that never finish a message, killed while they claim, record, hand over and hold."""
+    total = 2
+    chance = random.Random(7)
+    async with zq.connect(quick, root=root) as session:
+        jobs = session.queue("jobs", policy=policy)
+        await jobs.put_many([b"m%d" % number for number in range(total)])
+        deadline = time.monotonic() + 25
+        while await jobs.size() and time.monotonic() < deadline:
+            batch = [await workers.start("consume", session_timeout=0.4) for _ in range(2)]
+            before = len(await asyncio.to_thread(workers.lines))
+            if chance.random() < 0.3:  # sometimes before anything is delivered, or while it is
+                await asyncio.sleep(chance.uniform(0.2, 0.6))
+            else:
+                while len(await asyncio.to_thread(workers.lines)) == before and await jobs.size():  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(chance.uniform(0, 0.06))
+            for worker in batch:
+                worker.send_signal(signal.SIGKILL)
+        assert await jobs.size() == 0
+        dead = {letter.body: letter for letter in await jobs.dead_letters.peek(total)}
+    lines = await asyncio.to_thread(workers.lines)
+    delivered = Counter(line.split()[0] for line in lines)
+    print(f"\n{len(lines)} deliveries, {len(dead)} dead letters: {dict(delivered)}")  # noqa: T201 - the account
+    assert delivered
+    assert max(delivered.values()) <= most
+    for line in lines:
+        assert int(line.split()[1]) <= most
+    assert dead, "none used up its attempts"
+    assert all(f"handed over {most} of {most} times" in letter.reason for letter in dead.values())
+    assert await account.bodies("jobs") == []
+    assert await account.attempts("jobs") == []

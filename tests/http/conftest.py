@@ -1,0 +1,88 @@
+"""Servers on real sockets, with a key that may do everything."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httpx
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.http import Keys, Settings, create_app
+from aiozkqueue.http.server import server
+from tests.integration.queue.conftest import expire, open_session, session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["expire", "open_session", "session"]
+
+
+@dataclass
+class Service:
+    """A running server, and a client of it that bears the key that may do everything."""
+
+    url: str
+    http: httpx.AsyncClient
+    key: str
+
+    async def get(self, path: str, **options: Any) -> httpx.Response:
+        return await self.http.get(path, **options)
+
+    async def post(self, path: str, **options: Any) -> httpx.Response:
+        return await self.http.post(path, **options)
+
+    async def poll(self, queue: str, **parameters: Any) -> list[dict[str, Any]]:
+        answer = await self.get(f"/queue/1/{queue}/poll", params=parameters)
+        assert answer.status_code == 200, answer.text
+        polled: list[dict[str, Any]] = answer.json()
+        return polled
+
+
+class Starter(Protocol):
+    async def __call__(self, settings: Settings | None = None, *, hosts: str | None = None) -> Service: ...
+
+
+@asynccontextmanager
+async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[str]:
+    """Run a server on a free port; yield its address."""
+    app = create_app(lambda: zq.connect(hosts, root=root, session_timeout=4), settings)
+    running = server(app, host="127.0.0.1", port=0)
+    task = asyncio.create_task(running._serve())  # serve() would take the test run's signals
+    try:
+        async with asyncio.timeout(30):
+            while not running.started and not task.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+                await asyncio.sleep(0.01)
+        if task.done():
+            await task
+        port = running.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.should_exit = True
+        await task
+
+
+@pytest.fixture
+async def key(session: zq.QueueSession) -> str:
+    """May do everything."""
+    return await Keys(session.engine).create("operator", ["queue|*|*"])
+
+
+@pytest.fixture
+async def start(zookeeper: str, queue_root: str, key: str) -> AsyncIterator[Starter]:
+    async with AsyncExitStack() as stack:
+
+        async def started(settings: Settings | None = None, *, hosts: str | None = None) -> Service:
+            url = await stack.enter_async_context(serving(hosts or zookeeper, queue_root, settings or Settings()))
+            client = httpx.AsyncClient(base_url=url, headers={"X-BV-API-Key": key}, timeout=30)
+            return Service(url, await stack.enter_async_context(client), key)
+
+        yield started
+
+
+@pytest.fixture
+async def service(start: Starter) -> Service:
+    return await start()

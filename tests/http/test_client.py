@@ -1,0 +1,244 @@
+"""The Python client: each method, its errors, its patience, and how it finds the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.http import Keys, Settings
+from aiozkqueue.http.client import (
+    FixedHosts,
+    IllegalArgumentError,
+    QueueServiceClient,
+    RegisteredHosts,
+    ServiceError,
+    ServiceMove,
+    ServiceUnavailableError,
+    UnauthorizedError,
+    UnknownMoveReferenceError,
+)
+from aiozkqueue.http.discovery import Registration, registered
+from tests.http.conftest import serving
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.http.conftest import Service
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture
+async def queues(service: Service) -> AsyncIterator[QueueServiceClient]:
+    async with QueueServiceClient(service.url, key=service.key) as client:
+        yield client
+
+
+async def test_messages_are_sent_polled_and_acknowledged(queues: QueueServiceClient) -> None:
+    await queues.send("q", {"order": 1})
+    await queues.send_all("q", [2, None])
+    await queues.send_all({"q": ["four"], "other": [5]})
+    polled = await queues.poll("q", claim_ttl=60, limit=100)
+    assert [message.payload for message in polled] == [{"order": 1}, 2, None, "four"]
+    await queues.acknowledge("q", [message.id for message in polled])
+    assert await queues.get_message_count("q") == 0
+    assert [message.payload for message in await queues.peek("other", limit=1)] == [5]
+
+
+async def test_claims_are_renewed_released_and_counted(queues: QueueServiceClient) -> None:
+    await queues.send_all("q", [1, 2])
+    first, second = await queues.poll("q", claim_ttl=60)
+    await queues.renew("q", [first.id], claim_ttl=0)
+    assert await queues.get_claim_count("q") == 1
+    await queues.renew("q", [second.id], claim_ttl=3600)
+    assert await queues.poll("q", wait=5) == [first]
+    await queues.unclaim_all("q")
+    assert await queues.get_claim_count("q") == 0
+    assert await queues.get_message_count_up_to("q", 1) == 2
+    await queues.purge("q")
+    assert await queues.get_message_count("q") == 0
+
+
+async def test_a_poll_waits_for_a_message(queues: QueueServiceClient) -> None:
+    polling = asyncio.create_task(queues.poll("q", wait=60))
+    await asyncio.sleep(0.2)
+    await queues.send("q", 1)
+    assert [message.payload for message in await polling] == [1]
+
+
+async def test_a_queue_is_moved(queues: QueueServiceClient) -> None:
+    await queues.send("from", 1)
+    reference = await queues.move_async("from", "to")
+    async with asyncio.timeout(60):
+        while (status := await queues.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - elsewhere
+            await asyncio.sleep(0.05)
+    assert status == ServiceMove("from", "to", "COMPLETE")
+    assert await queues.get_message_count("to") == 1
+
+
+async def test_equal_messages_collapse_for_a_client_that_asks_for_that(service: Service) -> None:
+    async with QueueServiceClient(service.url, key=service.key, dedup=True) as queues:
+        await queues.send_all("q", ["m", "m"])
+        assert [message.payload for message in await queues.poll("q")] == ["m"]
+
+
+async def test_each_refusal_has_its_type(service: Service, queues: QueueServiceClient) -> None:
+    for illegal in (queues.poll("q", limit=0), queues.send("UPPER", 1), queues.send("q", "x" * 31_000)):
+        with pytest.raises(IllegalArgumentError) as refused:
+            await illegal
+        assert refused.value.status == 400
+        assert isinstance(refused.value, ValueError)
+    with pytest.raises(IllegalArgumentError, match="cannot move queue to itself"):
+        await queues.move_async("q", "q")
+    with pytest.raises(UnknownMoveReferenceError) as unknown:
+        await queues.get_move_status("nonsense")
+    assert isinstance(unknown.value, LookupError)
+    async with QueueServiceClient(service.url, key="nobodys") as stranger:
+        for call in (stranger.send("q", 1), stranger.send_all({"q": [1]})):
+            with pytest.raises(UnauthorizedError) as refused_key:
+                await call
+            assert refused_key.value.status == 403
+            assert "nobodys" not in str(refused_key.value)
+            assert isinstance(refused_key.value, zq.QueueError)
+
+
+async def test_a_name_that_would_lead_elsewhere_is_quoted(queues: QueueServiceClient) -> None:
+    for name in ("..", "a/../b", "q?ttl=1", "q#", "a b"):
+        with pytest.raises(ServiceError) as refused:
+            await queues.get_message_count(name)
+        assert refused.value.status in {400, 404}
+
+
+class _Flaky(httpx.AsyncBaseTransport):
+    """Fails so many times in these ways, then answers."""
+
+    def __init__(self, *failures: int | Exception) -> None:
+        self.failures = list(failures)
+        self.asked: list[str] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(str(request.url))
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            return httpx.Response(failure, text="trouble", request=request)
+        return httpx.Response(200, json=7, request=request)
+
+
+@pytest.mark.parametrize("failure", [500, 502, 503, httpx.ConnectError("refused"), httpx.ReadTimeout("late")])
+async def test_a_servers_trouble_is_tried_five_times_more(failure: int | Exception) -> None:
+    flaky = _Flaky(*[failure] * 5)
+    async with QueueServiceClient(FixedHosts("http://one", "http://two"), transport=flaky) as queues:
+        assert await queues.get_message_count("q") == 7
+    assert len(flaky.asked) == 6
+    hopeless = _Flaky(*[failure] * 7)
+    async with QueueServiceClient("http://one", transport=hopeless) as queues:
+        with pytest.raises(ServiceUnavailableError):
+            await queues.get_message_count("q")
+    assert len(hopeless.asked) == 6
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 415, 429])
+async def test_a_refusal_is_not_tried_again(status: int) -> None:
+    flaky = _Flaky(status)
+    async with QueueServiceClient("http://one", transport=flaky) as queues:
+        with pytest.raises(ServiceError):
+            await queues.get_message_count("q")
+    assert len(flaky.asked) == 1
+
+
+@pytest.mark.parametrize("answer", ["no json", '"text"', "{}", "null"])
+async def test_an_answer_that_is_none_of_this_service_is_an_error(answer: str) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, text=answer))
+    async with QueueServiceClient("http://one", transport=transport) as queues:
+        for call in (queues.get_message_count("q"), queues.poll("q"), queues.move_async("a", "b")):
+            with pytest.raises(ServiceError):
+                await call
+
+
+async def test_the_end_point_is_chosen_anew_for_each_try(zookeeper: str, queue_root: str, service: Service) -> None:
+    async with AsyncExitStack() as stack:
+        dying = AsyncExitStack()
+        url = await dying.enter_async_context(serving(zookeeper, queue_root, Settings()))
+        queues = await stack.enter_async_context(QueueServiceClient(FixedHosts(url, service.url), key=service.key))
+        await queues.send("q", 1)
+        await dying.aclose()
+        for number in range(10):
+            await queues.send("q", number)
+        assert await queues.get_message_count("q") == 11
+
+
+async def test_servers_are_found_where_they_have_registered(
+    service: Service, session: zq.QueueSession, server_view: Observer
+) -> None:
+    address = service.url.removeprefix("http://")
+    cluster = f"test{session.engine.root.replace('/', '-')}"
+    async with QueueServiceClient(RegisteredHosts(session, cluster), key=service.key) as queues:
+        with pytest.raises(ServiceUnavailableError, match="no server"):
+            await queues.send("q", 1)
+        async with registered(session.engine, Registration(cluster, address, address)):
+            await server_view.until_there(f"/ostrich/{cluster}-emodb-dedupq-1/{address}")
+            await queues.send("q", 1)
+            entry: dict[str, Any] = json.loads(await server_view.get(f"/ostrich/{cluster}-emodb-queue-1/{address}"))
+        assert await server_view.children(f"/ostrich/{cluster}-emodb-queue-1") == []
+    assert set(entry) == {"registration-time", "name", "id", "payload"}
+    assert (entry["name"], entry["id"]) == (f"{cluster}-emodb-queue-1", address)
+    assert entry["registration-time"].endswith("Z")
+    assert len(entry["registration-time"]) == len("2026-01-01T00:00:00.000Z")
+    assert json.loads(entry["payload"]) == {
+        "serviceUrl": f"{service.url}/queue/1",
+        "adminUrl": service.url,
+        "extensions": {"proxy": False},
+    }
+    for kind in ("queue", "dedupq"):
+        await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
+
+
+async def test_a_server_registers_anew_in_its_next_session(
+    open_session: Opener, server_view: Observer, expire: Any
+) -> None:
+    session = await open_session()
+    cluster = f"test{session.engine.root.replace('/', '-')}"
+    path = f"/ostrich/{cluster}-emodb-queue-1"
+    async with registered(session.engine, Registration(cluster, "host:1", "host:1")):
+        await server_view.until_there(f"{path}/host:1")
+        before = await server_view.ephemerals(path)
+        await expire(session)
+
+        async def again() -> bool:
+            now = await server_view.ephemerals(path)
+            return bool(now) and now != before
+
+        await eventually(again)
+    for kind in ("queue", "dedupq"):
+        await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
+
+
+async def test_a_key_that_is_revoked_is_refused_by_every_server(
+    service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.http.keys.FRESH", 0.2)
+    keys = Keys(session.engine)
+    key = await keys.create("short", ["queue|*|*"])
+    async with QueueServiceClient(service.url, key=key) as queues:
+        await queues.send("q", 1)
+        assert await keys.revoke("short") == 1
+
+        async def refused() -> bool:
+            try:
+                await queues.send("q", 1)
+            except UnauthorizedError:
+                return True
+            return False
+
+        await eventually(refused)

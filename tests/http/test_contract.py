@@ -1,0 +1,555 @@
+"""EmoDB's contract, over a real socket: each row, each refusal, the order of checks, and what the words promise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozkqueue.http import Keys, Settings
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+    from tests.http.conftest import Service, Starter
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(90)
+
+OK = {"success": True}
+ILLEGAL = "java.lang.IllegalArgumentException"
+UNAUTHORIZED = "com.bazaarvoice.emodb.common.api.UnauthorizedException"
+UNKNOWN_MOVE = "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
+JSON = {"Content-Type": "application/json"}
+kinds = pytest.mark.parametrize("kind", ["queue", "dedupq"])
+
+
+def payloads(messages: list[dict[str, Any]]) -> list[Any]:
+    return [message["payload"] for message in messages]
+
+
+# -- the rows
+
+
+@kinds
+@pytest.mark.parametrize("message", [None, True, 1, 1.5, "text", "é☃", [1, [2]], {"a": {"b": None}}, "", [], {}])
+async def test_any_json_is_sent_and_polled_as_it_was(service: Service, kind: str, message: Any) -> None:
+    sent = await service.post(f"/{kind}/1/q/send", content=json.dumps(message), headers=JSON)
+    assert (sent.status_code, sent.json()) == (200, OK)
+    polled = await service.get(f"/{kind}/1/q/poll")
+    assert polled.headers["content-type"] == "application/json"
+    (one,) = polled.json()
+    assert set(one) == {"id", "payload"}
+    assert one["payload"] == message
+    assert type(one["payload"]) is type(message)
+
+
+@kinds
+async def test_a_batch_is_sent(service: Service, kind: str) -> None:
+    sent = await service.post(f"/{kind}/1/q/sendbatch", json=[1, "two", None])
+    assert (sent.status_code, sent.json()) == (200, OK)
+    assert payloads((await service.get(f"/{kind}/1/q/poll")).json()) == [1, "two", None]
+    assert (await service.post(f"/{kind}/1/q/sendbatch", json=[])).json() == OK
+
+
+@kinds
+async def test_batches_are_sent_to_several_queues(service: Service, kind: str) -> None:
+    sent = await service.post(f"/{kind}/1/_sendbatch", json={"one": [1, 2], "two": [3], "none": []})
+    assert (sent.status_code, sent.json()) == (200, OK)
+    assert payloads((await service.get(f"/{kind}/1/one/peek")).json()) == [1, 2]
+    assert payloads((await service.get(f"/{kind}/1/two/peek")).json()) == [3]
+
+
+@kinds
+async def test_a_poll_claims_and_an_acknowledgement_removes(service: Service, kind: str) -> None:
+    await service.post(f"/{kind}/1/q/sendbatch", json=list(range(15)))
+    first = (await service.get(f"/{kind}/1/q/poll")).json()
+    assert len(first) == 10
+    rest = (await service.get(f"/{kind}/1/q/poll", params={"limit": 1000, "ttl": 3600})).json()
+    assert sorted(payloads(first + rest)) == list(range(15))
+    assert (await service.get(f"/{kind}/1/q/poll")).json() == []
+    done = await service.post(f"/{kind}/1/q/ack", json=[message["id"] for message in first + rest])
+    assert (done.status_code, done.json()) == (200, OK)
+    assert (await service.get(f"/{kind}/1/q/size")).json() == 0
+
+
+@kinds
+async def test_a_peek_shows_claimed_messages_too(service: Service, kind: str) -> None:
+    await service.post(f"/{kind}/1/q/sendbatch", json=list(range(12)))
+    await service.get(f"/{kind}/1/q/poll", params={"limit": 5})
+    assert len((await service.get(f"/{kind}/1/q/peek")).json()) == 10
+    assert len((await service.get(f"/{kind}/1/q/peek", params={"limit": 1000})).json()) == 12
+    assert (await service.get(f"/{kind}/1/q/peek", params={"limit": 1})).json()[0]["payload"] == 0
+
+
+@kinds
+async def test_size_counts_claimed_messages_and_claimcount_these_only(service: Service, kind: str) -> None:
+    await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2, 3])
+    await service.get(f"/{kind}/1/q/poll", params={"limit": 2})
+    assert (await service.get(f"/{kind}/1/q/size")).json() == 3
+    assert (await service.get(f"/{kind}/1/q/size", params={"limit": 1})).json() == 3
+    assert (await service.get(f"/{kind}/1/q/claimcount")).json() == 2
+
+
+@kinds
+async def test_unclaimall_makes_all_claimed_messages_pollable_at_once(service: Service, kind: str) -> None:
+    await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2])
+    await service.get(f"/{kind}/1/q/poll", params={"ttl": 3600})
+    done = await service.post(f"/{kind}/1/q/unclaimall")
+    assert (done.status_code, done.json()) == (200, OK)
+    assert sorted(payloads((await service.get(f"/{kind}/1/q/poll")).json())) == [1, 2]
+
+
+@kinds
+async def test_a_purge_deletes_all_messages_claimed_ones_too(service: Service, kind: str) -> None:
+    await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2])
+    await service.get(f"/{kind}/1/q/poll", params={"limit": 1})
+    done = await service.http.delete(f"/{kind}/1/q")
+    assert (done.status_code, done.json()) == (200, OK)
+    assert (await service.get(f"/{kind}/1/q/size")).json() == 0
+
+
+@kinds
+async def test_a_move_takes_claimed_messages_along_unclaimed(service: Service, kind: str) -> None:
+    await service.post(f"/{kind}/1/from/sendbatch", json=[1, 2, 3])
+    await service.get(f"/{kind}/1/from/poll", params={"limit": 1, "ttl": 3600})
+    begun = await service.post(f"/{kind}/1/_move", params={"from": "from", "to": "to"})
+    assert begun.status_code == 200
+    (reference,) = begun.json().values()
+    status = await _ended(service, kind, reference)
+    assert status == {"from": "from", "to": "to", "status": "COMPLETE"}
+    assert (await service.get(f"/{kind}/1/from/size")).json() == 0
+    assert sorted(payloads((await service.get(f"/{kind}/1/to/poll")).json())) == [1, 2, 3]
+
+
+async def test_each_move_is_a_new_job(service: Service) -> None:
+    await service.post("/queue/1/from/send", json=1)
+    asked = {"from": "from", "to": "to"}
+    references = [(await service.post("/queue/1/_move", params=asked)).json()["id"] for _ in range(2)]
+    assert len(set(references)) == 2
+    for reference in references:
+        await _ended(service, "queue", reference)
+
+
+async def _ended(service: Service, kind: str, reference: str) -> dict[str, str]:
+    async with asyncio.timeout(60):
+        while True:
+            answer = await service.get(f"/{kind}/1/_move/{reference}")
+            assert answer.status_code == 200
+            status: dict[str, str] = answer.json()
+            if status["status"] != "IN_PROGRESS":
+                return status
+            await asyncio.sleep(0.05)
+
+
+async def test_the_key_may_be_given_in_the_url(service: Service) -> None:
+    service.http.headers.pop("X-BV-API-Key")
+    assert (await service.get("/queue/1/q/size", params={"APIKey": service.key})).json() == 0
+
+
+async def test_the_two_services_are_apart(service: Service) -> None:
+    await service.post("/queue/1/q/send", json=1)
+    await service.post("/dedupq/1/q/send", json=2)
+    assert payloads((await service.get("/queue/1/q/peek")).json()) == [1]
+    assert payloads((await service.get("/dedupq/1/q/peek")).json()) == [2]
+
+
+# -- the refusals
+
+
+@pytest.mark.parametrize("text", ["abc", "", "1.5", "1e3", " 1", "0x1", "٣", "9" * 30])
+@pytest.mark.parametrize(
+    ("method", "path", "parameter"),
+    [
+        ("GET", "poll", "ttl"),
+        ("GET", "poll", "limit"),
+        ("GET", "peek", "limit"),
+        ("GET", "size", "limit"),
+        ("POST", "renew", "ttl"),
+    ],
+)
+async def test_what_is_not_an_integer_is_refused(
+    service: Service, method: str, path: str, parameter: str, text: str
+) -> None:
+    body: list[str] | None = [] if method == "POST" else None
+    answer = await service.http.request(method, f"/queue/1/q/{path}", params={parameter: text}, json=body)
+    assert (answer.status_code, answer.text) == (400, f'"{text}" is not a number.')
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "X-BV-Exception" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "parameters", "message"),
+    [
+        ("GET", "poll", {"ttl": -1}, "ClaimTtl must be >=0"),
+        ("GET", "poll", {"ttl": 3601}, "ClaimTtl must be <=1 hour"),
+        ("GET", "poll", {"limit": 0}, "Limit must be >0"),
+        ("GET", "poll", {"limit": 1001}, "Limit must be <=1000"),
+        ("GET", "poll", {"limit": 2**63 - 1}, "Limit must be <=1000"),
+        ("GET", "peek", {"limit": -1}, "Limit must be >0"),
+        ("GET", "peek", {"limit": 1001}, "Limit must be <=1000"),
+        ("GET", "size", {"limit": 0}, "Limit must be >0"),
+        ("POST", "renew", {"ttl": -1}, "ClaimTtl must be >=0"),
+        ("POST", "renew", {"ttl": 3601}, "ClaimTtl must be <=1 hour"),
+        ("POST", "/queue/1/_move", {"from": "same", "to": "same"}, "cannot move queue to itself"),
+    ],
+)
+async def test_what_is_out_of_range_is_refused(
+    service: Service, method: str, path: str, parameters: dict[str, Any], message: str
+) -> None:
+    body: list[str] | None = [] if path == "renew" else None
+    path = path if path.startswith("/") else f"/queue/1/q/{path}"
+    answer = await service.http.request(method, path, params=parameters, json=body)
+    assert (answer.status_code, answer.text) == (400, message)
+    assert answer.headers["X-BV-Exception"] == ILLEGAL
+    assert answer.headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize("name", ["Upper", "a b", "_one", "%2e", "%2e%2e", "a*", "é", "a" * 256, "a%7Cb"])
+@pytest.mark.parametrize(
+    ("method", "path", "content"),
+    [
+        ("POST", "/send", b"1"),
+        ("POST", "/sendbatch", b"[1]"),
+        ("GET", "/poll", None),
+        ("GET", "/peek", None),
+        ("POST", "/ack", b"[]"),
+        ("POST", "/renew", b"[]"),
+        ("GET", "/size", None),
+        ("GET", "/claimcount", None),
+        ("POST", "/unclaimall", None),
+        ("DELETE", "", None),
+    ],
+)
+async def test_what_cannot_name_a_queue_is_refused(
+    service: Service, method: str, path: str, content: bytes | None, name: str
+) -> None:
+    answer = await service.http.request(method, f"/queue/1/{name}{path}", content=content, headers=JSON)
+    assert answer.status_code == 400, answer.text
+    assert answer.headers["X-BV-Exception"] == ILLEGAL
+    assert answer.text.startswith("Queue name must be a lowercase ASCII string between 1 and 255")
+
+
+@pytest.mark.parametrize("name", ["a", "__", "__a", "a.b", ".a", "-", "a" * 255, "0", "a:b@c_d-e"])
+@kinds
+async def test_what_can_name_a_queue_does(service: Service, kind: str, name: str) -> None:
+    assert (await service.post(f"/{kind}/1/{name}/send", json=1)).json() == OK
+    assert payloads((await service.get(f"/{kind}/1/{name}/poll")).json()) == [1]
+
+
+async def test_a_message_may_be_30720_bytes_as_it_is_stored_and_no_more(service: Service) -> None:
+    assert (await service.post("/queue/1/q/send", json="x" * 30_718)).json() == OK
+    padded = b' [ "' + b"x" * 30_714 + b'" , 1 ] '  # 30,720 without the blanks
+    assert (await service.post("/queue/1/q/send", content=padded, headers=JSON)).json() == OK
+    for path, body in (
+        ("q/send", "x" * 30_719),
+        ("q/sendbatch", [1, "x" * 30_719]),
+        ("_sendbatch", {"q": ["x" * 30_719]}),
+    ):
+        answer = await service.post(f"/queue/1/{path}", json=body)
+        message = "Message size (30721) is greater than the maximum allowed (30720) message size"
+        assert (answer.status_code, answer.text) == (400, message)
+        assert answer.headers["X-BV-Exception"] == ILLEGAL
+    assert (await service.get("/queue/1/q/size")).json() == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("q/send", b"{"),
+        ("q/send", b"nonsense"),
+        ("q/send", b"NaN"),
+        ("q/send", b"\xff"),
+        ("q/send", b"1 2"),
+        ("q/send", b'"\\ud800"'),
+        ("q/send", b"1e999"),
+        ("q/send", b"[" * 401 + b"]" * 401),
+        ("q/send", b"[" * 1_000_000),
+        ("q/send", b"1" * 5000),
+        ("q/sendbatch", b"{}"),
+        ("q/sendbatch", b"1"),
+        ("_sendbatch", b"[]"),
+        ("_sendbatch", b'{"q": 1}'),
+        ("q/ack", b'{"id": 1}'),
+        ("q/ack", b"[1]"),
+        ("q/ack", b"[null]"),
+        ("q/renew", b'"id"'),
+    ],
+)
+async def test_malformed_json_and_wrong_shapes_are_refused(service: Service, path: str, content: bytes) -> None:
+    answer = await service.post(f"/queue/1/{path}", content=content, headers=JSON)
+    assert answer.status_code == 400
+    assert isinstance(answer.json()["message"], str)
+    assert (await service.get("/queue/1/q/size")).json() == 0
+
+
+@pytest.mark.parametrize("path", ["q/send", "q/sendbatch", "_sendbatch", "q/ack", "q/renew"])
+async def test_an_empty_body_is_refused(service: Service, path: str) -> None:
+    answer = await service.post(f"/queue/1/{path}", headers=JSON)
+    assert (answer.status_code, answer.json()) == (422, {"errors": []})
+
+
+@pytest.mark.parametrize("path", ["q/send", "q/sendbatch", "_sendbatch", "q/ack", "q/renew"])
+@pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": "application/jsonx"}])
+async def test_a_body_that_is_not_said_to_be_json_is_refused(
+    service: Service, path: str, headers: dict[str, str]
+) -> None:
+    assert (await service.post(f"/queue/1/{path}", content=b"1", headers=headers)).status_code == 415
+
+
+@pytest.mark.parametrize("media", ["application/json; charset=utf-8", "Application/JSON"])
+async def test_json_may_be_said_in_other_ways(service: Service, media: str) -> None:
+    assert (await service.post("/queue/1/q/send", content=b"1", headers={"Content-Type": media})).json() == OK
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "verb"),
+    [
+        ("POST", "q/send", "post"),
+        ("POST", "q/sendbatch", "post"),
+        ("GET", "q/poll", "poll"),
+        ("GET", "q/peek", "poll"),
+        ("POST", "q/ack", "poll"),
+        ("POST", "q/renew", "poll"),
+        ("GET", "q/size", "get_status"),
+        ("GET", "q/claimcount", "get_status"),
+        ("POST", "q/unclaimall", "poll"),
+        ("DELETE", "q", "poll"),
+        ("POST", "_move?from=q&to=other", "poll"),
+        ("POST", "_move?from=other&to=q", "post"),
+    ],
+)
+async def test_without_the_right_key_nothing_is_told_or_done(
+    service: Service, session: zq.QueueSession, method: str, path: str, verb: str
+) -> None:
+    every = {"post", "poll", "get_status", "purge", "manage"}
+    allow = ["queue|*|other", *(f"queue|{other}|q" for other in every - {verb})]
+    wrong = await Keys(session.engine).create("wrong", allow)
+    for key in (None, "nobodys", "", wrong):
+        headers = {**JSON, **({} if key is None else {"X-BV-API-Key": key})}
+        service.http.headers.pop("X-BV-API-Key", None)
+        answer = await service.http.request(method, f"/queue/1/{path}", headers=headers)
+        assert (answer.status_code, answer.json()) == (403, {"reason": "not authorized"}), key
+        assert answer.headers["X-BV-Exception"] == UNAUTHORIZED
+        assert "WWW-Authenticate" not in answer.headers
+    right = await Keys(session.engine).create("right", [f"queue|{verb}|q", "queue|*|other"])
+    allowed = await service.http.request(method, f"/queue/1/{path}", headers={**JSON, "X-BV-API-Key": right})
+    assert allowed.status_code != 403
+
+
+async def test_a_batch_that_names_a_forbidden_queue_is_refused_as_a_whole(
+    service: Service, session: zq.QueueSession
+) -> None:
+    key = await Keys(session.engine).create("orders", ["queue|post|orders*"])
+    batches = {"orders-1": [1], "secret": [2]}
+    answer = await service.post("/queue/1/_sendbatch", json=batches, headers={"X-BV-API-Key": key})
+    assert (answer.status_code, answer.json()) == (403, {"queue": "secret"})
+    assert (await service.get("/queue/1/orders-1/size")).json() == 0
+
+
+@kinds
+async def test_a_move_that_is_not_known_or_of_the_other_kind_is_not_found(service: Service, kind: str) -> None:
+    other = {"queue": "dedupq", "dedupq": "queue"}[kind]
+    foreign = (await service.post(f"/{other}/1/_move", params={"from": "a", "to": "b"})).json()["id"]
+    for reference in (foreign, "nonsense", f"{kind}-", f"{kind}-nonsense", "..%00", "%C3%A9"):
+        answer = await service.get(f"/{kind}/1/_move/{reference}")
+        shown = {"..%00": "..\0", "%C3%A9": "é"}.get(reference, reference)
+        assert answer.status_code == 404
+        assert answer.json() == {"id": shown, "message": f"Unknown move: {shown}", "suppressed": []}
+        assert answer.headers["X-BV-Exception"] == UNKNOWN_MOVE
+
+
+@pytest.mark.parametrize("parameters", [{}, {"from": "a"}, {"to": "a"}, {"from": "", "to": "a"}])
+async def test_a_move_needs_both_ends(service: Service, parameters: dict[str, str]) -> None:
+    assert (await service.post("/queue/1/_move", params=parameters)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/queue/1", 404),
+        ("GET", "/queue/1/q/nothing", 404),
+        ("GET", "/queue/2/q/size", 404),
+        ("POST", "/queue/1/q/size", 405),
+        ("GET", "/queue/1/q/send", 405),
+    ],
+)
+async def test_what_is_no_route_is_refused_first(service: Service, method: str, path: str, status: int) -> None:
+    service.http.headers.pop("X-BV-API-Key")
+    assert (await service.http.request(method, path)).status_code == status
+
+
+async def test_checks_go_from_type_to_key_to_body_to_range(service: Service) -> None:
+    async def asked(path: str, content: bytes, media: str = "application/json", key: str = service.key) -> int:
+        headers = {"Content-Type": media, "X-BV-API-Key": key}
+        return (await service.post(f"/queue/1/{path}", content=content, headers=headers)).status_code
+
+    assert await asked("UPPER/send", b"{", "text/plain", "nobodys") == 415
+    assert await asked("UPPER/send", b"{", key="nobodys") == 403
+    assert await asked("UPPER/send", b"") == 422
+    unclean = await service.post("/queue/1/UPPER/renew?ttl=x", content=b"{", headers=JSON)
+    assert unclean.text == '"x" is not a number.'
+    malformed = await service.post("/queue/1/UPPER/renew?ttl=-1", content=b"{", headers=JSON)
+    assert "Unable to process JSON" in malformed.json()["message"]
+    named = await service.post("/queue/1/UPPER/renew?ttl=5", content=b"[]", headers=JSON)
+    assert named.text.startswith("Queue name")
+
+
+# -- what the words promise
+
+
+async def test_a_poll_with_no_time_to_live_claims_nothing(service: Service) -> None:
+    await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
+    await service.get("/queue/1/q/poll", params={"limit": 1})
+    for _ in range(2):
+        assert payloads(await service.poll("q", ttl=0)) == [2, 3]
+        assert payloads(await service.poll("q", ttl=0, limit=1)) == [2]
+    assert (await service.get("/queue/1/q/claimcount")).json() == 1
+
+
+async def test_a_claim_ends_and_the_message_is_polled_again(service: Service) -> None:
+    await service.post("/queue/1/q/send", json=1)
+    (first,) = await service.poll("q", ttl=1)
+    assert await service.poll("q") == []
+    (again,) = await service.poll("q", wait=30)
+    assert again == first
+
+
+async def test_a_renewal_never_shortens_a_claim(service: Service) -> None:
+    await service.post("/queue/1/q/send", json=1)
+    (message,) = await service.poll("q", ttl=60)
+    assert (await service.post("/queue/1/q/renew", params={"ttl": 1}, json=[message["id"]])).json() == OK
+    assert await service.poll("q", wait=3) == []
+
+
+async def test_a_renewal_makes_a_claim_where_there_is_none(service: Service) -> None:
+    await service.post("/queue/1/q/send", json=1)
+    (message,) = (await service.get("/queue/1/q/peek")).json()
+    assert (await service.post("/queue/1/q/renew", params={"ttl": 60}, json=[message["id"]])).json() == OK
+    assert await service.poll("q") == []
+    assert (await service.get("/queue/1/q/claimcount")).json() == 1
+
+
+async def test_a_renewal_to_nothing_releases_the_claim(service: Service) -> None:
+    await service.post("/queue/1/q/sendbatch", json=[1, 2])
+    first, _ = await service.poll("q", ttl=3600)
+    assert (await service.post("/queue/1/q/renew", params={"ttl": 0}, json=[first["id"]])).json() == OK
+    assert await service.poll("q") == [first]
+
+
+async def test_an_acknowledgement_needs_no_live_claim_and_may_be_repeated(service: Service) -> None:
+    await service.post("/queue/1/q/sendbatch", json=[1, 2])
+    (seen, _) = (await service.get("/queue/1/q/peek")).json()
+    for _ in range(2):
+        assert (await service.post("/queue/1/q/ack", json=[seen["id"], seen["id"]])).json() == OK
+    assert payloads(await service.poll("q")) == [2]
+    assert (await service.post("/queue/1/q/ack", json=[])).json() == OK
+
+
+@pytest.mark.parametrize("path", ["ack", "renew"])
+async def test_one_malformed_id_or_one_of_another_queue_refuses_the_whole_call(service: Service, path: str) -> None:
+    await service.post("/queue/1/_sendbatch", json={"q": [1], "other": [2]})
+    await service.post("/dedupq/1/q/send", json=3)
+    (own,) = (await service.get("/queue/1/q/peek")).json()
+    (foreign,) = (await service.get("/queue/1/other/peek")).json()
+    (dedup,) = (await service.get("/dedupq/1/q/peek")).json()
+    for bad in (foreign["id"], dedup["id"], "nonsense", "", own["id"][:-1], "../" + own["id"], "é" * 9000):
+        answer = await service.post(f"/queue/1/q/{path}", json=[own["id"], bad])
+        assert (answer.status_code, answer.headers["X-BV-Exception"]) == (400, ILLEGAL)
+    assert len(await service.poll("q")) == 1
+
+
+async def test_of_several_batches_all_are_checked_before_any_is_sent(service: Service) -> None:
+    for bad in ({"UPPER": [1]}, {"b": ["x" * 31_000]}, {"b": 1}):
+        answer = await service.post("/queue/1/_sendbatch", json={"a": [1], **bad})
+        assert answer.status_code == 400
+        assert (await service.get("/queue/1/a/size")).json() == 0
+
+
+async def test_equal_messages_between_two_polls_are_one(service: Service) -> None:
+    await service.post("/dedupq/1/q/send", json={"a": 1})
+    await service.post("/dedupq/1/q/send", content=b' {"a" : 1} ', headers=JSON)
+    assert len((await service.get("/dedupq/1/q/peek")).json()) == 2
+    assert len((await service.get("/dedupq/1/q/poll", params={"ttl": 0})).json()) == 1
+    (message,) = (await service.get("/dedupq/1/q/poll")).json()
+    await service.post("/dedupq/1/q/ack", json=[message["id"]])
+    assert (await service.get("/dedupq/1/q/size")).json() == 0
+
+
+async def test_an_equal_message_after_a_poll_is_another(service: Service) -> None:
+    await service.post("/dedupq/1/q/send", json="m")
+    (first,) = (await service.get("/dedupq/1/q/poll")).json()
+    await service.post("/dedupq/1/q/send", json="m")
+    (second,) = (await service.get("/dedupq/1/q/poll")).json()
+    assert (first["payload"], second["payload"]) == ("m", "m")
+    await service.post("/dedupq/1/q/ack", json=[first["id"]])
+    assert (await service.get("/dedupq/1/q/peek")).json() == [second]
+
+
+async def test_asking_after_a_queue_that_is_not_there_makes_none(
+    service: Service, server_view: Observer, queue_root: str
+) -> None:
+    for kind in ("queue", "dedupq"):
+        for path, answer in (("size", 0), ("claimcount", 0), ("peek", []), ("poll", []), ("poll?ttl=0", [])):
+            assert (await service.get(f"/{kind}/1/q/{path}")).json() == answer
+        assert (await service.post(f"/{kind}/1/q/unclaimall")).json() == OK
+        assert (await service.post(f"/{kind}/1/q/ack", json=[])).json() == OK
+        assert (await service.post(f"/{kind}/1/q/renew", json=[])).json() == OK
+        assert (await service.http.delete(f"/{kind}/1/q")).json() == OK
+    assert [name for name in await server_view.children(queue_root) if not name.startswith(".")] == []
+
+
+async def test_what_a_python_program_put_is_shown_as_json(service: Service, session: zq.QueueSession) -> None:
+    bodies = [b'{"a": 1}', b"plain", b"\xff", b"NaN", b"[" * 5000, b""]
+    await session.queue("q").put_many(bodies)
+    shown = (await service.get("/queue/1/q/peek")).json()
+    assert payloads(shown) == [{"a": 1}, "plain", "\ufffd", "NaN", "[" * 5000, ""]
+
+
+async def test_what_is_as_deep_as_may_be_sent_is_polled(service: Service) -> None:
+    deep = b"[" * 400 + b'"["' + b"]" * 400
+    assert (await service.post("/queue/1/q/send", content=deep, headers=JSON)).json() == OK
+    polled = await service.get("/queue/1/q/poll")
+    assert deep in polled.content
+
+
+# -- what EmoDB has not
+
+
+async def test_a_long_poll_waits_for_a_message(service: Service) -> None:
+    polling = asyncio.create_task(service.poll("q", wait=60))
+    await asyncio.sleep(0.3)
+    assert not polling.done()
+    await service.post("/queue/1/q/send", json=1)
+    assert payloads(await polling) == [1]
+
+
+async def test_purging_can_be_a_permission_of_its_own(start: Starter, session: zq.QueueSession) -> None:
+    service = await start(Settings(separate_purge=True))
+    poller = await Keys(session.engine).create("poller", ["queue|poll|*"])
+    purger = await Keys(session.engine).create("purger", ["queue|purge|*"])
+    assert (await service.http.delete("/queue/1/q", headers={"X-BV-API-Key": poller})).status_code == 403
+    assert (await service.http.delete("/queue/1/q", headers={"X-BV-API-Key": purger})).json() == OK
+
+
+async def test_openapi_tells_of_every_row(service: Service) -> None:
+    paths = (await service.get("/openapi.json")).json()["paths"]
+    rows = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    for kind in ("queue", "dedupq"):
+        for method, path in (
+            ("POST", "{queue}/send"),
+            ("POST", "{queue}/sendbatch"),
+            ("POST", "_sendbatch"),
+            ("GET", "{queue}/poll"),
+            ("GET", "{queue}/peek"),
+            ("POST", "{queue}/ack"),
+            ("POST", "{queue}/renew"),
+            ("GET", "{queue}/size"),
+            ("GET", "{queue}/claimcount"),
+            ("POST", "{queue}/unclaimall"),
+            ("DELETE", "{queue}"),
+            ("POST", "_move"),
+            ("GET", "_move/{reference}"),
+        ):
+            assert (method, f"/{kind}/1/{path}") in rows

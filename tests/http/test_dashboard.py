@@ -1,0 +1,257 @@
+"""The dashboard's pages as HTTP: who sees what, what a form must bring, and that nothing is told unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.http import Keys, Settings, create_app
+from aiozkqueue.http.sampling import Sample, Sampler, rates_between
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.http.conftest import Service, Starter
+
+pytestmark = pytest.mark.timeout(90)
+
+POISON = b'{"card": "<script>alert(1)</script>"}'
+
+
+@pytest.fixture
+async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """Signed in with the key that may do everything."""
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
+        answer = await client.post("/sign-in", data={"key": service.key})
+        assert answer.status_code == 200
+        yield client
+
+
+@pytest.fixture
+async def dead(session: zq.QueueSession) -> list[str]:
+    """Three dead letters of the queue ``jobs``."""
+    jobs = session.queue("jobs")
+    await jobs.put_many([POISON, b"2", b"3"])
+    async with jobs.consume(until_idle=0, settle="explicit") as deliveries:
+        async for delivery in deliveries:
+            await delivery.reject(f"no use: {'<b>bold</b>' if delivery.body == POISON else 'other'}")
+    return [letter.id for letter in await jobs.dead_letters.peek()]
+
+
+def proof_in(page: httpx.Response) -> str:
+    found = re.search(r'name="proof" value="([0-9a-f]{64})"', page.text)
+    assert found is not None
+    return found[1]
+
+
+async def test_who_is_nobody_is_asked_to_sign_in(service: Service) -> None:
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        answer = await client.get("/")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+        assert (await client.get("/queues/jobs")).status_code == 403
+        wrong = await client.post("/sign-in", data={"key": "wrong"})
+        assert wrong.status_code == 403
+        assert "not known" in wrong.text
+        assert "set-cookie" not in wrong.headers
+        right = await client.post("/sign-in", data={"key": service.key})
+        cookie = right.headers["set-cookie"]
+        for attribute in ("HttpOnly", "SameSite=strict", "Path=/"):
+            assert attribute in cookie
+        elsewhere = await client.post("/sign-in", data={"key": service.key}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert elsewhere.status_code == 403
+
+
+async def test_pages_let_no_foreign_script_in(browser: httpx.AsyncClient, session: zq.QueueSession) -> None:
+    await session.queue("jobs").put(b"1")
+    for path in ("/", "/sign-in", "/queues/jobs", "/queues/jobs/dead-letters", "/queues/none"):
+        answer = await browser.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script(?![^>]*src=)|style=|\bon[a-z]+=", answer.text)
+
+
+async def test_queues_are_listed_with_their_figures(
+    browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
+) -> None:
+    await session.queue("jobs").put_many([b"1"] * 1234)
+    row = ""
+    async with asyncio.timeout(30):
+        while "1,234" not in row:
+            page = (await browser.get("/")).text
+            row = "".join(line for line in page.splitlines() if 'href="/queues/jobs"' in line)
+    assert f">{len(dead)}<" in row
+
+
+async def test_a_visitor_sees_the_queues_of_its_key_only(service: Service, session: zq.QueueSession) -> None:
+    key = await Keys(session.engine).create("orders", ["queue|get_status|orders*"])
+    await session.queue("orders").put(b"secret payload")
+    await session.queue("salaries").put(b"1")
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True) as client:
+        page = await client.post("/sign-in", data={"key": key})
+        assert "orders" in page.text
+        assert "salaries" not in page.text
+        assert (await client.get("/queues/salaries")).status_code == 403
+        (message,) = await session.queue("orders").peek()
+        shown = await client.get(f"/queues/orders/messages/{message.id}?payload=1")
+        assert shown.status_code == 200
+        assert "secret payload" not in shown.text
+
+
+async def test_a_payload_is_shown_when_it_is_asked_for_and_means_nothing(
+    browser: httpx.AsyncClient, dead: list[str]
+) -> None:
+    hidden = await browser.get(f"/queues/jobs/messages/{dead[0]}")
+    assert "card" not in hidden.text
+    assert "dead-lettered" in hidden.text
+    shown = await browser.get(f"/queues/jobs/messages/{dead[0]}?payload=1")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown.text
+    assert "<script>alert" not in shown.text
+    assert "<b>bold" not in shown.text
+
+
+async def test_dead_letters_are_searched(browser: httpx.AsyncClient, dead: list[str]) -> None:
+    for text, count in (("", 3), ("bold", 1), ("CARD", 1), (dead[1], 1), ("nothing", 0)):
+        page = await browser.get("/queues/jobs/dead-letters", params={"search": text})
+        assert f"<strong>{count}</strong>" in page.text, text
+
+
+async def test_redriving_says_how_many_first(
+    browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
+) -> None:
+    page = await browser.get("/queues/jobs/dead-letters")
+    form = {"proof": proof_in(page), "action": "redrive-all", "search": "other"}
+    asked = await browser.post("/queues/jobs/dead-letters/confirm", data=form)
+    assert "Redrive 2 dead letters" in asked.text
+    assert await session.queue("jobs").size() == 0, "nothing is done yet"
+    ids = re.findall(r'name="id" value="([^"]+)"', asked.text)
+    assert sorted(ids) == sorted(dead[1:])
+    done = await browser.post("/queues/jobs/dead-letters", data={**form, "action": "redrive", "id": ids})
+    assert "2 of 2 dead letters went back" in done.text
+    assert await session.queue("jobs").size() == 2
+    one = {"proof": form["proof"], "action": "delete", "id": [dead[0]]}
+    assert "removed for good" in (await browser.post("/queues/jobs/dead-letters/confirm", data=one)).text
+    assert "1 of 1 dead letters were deleted" in (await browser.post("/queues/jobs/dead-letters", data=one)).text
+    assert await session.queue("jobs").dead_letters.size() == 0
+
+
+async def test_a_form_without_its_proof_changes_nothing(
+    browser: httpx.AsyncClient, session: zq.QueueSession, dead: list[str]
+) -> None:
+    proof = proof_in(await browser.get("/queues/jobs/dead-letters"))
+    change = {"action": "delete", "id": dead}
+    for given in ({}, {"proof": ""}, {"proof": "0" * 64}, {"proof": "é"}):
+        assert (await browser.post("/queues/jobs/dead-letters", data={**change, **given})).status_code == 403
+    foreign = await browser.post(
+        "/queues/jobs/dead-letters", data={**change, "proof": proof}, headers={"Sec-Fetch-Site": "cross-site"}
+    )
+    assert foreign.status_code == 403
+    assert (await browser.post("/sign-out", data={})).status_code == 403
+    assert await session.queue("jobs").dead_letters.size() == 3
+
+
+async def test_who_may_only_look_changes_nothing(service: Service, session: zq.QueueSession, dead: list[str]) -> None:
+    key = await Keys(session.engine).create("looker", ["queue|get_status|*", "queue|poll|*"])
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True) as client:
+        await client.post("/sign-in", data={"key": key})
+        page = await client.get("/queues/jobs/dead-letters")
+        assert "Redrive" not in page.text
+        form = {"proof": proof_in(page), "action": "delete", "id": dead}
+        for path in ("/queues/jobs/dead-letters", "/queues/jobs/dead-letters/confirm"):
+            assert (await client.post(path, data=form)).status_code == 403
+    assert await session.queue("jobs").dead_letters.size() == 3
+
+
+async def test_any_server_accepts_the_form_of_anothers_page(
+    browser: httpx.AsyncClient, start: Starter, dead: list[str]
+) -> None:
+    proof = proof_in(await browser.get("/queues/jobs/dead-letters"))
+    other = await start()
+    cookies = {name: value for name, value in browser.cookies.items() if value}
+    async with httpx.AsyncClient(base_url=other.url, cookies=cookies) as client:
+        done = await client.post("/queues/jobs/dead-letters", data={"proof": proof, "action": "delete", "id": dead})
+        assert "3 of 3" in done.text
+
+
+async def test_anonymous_visitors_look_and_change_nothing(
+    start: Starter, session: zq.QueueSession, dead: list[str]
+) -> None:
+    service = await start(Settings(anonymous=("queue|*|*",)))
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        assert "jobs" in (await client.get("/")).text
+        assert "Redrive" not in (await client.get("/queues/jobs/dead-letters")).text
+        form = {"action": "delete", "id": dead, "proof": ""}
+        assert (await client.post("/queues/jobs/dead-letters", data=form)).status_code == 403
+    assert await session.queue("jobs").dead_letters.size() == 3
+
+
+async def test_signing_out_forgets_the_key(browser: httpx.AsyncClient) -> None:
+    out = await browser.post("/sign-out", data={"proof": proof_in(await browser.get("/"))})
+    assert "API key" in out.text
+    assert (await browser.get("/queues/jobs")).status_code == 403
+
+
+async def test_below_a_path_every_link_stays_below_it(zookeeper: str, queue_root: str, key: str) -> None:
+    from starlette.applications import Starlette  # noqa: PLC0415 - a user's own application
+    from starlette.routing import Mount  # noqa: PLC0415
+
+    app = create_app(lambda: zq.connect(zookeeper, root=queue_root))
+    outer = Starlette(routes=[Mount("/queues-of-ours", app)])
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(outer)
+        async with httpx.AsyncClient(transport=transport, base_url="https://test", follow_redirects=True) as client:
+            await client.post("/queues-of-ours/queue/1/q/send", json=1, headers={"X-BV-API-Key": key})
+            page = await client.post("/queues-of-ours/sign-in", data={"key": key})
+            assert page.url.path == "/queues-of-ours/"
+            sent = page.history[0].headers["set-cookie"]
+            assert "Secure" in sent
+            assert "Path=/queues-of-ours" in sent
+            for link in re.findall(r'(?:href|src|action)="([^"]+)"', page.text):
+                assert link.startswith(("/queues-of-ours/", "#", "data:")), link
+                if link.startswith("/queues-of-ours/") and "sign-" not in link:
+                    assert (await client.get(link)).status_code == 200
+
+
+async def test_prometheus_is_told_of_requests_and_queues(service: Service, session: zq.QueueSession) -> None:
+    await service.post("/queue/1/jobs/sendbatch", json=[1, 2, 3])
+    await service.get("/queue/1/jobs/poll", params={"limit": 0})
+    await service.get("/")  # looks at the queues
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        assert (await client.get("/metrics")).status_code == 403
+        narrow = await Keys(session.engine).create("narrow", ["queue|get_status|jobs"])
+        assert (await client.get("/metrics", headers={"X-BV-API-Key": narrow})).status_code == 403
+        answer = await client.get("/metrics", headers={"Authorization": f"Bearer {service.key}"})
+    assert answer.status_code == 200
+    lines = answer.text.splitlines()
+    assert 'aiozkqueue_http_requests_total{operation="send_batch",service="queue",status="200"} 1.0' in lines
+    assert 'aiozkqueue_http_requests_total{operation="poll",service="queue",status="400"} 1.0' in lines
+    assert any(line.startswith("aiozkqueue_http_request_seconds_bucket{") for line in lines)
+    async with asyncio.timeout(30):
+        while 'aiozkqueue_queue_messages{queue="jobs"} 3.0' not in lines:
+            await asyncio.sleep(0.5)
+            lines = (await service.get("/metrics")).text.splitlines()
+
+
+async def test_the_figures_tell_what_was_put_and_done(session: zq.QueueSession) -> None:
+    sampler, jobs = Sampler(session), session.queue("jobs")
+    await sampler.look(0)
+    await jobs.put_many([b"1"] * 10)
+    await sampler.look(0)
+    first = sampler.latest["jobs"]
+    assert (first.size, first.claimed, first.dead, first.put) == (10, 0, 0, 10)
+    assert first.oldest is not None
+    async with session.begin() as tx:
+        await tx.take_many(jobs, 4)
+    await sampler.look(0)
+    second = sampler.latest["jobs"]
+    assert (second.size, second.put) == (6, 10)
+    moved = rates_between(first, second._replace(at=first.at + 2))
+    assert (moved.put, moved.removed) == (0.0, 2.0)
+    assert isinstance(second, Sample)

@@ -1,0 +1,148 @@
+"""Servers over one ZooKeeper are as good as each other: what one began, another ends, even when the one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.http.client import FixedHosts, QueueServiceClient, ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@asynccontextmanager
+async def process(hosts: str, root: str, *options: str) -> AsyncIterator[tuple[str, subprocess.Popen[bytes]]]:
+    """``aiozkqueue serve``, on a free port."""
+    command = [
+        sys.executable,
+        "-m",
+        "aiozkqueue.cli",
+        "serve",
+        "--hosts",
+        hosts,
+        "--root",
+        root,
+        "--port",
+        "0",
+        *options,
+    ]
+    started = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
+    try:
+        assert started.stdout is not None
+        async with asyncio.timeout(60):
+            url = (await asyncio.to_thread(started.stdout.readline)).decode().strip()
+        assert url.startswith("http://127.0.0.1:")
+        yield url, started
+    finally:
+        started.kill()
+        await asyncio.to_thread(started.communicate)
+
+
+class Traffic:
+    """Clients that send and take numbered messages, and remember what they were told."""
+
+    def __init__(self, queues: QueueServiceClient) -> None:
+        self._queues = queues
+        self.sent: set[int] = set()  # the service said so
+        self.acknowledged: set[int] = set()
+        self.gone: set[str] = set()  # the ids of those
+        self.repeated: set[str] = set()  # came again after their acknowledgement
+        self.over = False
+
+    async def produce(self, numbers: range) -> None:
+        for number in numbers:
+            try:
+                await self._queues.send("q", number)
+            except ServiceError:
+                continue
+            self.sent.add(number)
+
+    async def consume(self) -> None:
+        while not self.over:
+            asked_before = set(self.gone)
+            try:
+                messages = await self._queues.poll("q", claim_ttl=5, limit=5, wait=1)
+            except ServiceError:
+                continue
+            ids = {message.id: int(str(message.payload)) for message in messages}
+            self.repeated |= ids.keys() & asked_before
+            await asyncio.sleep(random.uniform(0, 0.05))
+            try:
+                await self._queues.acknowledge("q", list(ids))
+            except ServiceError:
+                continue
+            self.gone |= set(ids)
+            self.acknowledged |= set(ids.values())
+
+
+async def test_one_of_two_servers_is_killed_in_the_middle_of_traffic(zookeeper: str, queue_root: str, key: str) -> None:
+    async with AsyncExitStack() as stack:
+        (doomed, victim), (other, _) = [
+            await stack.enter_async_context(process(zookeeper, queue_root)) for _ in range(2)
+        ]
+        both = await stack.enter_async_context(QueueServiceClient(FixedHosts(doomed, other), key=key, timeout=15))
+        traffic = Traffic(both)
+        consumers = [asyncio.create_task(traffic.consume()) for _ in range(3)]
+        producers = [asyncio.create_task(traffic.produce(range(start, start + 150))) for start in (0, 1000)]
+        async with asyncio.timeout(60):
+            while len(traffic.sent) < 80:  # noqa: ASYNC110 - it looks on
+                await asyncio.sleep(0.01)
+        victim.send_signal(signal.SIGKILL)
+        async with asyncio.timeout(120):
+            await asyncio.gather(*producers)
+            while not traffic.sent <= traffic.acknowledged:  # noqa: ASYNC110 - it looks on
+                await asyncio.sleep(0.1)
+        traffic.over = True
+        await asyncio.gather(*consumers)
+        assert len(traffic.sent) == 300, "with one server left, every send goes through"
+        assert traffic.repeated == set()
+        survivor = await stack.enter_async_context(QueueServiceClient(other, key=key))
+        async with asyncio.timeout(60):
+            while await survivor.get_message_count("q"):  # sent twice, by a client that was not told
+                await survivor.acknowledge("q", [message.id for message in await survivor.poll("q", wait=1)])
+
+
+async def test_what_was_polled_from_a_killed_server_is_acknowledged_through_another(
+    zookeeper: str, queue_root: str, key: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        doomed, victim = await stack.enter_async_context(process(zookeeper, queue_root))
+        other, _ = await stack.enter_async_context(process(zookeeper, queue_root))
+        first = await stack.enter_async_context(QueueServiceClient(doomed, key=key))
+        second = await stack.enter_async_context(QueueServiceClient(other, key=key))
+        await first.send_all("q", [1, 2, 3])
+        await first.send_all("moved", list(range(300)))
+        claimed, *rest = await first.poll("q", claim_ttl=3600)
+        reference = await first.move_async("moved", "there")
+        victim.send_signal(signal.SIGKILL)
+        assert await second.poll("q", wait=15) == [], "claims outlive the server that made them"
+        await second.acknowledge("q", [claimed.id])
+        await second.renew("q", [message.id for message in rest], claim_ttl=0)
+        assert await second.poll("q") == rest
+        async with asyncio.timeout(90):
+            while (await second.get_move_status(reference)).status == "IN_PROGRESS":  # noqa: ASYNC110 - elsewhere
+                await asyncio.sleep(0.1)
+        assert (await second.get_move_status(reference)).status == "COMPLETE"
+        assert await second.get_message_count("there") == 300
+        assert await second.get_message_count("moved") == 0
+
+
+async def test_serve_says_where_it_is_and_ends_with_a_signal(zookeeper: str, queue_root: str, key: str) -> None:
+    async with process(zookeeper, queue_root) as (url, server), QueueServiceClient(url, key=key) as queues:
+        polling = asyncio.create_task(queues.poll("q", wait=60))
+        await asyncio.sleep(0.5)
+        server.send_signal(signal.SIGTERM)
+        assert await polling == []
+        async with asyncio.timeout(30):
+            status = await asyncio.to_thread(server.wait)
+        assert status in {0, 128 + signal.SIGTERM, -signal.SIGTERM}

@@ -1,0 +1,59 @@
+"""The OpenAPI document is true: whatever is sent is answered as it says, and never with a 5xx."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+import aiozkqueue as zq
+from aiozkqueue.http import Keys
+from tests.http.test_killed_servers import process
+
+if TYPE_CHECKING:
+    from schemathesis import Case
+
+EXAMPLES = 25
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["positive", "negative"])
+@pytest.mark.parametrize("kind", ["queue", "dedupq"])
+async def test_whatever_is_sent_is_answered_as_the_document_says(
+    zookeeper: str, queue_root: str, kind: str, mode: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        key = await Keys(session.engine).create("operator", ["queue|*|*"])
+    async with process(zookeeper, queue_root) as (url, server):
+        await asyncio.to_thread(_attack, url, key, kind, mode)
+        assert server.poll() is None
+
+
+def _attack(url: str, key: str, kind: str, mode: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    modes = {"positive": schemathesis.GenerationMode.POSITIVE, "negative": schemathesis.GenerationMode.NEGATIVE}
+    attacked = 0
+    for result in schema.include(path_regex=f"^/{kind}/").get_all_operations():
+        operation = result.ok()  # type: ignore[union-attr]
+        attacked += 1
+
+        every = list[Any](HealthCheck)
+
+        @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=every)
+        @given(case=operation.as_strategy(generation_mode=modes[mode]))
+        def attack(case: Case[Any]) -> None:
+            case.query.pop("wait", None)  # it would be granted
+            case.call_and_validate(base_url=url, headers={"X-BV-API-Key": key}, checks=CHECKS, timeout=60)
+
+        attack()
+    assert attacked == 13

@@ -1,0 +1,272 @@
+"""Clients that are slow, huge, malformed or gone, and a ZooKeeper that is away, cost nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from aiozkqueue.http import Keys, Settings
+from tests.http.conftest import serving
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import aiozkqueue as zq
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.http.conftest import Service, Starter
+
+pytestmark = pytest.mark.timeout(90)
+
+JSON = {"Content-Type": "application/json"}
+
+
+@asynccontextmanager
+async def raw(service: Service) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which a test says what it likes."""
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def head(service: Service, line: str, **headers: str) -> bytes:
+    fields = {"Host": "test", "X-BV-API-Key": service.key, "Content-Type": "application/json", **headers}
+    lines = [f"{line} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+    return "\r\n".join(lines).encode()
+
+
+async def works(service: Service) -> None:
+    """Others are served, and soon."""
+    async with asyncio.timeout(15):
+        assert (await service.post("/queue/1/others/send", json=1)).status_code == 200
+        assert (await service.get("/queue/1/others/poll")).status_code == 200
+
+
+# -- bad clients
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /queue/1/q/size HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half a head"])
+async def test_a_client_that_does_not_get_on_with_its_request_is_cut_off(
+    service: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 0.5)
+    async with raw(service) as (reader, writer), asyncio.timeout(20):
+        writer.write(sent)
+        assert await reader.read() == b""
+    await works(service)
+
+
+async def test_a_body_that_does_not_come_is_given_up(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiozkqueue.http.parameters.BODY_PATIENCE", 0.5)
+    async with raw(service) as (reader, writer), asyncio.timeout(20):
+        writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+    await works(service)
+
+
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.http.server.ANSWER_PATIENCE", 0.5)
+    for _ in range(4):
+        await service.post("/queue/1/q/sendbatch", json=["x" * 30_000] * 250)
+    async with raw(service) as (reader, writer), asyncio.timeout(60):
+        writer.write(head(service, "GET /queue/1/q/peek?limit=1000"))
+        await asyncio.sleep(5)
+        taken = b""
+        try:
+            while chunk := await reader.read(1 << 20):
+                taken += chunk
+        except ConnectionResetError:
+            pass
+        assert len(taken) < 30_000_000
+    await works(service)
+
+
+async def test_a_body_that_is_too_large_is_refused_before_it_has_come(start: Starter) -> None:
+    service = await start(Settings(body_limit=1000))
+    for headers in ({"Content-Length": "1001"}, {"Content-Length": "9" * 18}, {"Transfer-Encoding": "chunked"}):
+        async with raw(service) as (reader, writer), asyncio.timeout(20):
+            writer.write(head(service, "POST /queue/1/q/send", **headers))
+            if "Transfer-Encoding" in headers:
+                writer.write(b"3e9\r\n" + b"1" * 1001 + b"\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+    await works(service)
+
+
+async def test_more_messages_than_a_request_may_have_are_refused(start: Starter) -> None:
+    service = await start(Settings(batch_limit=10))
+    assert (await service.post("/queue/1/q/sendbatch", json=[1] * 11)).status_code == 413
+    assert (await service.post("/queue/1/_sendbatch", json={"a": [1] * 6, "b": [1] * 5})).status_code == 413
+    assert (await service.post("/queue/1/q/sendbatch", json=[1] * 10)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"nonsense\r\n\r\n",
+        b"GET / JUNK/1.1\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 200_000,
+        b"POST /queue/1/q/send HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"POST /queue/1/q/send HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    ],
+    ids=["tls", "nonsense", "version", "long path", "many headers", "length", "two lengths"],
+)
+async def test_what_is_no_request_is_refused_and_the_connection_closed(service: Service, sent: bytes) -> None:
+    async with raw(service) as (reader, writer), asyncio.timeout(30):
+        try:
+            writer.write(sent)
+            answer = await reader.read()
+        except ConnectionResetError:
+            answer = b""
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    await works(service)
+
+
+async def test_a_client_that_goes_in_the_middle_of_its_body_sends_nothing(service: Service) -> None:
+    for end in ("close", "half"):
+        async with raw(service) as (reader, writer), asyncio.timeout(20):
+            writer.write(head(service, "POST /queue/1/q/sendbatch", **{"Content-Length": "100"}) + b"[1, 2, 3]")
+            await writer.drain()
+            if end == "half":
+                writer.write_eof()
+                assert await reader.read() == b""
+    await works(service)
+    assert (await service.get("/queue/1/q/size")).json() == 0
+
+
+async def test_five_hundred_idle_connections_keep_nobody_out(service: Service) -> None:
+    host, _, port = service.url.removeprefix("http://").partition(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(500)]
+    try:
+        await works(service)
+    finally:
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_a_client_that_goes_while_it_polls_takes_nothing_with_it(service: Service) -> None:
+    for number in range(20):
+        async with raw(service) as (_, writer):
+            writer.write(head(service, f"GET /queue/1/q/poll?wait=60&ttl=3600&limit={number + 1}"))
+            await writer.drain()
+            await asyncio.sleep(0.02 * (number % 5))
+    await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
+    polled: list[object] = []
+    async with asyncio.timeout(30):
+        while len(polled) < 3:
+            polled += await service.poll("q", ttl=3600, wait=10)
+
+
+async def test_a_client_that_goes_as_its_messages_come_has_them_or_gives_them_back(service: Service) -> None:
+    for number in range(15):
+        async with raw(service) as (reader, writer), asyncio.timeout(60):
+            writer.write(head(service, "GET /queue/1/q/poll?wait=60&ttl=3600"))
+            await writer.drain()
+            await asyncio.sleep(0.2)
+            sending = asyncio.create_task(service.post("/queue/1/q/send", json=number))
+            await asyncio.sleep(0.002 * number)
+            writer.write_eof()
+            answer = await reader.read()
+            await sending
+            polled = await service.poll("q", wait=0 if b"payload" in answer else 30)
+        assert len(polled) == (0 if b"payload" in answer else 1)
+        assert (await service.http.delete("/queue/1/q")).status_code == 200
+
+
+# -- limits
+
+
+async def test_a_key_that_comes_too_often_is_told_when_to_come_again(start: Starter, session: zq.QueueSession) -> None:
+    service = await start(Settings(rate=5))
+    other = await Keys(session.engine).create("other", ["queue|*|*"])
+    answers = [await service.get("/queue/1/q/size") for _ in range(40)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert int(refused[0].headers["Retry-After"]) >= 1
+    assert (await service.get("/queue/1/q/size", headers={"X-BV-API-Key": other})).status_code == 200
+    await asyncio.sleep(int(refused[0].headers["Retry-After"]) + 0.5)
+    assert (await service.get("/queue/1/q/size")).status_code == 200
+
+
+async def test_nobody_may_do_anything_without_a_key_unless_that_is_said(start: Starter) -> None:
+    closed, opened = await start(), await start(Settings(anonymous=("queue|get_status|public*",)))
+    for service in (closed, opened):
+        service.http.headers.pop("X-BV-API-Key")
+    assert (await closed.get("/queue/1/public/size")).status_code == 403
+    assert (await opened.get("/queue/1/public/size")).json() == 0
+    assert (await opened.get("/queue/1/private/size")).status_code == 403
+    assert (await opened.get("/queue/1/public/poll")).status_code == 403
+    assert (await opened.get("/queue/1/public/size", headers={"X-BV-API-Key": "wrong"})).status_code == 403
+
+
+async def test_nothing_secret_is_logged(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    for server_side in ("uvicorn", "uvicorn.access", "uvicorn.error", "aiozkqueue"):
+        caplog.set_level("DEBUG", logger=server_side)
+    async with httpx.AsyncClient(base_url=service.url) as client:
+        logs = client.get
+        assert (await logs("/queue/1/q/size", params={"APIKey": service.key})).status_code == 200
+        assert (await logs("/queue/1/q/size", params={"APIKey": "a-wrong-key"})).status_code == 403
+        assert (await client.post("/queue/1/q/send", json="payload", headers={"X-BV-API-Key": service.key})).is_success
+    ours = "\n".join(
+        record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))
+    )
+    for secret in (service.key, "a-wrong-key", "payload"):
+        assert secret not in ours
+
+
+# -- ZooKeeper away, and servers that stop
+
+
+async def test_without_zookeeper_requests_are_told_to_come_again_and_then_served(
+    start: Starter, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
+    await works(service)
+    assert (await service.get("/ready")).status_code == 200
+    zookeeper_proxy.refuse()
+    zookeeper_proxy.reset_connections()
+
+    async def unready() -> bool:
+        return (await service.get("/ready")).status_code == 503
+
+    await eventually(unready)
+    for method, path in (("GET", "poll"), ("GET", "size"), ("POST", "send"), ("POST", "ack")):
+        begun = time.monotonic()
+        body: list[str] | None = [] if method == "POST" else None
+        answer = await service.http.request(method, f"/queue/1/q/{path}", json=body)
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) > 0
+        assert "ZooKeeper" in answer.json()["message"]
+        assert time.monotonic() - begun < 10
+    assert (await service.get("/live")).status_code == 200
+    assert (await service.get("/ping")).text == "pong"
+    await zookeeper_proxy.listen()
+
+    async def served() -> bool:
+        return (await service.get("/queue/1/q/size")).status_code == 200
+
+    await eventually(served, patience=40)
+    await works(service)
+
+
+async def test_a_server_that_stops_answers_those_who_wait(zookeeper: str, queue_root: str, key: str) -> None:
+    async with httpx.AsyncClient(headers={"X-BV-API-Key": key}, timeout=60) as client:
+        async with serving(zookeeper, queue_root, Settings()) as url:
+            polling = asyncio.create_task(client.get(f"{url}/queue/1/q/poll?wait=60"))
+            await asyncio.sleep(0.5)
+            begun = time.monotonic()
+        answer = await polling
+        assert (answer.status_code, answer.json()) == (200, [])
+        assert time.monotonic() - begun < 20

@@ -1,0 +1,114 @@
+"""What the queue's tests share: sessions that are closed, sessions ended by the server, and the locks left on it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode
+from tests.integration.zookeeper.scripted_server import connect_packet, frame
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.observer import Observer
+
+
+class Opener(Protocol):
+    """`aiozkqueue.connect`, left at the end of the test."""
+
+    async def __call__(self, hosts: str | None = None, *, session_timeout: float = 4) -> zq.QueueSession: ...
+
+
+@pytest.fixture
+async def open_session(
+    zookeeper: str,
+    queue_root: str,
+    zookeeper_proxy: ZooKeeperProxy,  # noqa: ARG001 -- it must outlive the sessions that go through it
+) -> AsyncIterator[Opener]:
+    async with AsyncExitStack() as stack:
+
+        async def open_one(hosts: str | None = None, *, session_timeout: float = 4) -> zq.QueueSession:
+            connecting = zq.connect(hosts or zookeeper, root=queue_root, session_timeout=session_timeout)
+            return await stack.enter_async_context(connecting)
+
+        yield open_one
+
+
+@pytest.fixture
+async def session(open_session: Opener) -> zq.QueueSession:
+    """A session on the test's own root."""
+    return await open_session()
+
+
+@pytest.fixture
+async def other(open_session: Opener) -> zq.QueueSession:
+    """Another one, as of another process."""
+    return await open_session()
+
+
+class Locks(Protocol):
+    async def __call__(self, queue: str = "jobs") -> list[str]: ...
+
+
+@pytest.fixture
+def locks(server_view: Observer, queue_root: str) -> Locks:
+    """The locks on a queue, listed by an independent client."""
+
+    async def listed(queue: str = "jobs") -> list[str]:
+        return await server_view.children(f"{queue_root}/{queue}/locks")
+
+    return listed
+
+
+def zookeeper_session(session: zq.QueueSession) -> int:
+    """The id of the ZooKeeper session that a session is on."""
+    return session._engine.zookeeper.session_id
+
+
+@pytest.fixture
+def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
+    """Ends a session's ZooKeeper session at the server, and waits until the client has a new one."""
+    host, _, port = zookeeper.split(",", maxsplit=1)[0].rpartition(":")
+
+    async def close_elsewhere(session_id: int, password: bytes) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with suppress(ConnectionError):
+            writer.write(frame(connect_packet(session_id, password)))
+            writer.write(frame(struct.pack(">ii", 1, Opcode.CLOSE)))
+            await reader.read()
+        writer.close()
+
+    async def end(session: zq.QueueSession) -> None:
+        client = session._engine.zookeeper
+        before = await client.wait_connected()
+        async with asyncio.timeout(15):
+            while client.generation == before:  # when it reconnected just now, the server heeds its connection only
+                resumable = client._session._resumable  # type: ignore[attr-defined]
+                if resumable is not None:  # else it has been told, and is on its way to the next session
+                    await close_elsewhere(resumable.session_id, resumable.password)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(client.wait_connected(after=before), 1)
+
+    return end
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], patience: float = 10) -> None:
+    """Wait until it holds. Raises: TimeoutError."""
+    async with asyncio.timeout(patience):
+        while not await condition():  # noqa: ASYNC110 -- the server fulfils it
+            await asyncio.sleep(0.01)
+
+
+async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 5) -> zq.Message[bytes]:
+    """Take and commit the next message."""
+    async with session.begin() as tx:
+        message = await tx.take(session.queue(queue), timeout=patience)
+        assert message is not None
+    return message

@@ -1,0 +1,358 @@
+"""Bad input: a typed error that names the thing and the way out; nothing is lost, and the connection is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import Locks, zookeeper_session
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+MIB = 1024 * 1024
+
+
+async def no_handler(_: zq.Delivery[bytes]) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_lost_and_the_connection_kept(session: zq.QueueSession) -> AsyncIterator[None]:
+    before = session.queue("before")
+    identity = await before.put(b"1")
+    client = session._engine.zookeeper
+    kept = (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
+    yield
+    assert [message.id for message in await before.peek()] == [identity]
+    assert kept == (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "named"),
+    [
+        ("", "''"),
+        (",", "','"),
+        ("h1:2181,", "empty"),
+        ("h1:port", "'port'"),
+        ("h1:0", "'0'"),
+        ("h1:70000", "'70000'"),
+        ("::1:2181", "brackets"),
+        ("[::1:2181", "brackets"),
+        ("h 1", "'h 1'"),
+        ("h1/a//b", "path"),
+        ("h1/a,h2", "chroot"),
+        (None, "NoneType"),
+        (b"h1", "bytes"),
+    ],
+)
+async def test_hosts_are_refused_at_once(hosts: Any, named: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="hosts") as raised:
+        zq.connect(hosts)
+    assert named in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"root": "zms"}, "root"),
+        ({"root": "/"}, "root"),
+        ({"root": "/a/"}, "root"),
+        ({"root": "/a/../b"}, "root"),
+        ({"root": "/zookeeper"}, "root"),
+        ({"session_timeout": 0}, "session_timeout"),
+        ({"session_timeout": -1}, "session_timeout"),
+        ({"session_timeout": None}, "session_timeout"),
+        ({"session_timeout": "10"}, "session_timeout"),
+        ({"connect_timeout": math.nan}, "connect_timeout"),
+        ({"connect_timeout": True}, "connect_timeout"),
+    ],
+    ids=str,
+)
+async def test_options_of_connect_are_refused_at_once(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=named):
+        zq.connect("127.0.0.1", **options)
+
+
+@pytest.mark.parametrize("name", ["", ".clients", "a/b", "é", "a b", "x" * 256, "a\x00", "..", None, 7, b"jobs"])
+async def test_names_are_refused(name: Any, session: zq.QueueSession) -> None:
+    with pytest.raises(zq.InvalidNameError, match="cannot name a queue: take 1 to 255"):
+        session.queue(name)
+    if isinstance(name, str):
+        async with session.transaction() as tx:
+            with pytest.raises(zq.InvalidNameError):
+                tx.put(name, b"1")
+
+
+async def test_a_type_that_pydantic_does_not_know_is_refused(session: zq.QueueSession) -> None:
+    class Opaque:
+        pass
+
+    with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.*Opaque"):
+        session.queue("jobs", Opaque)
+    with pytest.raises(zq.InvalidOptionError, match="'jobs'"):
+        session.queue("jobs", 7)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("dealy", 3),
+        ("key", ""),
+        ("key", 7),
+        ("key", "x" * 2000),
+        ("headers", {"a": 1}),
+        ("headers", {1: "a"}),
+        ("headers", ["a"]),
+        ("headers", {"a": "\ud800"}),
+        ("headers", {"a": "x" * 40_000}),
+        ("priority", 128),
+        ("delay", -5),
+        ("at", datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the point
+        ("group", ""),
+        ("ttl", timedelta(seconds=-1)),
+        ("filters", 3),
+        ("unique", "perhaps"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+async def test_put_options_are_refused(option: str, value: object, session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(zq.InvalidOptionError, match=option):
+        await jobs.put(b"1", **options)
+    async with session.transaction() as tx:
+        with pytest.raises(zq.InvalidOptionError, match=option):
+            tx.put(jobs, b"1", **options)
+    assert await jobs.size() == 0
+
+
+async def test_durations_and_counts_are_refused(session: zq.QueueSession) -> None:
+    jobs: Any = session.queue("jobs")
+    maker: Any = session
+    no_durations: list[Any] = [-1, math.nan, "1", timedelta(seconds=-1), True]
+    for bad in no_durations:
+        async with session.transaction() as tx:
+            take: Any = tx.take
+            with pytest.raises(zq.InvalidOptionError, match="timeout"):
+                await take(jobs, timeout=bad)
+            with pytest.raises(zq.InvalidOptionError, match="delay"):
+                await tx.rollback(delay=bad)
+            with pytest.raises(zq.InvalidOptionError, match="timeout"):
+                await tx.commit(timeout=bad)
+        with pytest.raises(zq.InvalidOptionError, match="timeout"):
+            await jobs.put(b"1", timeout=bad)
+        with pytest.raises(zq.InvalidOptionError, match="until_idle"):
+            jobs.consume(until_idle=bad)
+        with pytest.raises(zq.InvalidOptionError, match="drain_timeout"):
+            maker.listener(jobs, no_handler, drain_timeout=bad)
+    no_counts: list[Any] = [0, -1, 1.5, True, None]
+    for bad in no_counts:
+        async with session.transaction() as tx:
+            take_many: Any = tx.take_many
+            with pytest.raises(zq.InvalidOptionError, match="limit"):
+                await take_many(jobs, bad)
+        with pytest.raises(zq.InvalidOptionError, match="prefetch"):
+            jobs.consume(prefetch=bad)
+        with pytest.raises(zq.InvalidOptionError, match="limit"):
+            await jobs.peek(bad)
+        with pytest.raises(zq.InvalidOptionError, match="concurrency"):
+            maker.listener(jobs, no_handler, concurrency=bad)
+    with pytest.raises(zq.InvalidOptionError, match="settle"):
+        jobs.consume(settle="never")
+    with pytest.raises(zq.InvalidOptionError, match="on_lost"):
+        maker.listener(jobs, no_handler, on_lost="ignore")
+    with pytest.raises(zq.InvalidOptionError, match="undecodable"):
+        maker.queue("jobs", undecodable="ignore")
+    with pytest.raises(zq.InvalidOptionError, match="QueueConfig"):
+        await jobs.configure({"policy": None})
+    with pytest.raises(zq.InvalidOptionError, match="takes a queue"):
+        maker.listener("jobs", no_handler)
+
+
+@pytest.mark.parametrize("policy", ["at-least-once", 3, zq.ConsumeTimes], ids=str)
+async def test_what_is_no_policy_is_refused(policy: Any, session: zq.QueueSession) -> None:
+    with pytest.raises(zq.InvalidOptionError, match="policy"):
+        session.queue("jobs", policy=policy)
+    with pytest.raises(zq.InvalidOptionError, match="policy"):
+        session.queue("jobs").consume(policy=policy)
+    with pytest.raises(zq.InvalidOptionError, match="policy"):
+        session.listener(session.queue("jobs"), no_handler, policy=policy)
+
+
+async def test_what_is_no_queue_is_refused(session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        anything: Any = tx
+        for no_queue in (None, 7, b"jobs"):
+            with pytest.raises(zq.InvalidOptionError, match="queue"):
+                anything.put(no_queue, b"1")
+            with pytest.raises(zq.InvalidOptionError, match="queue"):
+                await anything.take(no_queue)
+        with pytest.raises(zq.InvalidOptionError, match="queue"):
+            await anything.take("jobs")
+
+
+# Sizes
+
+
+async def test_a_message_larger_than_zookeeper_takes_is_refused_before_it_is_sent(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    for size in (MIB, MIB - 1024, 10 * MIB):
+        with pytest.raises(zq.MessageTooLargeError, match=f"'jobs'.*{size} bytes.*elsewhere"):
+            await jobs.put(bytes(size))
+        async with session.transaction() as tx:
+            with pytest.raises(zq.MessageTooLargeError):
+                tx.put(jobs, bytes(size))
+    with pytest.raises(zq.MessageTooLargeError):
+        await jobs.put_many([b"small", bytes(MIB)])
+    assert await jobs.size() == 0
+
+
+async def test_the_largest_message_can_be_put_taken_and_dead_lettered(session: zq.QueueSession, locks: Locks) -> None:
+    jobs = session.queue("jobs")
+    largest = session._engine.max_message
+    await jobs.put(bytes(largest - 40_000), headers={"a": "x" * 30_000}, key="k" * 1024)
+    await jobs.put(bytes(largest))
+    async with session.begin() as tx:
+        first = await tx.take(jobs)
+        assert first is not None
+        tx.reject(first, "é" * 3000)
+    async with session.begin() as tx:
+        second = await tx.take(jobs)
+        assert second is not None
+        tx.reject(second, "too large for us")
+    assert [len(dead.body) for dead in await jobs.dead_letters.peek()] == [largest - 40_000, largest]
+    assert await jobs.dead_letters.redrive() == 2
+    assert (await jobs.size(), await locks()) == (2, [])
+
+
+async def test_a_transaction_larger_than_one_request_is_refused_and_can_go_on(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(jobs)
+        tx.put("results", bytes(600_000))
+        with pytest.raises(zq.TransactionTooLargeError, match=r"'results'.*commit in parts"):
+            tx.put("results", bytes(600_000))
+        tx.put("results", b"small")
+        await tx.commit()
+    assert (await jobs.size(), await session.queue("results").size(), await locks()) == (0, 2, [])
+
+
+async def test_a_transaction_that_its_rejects_make_too_large_is_refused_and_everything_comes_back(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    for _ in range(3):
+        await jobs.put(bytes(400_000))
+    with pytest.raises(zq.TransactionTooLargeError, match=r"transaction.*in parts"):
+        async with session.begin() as tx:
+            for message in await tx.take_many(jobs, 3):
+                tx.reject(message, "large")
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (3, 0)
+    stats = await jobs.stats()
+    assert (stats.claimed, len(await locks())) == (0, stats.delayed)
+
+
+async def test_a_transaction_of_many_small_messages_goes_through(session: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        for _ in range(3000):
+            tx.put("jobs", b"x" * 20)
+    assert await session.queue("jobs").size() == 3000
+    assert await session.queue("jobs").purge() == 3000
+
+
+async def test_put_many_splits_what_one_request_does_not_hold(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    ids = await jobs.put_many([bytes(300_000)] * 5 + [b""] * 2500)
+    assert len(set(ids)) == await jobs.size() == 2505
+    assert [message.id for message in await jobs.peek(2505)] == ids
+
+
+async def test_more_locks_than_a_session_may_hold_are_refused(session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        with pytest.raises(zq.TransactionTooLargeError, match="take and commit in parts"):
+            await tx.take_many(session.queue("jobs"), 100_000)
+
+
+# Finished
+
+
+async def test_a_finished_transaction_says_so(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    for finish, state in ((zq.Transaction.commit, "committed"), (zq.Transaction.rollback, "rolled back")):
+        async with session.begin() as tx:
+            message = await tx.take(jobs)
+            assert message is not None
+            await finish(tx)
+        refusal = f"transaction {tx.id} is {state} already; begin a new transaction"
+        with pytest.raises(zq.TransactionClosedError, match=refusal):
+            await tx.take(jobs)
+        with pytest.raises(zq.TransactionClosedError, match=refusal):
+            tx.put("results", b"1")
+        with pytest.raises(zq.TransactionClosedError, match=refusal):
+            tx.reject(message, "late")
+        with pytest.raises(zq.TransactionClosedError, match=refusal):
+            tx.release(message)
+        with pytest.raises(zq.TransactionClosedError, match=refusal):
+            await tx.commit()
+    await tx.rollback()  # once more changes nothing
+    with pytest.raises(RuntimeError):  # what it also is
+        await tx.commit()
+
+
+async def test_a_committed_transaction_cannot_be_rolled_back(session: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        tx.put("jobs", b"1")
+    with pytest.raises(zq.TransactionClosedError, match="committed already"):
+        await tx.rollback()
+
+
+async def test_two_tasks_that_commit_the_same_transaction_commit_it_once(session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        tx.put("jobs", b"1")
+        answers = await asyncio.gather(tx.commit(), tx.commit(), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [type(None), zq.TransactionClosedError]
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_a_message_of_another_transaction_cannot_be_settled_by_this_one(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as holder, session.transaction() as tx:
+        message = await holder.take(jobs)
+        assert message is not None
+        refusal = f"{message.id} of queue 'jobs' was not taken by transaction {tx.id}"
+        with pytest.raises(zq.InvalidOptionError, match=refusal):
+            tx.reject(message, "no")
+        with pytest.raises(zq.InvalidOptionError, match=refusal):
+            tx.release(message)
+        await holder.rollback(delay=0)
+        await tx.rollback()
+    assert await jobs.size() == 1
+
+
+async def test_a_delivery_settled_twice_says_so(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"])
+    async with jobs.consume(settle="explicit") as deliveries:
+        committed, rolled_back, rejected = [await anext(deliveries) for _ in range(3)]
+        await committed.commit()
+        await rolled_back.rollback(delay=0)
+        await rejected.reject("bad")
+        for delivery, state in ((committed, "committed"), (rolled_back, "rolled back"), (rejected, "committed")):
+            with pytest.raises(zq.TransactionClosedError, match=f"message {delivery.id} of queue 'jobs' is {state}"):
+                await delivery.commit()
+            with pytest.raises(zq.TransactionClosedError):
+                await delivery.reject("again")
+            with pytest.raises(zq.TransactionClosedError):
+                delivery.put("results", b"late")
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (1, 1)

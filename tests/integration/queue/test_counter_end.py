@@ -1,0 +1,208 @@
+"""ZooKeeper's sequence counters end at 2147483647, and do not wrap: a lane goes on in its next generation in time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError
+
+import aiozkqueue as zq
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
+from tests.integration.queue.conftest import eventually
+from tests.observer import Observer, observer
+from tests.snapshots import set_counters
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+ROOT = "/worn"
+LAST = 2**31 - 1
+HALF = 2**30
+
+#: Queues by name, and where the counters of their plain lanes stand.
+COUNTERS = {"raw": LAST, "half": HALF - 5, "moving": HALF - 5, "last": LAST, "plain": LAST, "retired": HALF}
+
+
+@pytest.fixture(scope="module")
+def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that has counted nearly to the end in some lanes."""
+    folder = tmp_path_factory.mktemp("worn")
+    # The digest of all znodes is of what they were before they were edited.
+    options = ServerOptions(fsync=False, jvm_options=["-Dzookeeper.digest.enabled=false"])
+    server = EmbeddedZooKeeper(options, data_dir=folder)
+    try:
+        server.start()
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))
+    try:
+        client = KazooClient(server.hosts)
+        client.start(15)
+        for queue in COUNTERS:
+            client.create(f"{ROOT}/{queue}/items", makepath=True)
+        client.create(f"{ROOT}/plain/items/item-0000000007", b"0")  # as another program puts them
+        client.stop()
+        client.close()
+        server.node.restart()  # writes a snapshot of all this
+        server.node.stop()
+        set_counters(folder / "data" / "version-2", {f"{ROOT}/{queue}/items": at for queue, at in COUNTERS.items()})
+        server.node.start()
+        yield server.hosts
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def session(worn: str) -> AsyncIterator[zq.QueueSession]:
+    async with zq.connect(worn, root=ROOT, session_timeout=4) as session:
+        yield session
+
+
+@pytest.fixture
+async def other(worn: str) -> AsyncIterator[zq.QueueSession]:
+    async with zq.connect(worn, root=ROOT, session_timeout=4) as session:
+        yield session
+
+
+@pytest.fixture
+async def view(worn: str) -> AsyncIterator[Observer]:
+    async with observer(worn) as view:
+        yield view
+
+
+async def generations(view: Observer, queue: str) -> list[int] | None:
+    """The oldest and the newest generation that the stored configuration names."""
+    data = await view.get(f"{ROOT}/{queue}")
+    span: list[int] | None = json.loads(data or b"{}").get("generations", {}).get("0")
+    return span
+
+
+async def moved_to(view: Observer, queue: str, span: list[int]) -> None:
+    async def moved() -> bool:
+        return await generations(view, queue) == span
+
+    await eventually(moved)
+
+
+async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
+    async with queue.consume(until_idle=0) as deliveries:
+        return [delivery.value async for delivery in deliveries]
+
+
+async def test_zookeepers_own_counter_sticks_at_its_end(worn: str) -> None:
+    def create_two() -> str:
+        client = KazooClient(worn)
+        client.start(15)
+        try:
+            last = str(client.create(f"{ROOT}/raw/items/item-", sequence=True))
+            for _ in range(2):
+                with pytest.raises(NodeExistsError):
+                    client.create(f"{ROOT}/raw/items/item-", sequence=True)
+            return last
+        finally:
+            client.stop()
+            client.close()
+
+    assert await asyncio.to_thread(create_two) == f"{ROOT}/raw/items/item-{LAST}"
+
+
+async def test_past_the_half_a_lane_goes_on_in_its_next_generation(
+    session: zq.QueueSession, other: zq.QueueSession, view: Observer
+) -> None:
+    half = session.queue("half")
+    for number in range(5):
+        await half.put(b"old %d" % number)
+    assert await generations(view, "half") is None
+    await half.put(b"past")  # the first beyond it
+    await moved_to(view, "half", [0, 1])
+    for number in range(5):  # each session that knew the first generation puts to the second at once
+        await half.put(b"new %d" % number)
+        await other.queue("half").put(b"other %d" % number)
+    assert len(await view.children(f"{ROOT}/half/items")) == 6
+    names = await view.children(f"{ROOT}/half/lanes/s0g1")
+    assert [int(name[-10:]) for name in sorted(names, key=lambda name: name[-10:])] == list(range(10))
+    assert await half.size() == 16
+    expected = [b"old %d" % number for number in range(5)] + [b"past"]
+    assert [message.value for message in await half.peek(6)] == expected
+    everything = await drained(other.queue("half"))
+    assert everything[:6] == expected  # the older generation first
+    assert sorted(everything[6:]) == sorted(b"%s %d" % (who, n) for who in (b"new", b"other") for n in range(5))
+
+
+async def test_a_lane_moves_on_while_several_sessions_put_and_take(
+    session: zq.QueueSession, other: zq.QueueSession, view: Observer
+) -> None:
+    everything = [b"%03d" % number for number in range(200)]
+    taken: list[bytes] = []
+    done = asyncio.Event()
+
+    async def note(delivery: zq.Delivery[bytes]) -> None:
+        taken.append(delivery.value)
+        if len(taken) >= len(everything):
+            done.set()
+
+    async def produce(producer: zq.QueueSession, part: list[bytes]) -> None:
+        for start in range(0, len(part), 4):
+            await asyncio.gather(*(producer.queue("moving").put(body) for body in part[start : start + 4]))
+
+    async with (
+        session.listener(session.queue("moving"), note, concurrency=4),
+        other.listener(other.queue("moving"), note, concurrency=4),
+        asyncio.timeout(20),
+    ):
+        await asyncio.gather(produce(session, everything[:100]), produce(other, everything[100:]))
+        await done.wait()
+    assert Counter(taken) == Counter(everything)
+    assert await generations(view, "moving") == [0, 1]
+
+
+async def test_at_the_very_end_a_put_succeeds(session: zq.QueueSession, view: Observer) -> None:
+    last = session.queue("last")
+    ids = await asyncio.gather(*(last.put(b"%d" % number) for number in range(8)))
+    await moved_to(view, "last", [0, 1])
+    ids.append(await last.put(b"8"))
+    async with session.begin() as tx:
+        tx.put("elsewhere", b"-")
+        ids.append(tx.put(last, b"9"))
+    assert Counter(message.id for message in await last.peek(20)) == Counter(ids)
+    assert len(await view.children(f"{ROOT}/last/lanes/s0g1")) >= 2
+    assert sorted(await drained(last)) == [b"%d" % number for number in range(10)]
+
+
+async def test_a_create_that_the_counter_refuses_is_made_in_the_next_generation(
+    session: zq.QueueSession, view: Observer
+) -> None:
+    plain = session.queue("plain")
+    async with session.begin() as tx:
+        message = await tx.take(plain)
+        assert message is not None
+        tx.reject(message, "no")
+    await view.create(f"{ROOT}/plain/items/item-{LAST}", b"the last")
+    # Another program's item has no part of its own in its name: at the counter's end its place is taken.
+    assert await plain.dead_letters.redrive() == 1
+    assert await plain.dead_letters.size() == 0
+    assert await generations(view, "plain") == [0, 1]
+    assert await view.children(f"{ROOT}/plain/lanes/s0g1") == ["item-0000000000"]
+    assert await drained(plain) == [b"the last", b"0"]
+
+
+async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_move(
+    session: zq.QueueSession, other: zq.QueueSession, view: Observer
+) -> None:
+    retired = session.queue("retired")
+    await retired.put(b"old")
+    await moved_to(view, "retired", [0, 1])
+    await retired.put(b"new")
+    store = session._engine.store("retired")
+    await store.next_generation(f"{ROOT}/retired/lanes/s0g1/item-x")  # as at the second counter's end
+    assert await generations(view, "retired") == [0, 2]  # the first still holds something
+    assert sorted(await drained(retired)) == [b"new", b"old"]
+    await store.next_generation(f"{ROOT}/retired/lanes/s0g2/item-x")
+    assert await generations(view, "retired") == [2, 3]
+    assert (await retired.configuration()).lanes == ("lanes/s0g2", "lanes/s0g3")
+    await other.queue("retired").put(b"newest")
+    assert await drained(session.queue("retired")) == [b"newest"]

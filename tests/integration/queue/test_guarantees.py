@@ -1,0 +1,498 @@
+"""What ZkQueue promised, held here too: one test for each of its features and guarantees."""
+
+from __future__ import annotations
+
+import asyncio
+from types import NoneType
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode
+from tests.integration.queue.conftest import Locks, Opener, eventually, take_one, zookeeper_session
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.observer import Observer
+
+    Expire = Callable[[zq.QueueSession], Awaitable[None]]
+
+
+# What was implemented in ZkQueue's first version
+
+
+async def test_multiple_consumers_with_correct_failover(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    lost = await open_session(zookeeper_proxy.hosts, session_timeout=1)
+    await session.queue("jobs").put(b"1")
+    tx = lost.transaction()
+    held = await (await tx.__aenter__()).take(lost.queue("jobs"))
+    assert held is not None
+    zookeeper_proxy.stall()  # as if its machine were gone
+    took = await take_one(session)
+    assert (took.id, took.value) == (held.id, b"1")
+    zookeeper_proxy.heal()
+    await tx.__aexit__(ValueError, ValueError(), None)
+
+
+async def test_local_transactions_consume_n_elements_and_produce_k_elements(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    left, right = session.queue("left"), session.queue("right")
+    await left.put_many([b"1", b"2", b"3"])
+    await right.put(b"4")
+    async with session.begin() as tx:
+        assert len(await tx.take_many(left, 3)) == 3
+        assert await tx.take(right) is not None
+        tx.put("sums", b"6")
+        tx.put("sums", b"4")
+        tx.put("log", b"added")
+        # Nothing of it is there before the commit, and nothing is gone.
+        assert (await left.size(), await right.size(), await session.queue("sums").size()) == (3, 1, 0)
+    assert (await left.size(), await right.size()) == (0, 0)
+    assert [message.value for message in await session.queue("sums").peek()] == [b"6", b"4"]
+    assert await session.queue("log").size() == 1
+    assert await locks("left") == await locks("right") == []
+
+
+async def test_fifo_is_sacrificed_so_that_a_held_message_holds_up_nobody(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs").put_many([b"1", b"2"])
+    async with session.begin() as tx:
+        first = await tx.take(session.queue("jobs"))
+        assert first is not None
+        second = await take_one(other)
+        assert {first.value, second.value} == {b"1", b"2"}
+
+
+async def test_flexible_consuming_policy_control(session: zq.QueueSession) -> None:
+    once = session.queue("once", policy=zq.ConsumeOnce(exhausted="drop"))
+    thrice = session.queue("thrice", policy=zq.ConsumeTimes(3, backoff=zq.Schedule([0, 0.1])))
+    always = session.queue("always", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    seen: dict[str, int] = {}
+
+    async def fail(delivery: zq.Delivery[bytes]) -> None:
+        seen[delivery.queue] = delivery.attempt
+        raise ValueError
+
+    for queue in (once, thrice, always):
+        await queue.put(b"poison")
+    listeners = [session.listener(queue, fail) for queue in (once, thrice, always)]
+    async with listeners[0], listeners[1], listeners[2]:
+
+        async def decided() -> bool:
+            return (await once.size(), await thrice.size()) == (0, 0) and seen.get("always", 0) > 3
+
+        await eventually(decided)
+    assert (seen["once"], seen["thrice"]) == (1, 3)
+    assert (await once.dead_letters.size(), await thrice.dead_letters.size(), await always.size()) == (0, 1, 1)
+
+
+async def test_a_listener_container_distributes_messages_to_its_handler(session: zq.QueueSession) -> None:
+    jobs, results = session.queue("jobs"), session.queue("results")
+    together = 0
+    most = 0
+
+    async def greet(delivery: zq.Delivery[bytes]) -> None:
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await asyncio.sleep(0.02)
+        delivery.put(results, b"Hello, " + delivery.value)
+        together -= 1
+
+    async with session.listener(jobs, greet, concurrency=4):
+        await jobs.put_many([b"%d" % number for number in range(20)])
+
+        async def done() -> bool:
+            return await results.size() == 20
+
+        await eventually(done)
+    assert await jobs.size() == 0
+    assert 1 < most <= 4
+    # Closing the container does not close the session.
+    await jobs.put(b"more")
+    assert await jobs.size() == 1
+
+
+async def test_each_queue_has_its_own_dead_letters(session: zq.QueueSession, server_view: Observer) -> None:
+    queues = [session.queue(name) for name in ("jobs", "mail")]
+    for queue in queues:
+        await queue.put(b"1")
+        async with session.begin() as tx:
+            message = await tx.take(queue)
+            assert message is not None
+            tx.reject(message, f"not for {queue.name}")
+    for queue in queues:
+        (dead,) = await queue.dead_letters.peek()
+        assert (dead.queue, dead.reason) == (queue.name, f"not for {queue.name}")
+        root = session._engine.root
+        assert len(await server_view.children(f"{root}/{queue.name}/dlq")) == 1
+
+
+async def test_at_least_once_offers_a_message_until_it_is_committed(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put(b"1")
+    for attempt in range(1, 8):
+        async with session.transaction() as tx:
+            message = await tx.take(jobs, timeout=5)
+            assert message is not None
+            assert message.attempt == attempt
+            await tx.rollback()
+    assert (await take_one(session)).attempt == 8
+    assert await jobs.size() == 0
+
+
+# Guarantees
+
+
+async def test_if_commit_returns_without_exception_the_transaction_is_committed(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(session.queue("jobs"))
+        result = tx.put("results", b"2")
+        await tx.commit()
+        # At once, and for everybody.
+        assert await server_view.children(f"{queue_root}/jobs/items") == []
+        (name,) = await server_view.children(f"{queue_root}/results/items")
+        assert result in name
+        assert tx.outcome is zq.Outcome.COMMITTED
+
+
+class Failures:
+    """What can go wrong in the middle of a transaction of ``worker``."""
+
+    def __init__(
+        self, session: zq.QueueSession, worker: zq.QueueSession, proxy: ZooKeeperProxy, expire: Expire
+    ) -> None:
+        self.worker = worker
+        self._session = session
+        self._proxy = proxy
+        self._expire = expire
+
+    async def the_handler_fails(self, _: zq.Transaction) -> None:
+        raise KeyError
+
+    async def the_connection_is_lost(self, _: zq.Transaction) -> None:
+        self._proxy.reset_connections()
+
+    async def the_commit_is_refused(self, tx: zq.Transaction) -> None:
+        await self._session.queue("jobs").release_claims()
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+
+    async def the_session_expires(self, _: zq.Transaction) -> None:
+        await self._expire(self.worker)
+
+    async def the_task_is_cancelled(self, _: zq.Transaction) -> None:
+        cancel_this_task()
+        await asyncio.sleep(1)
+
+    async def the_commit_is_cancelled(self, tx: zq.Transaction) -> None:
+        asyncio.get_running_loop().call_soon(cancel_this_task, asyncio.current_task())
+        self._proxy.lose_before(Opcode.MULTI)
+        await tx.commit()
+
+
+def cancel_this_task(task: asyncio.Task[None] | None = None) -> None:
+    task = task or asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.fixture
+async def failures(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Expire
+) -> Failures:
+    return Failures(session, await open_session(zookeeper_proxy.hosts), zookeeper_proxy, expire)
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (Failures.the_handler_fails, KeyError),
+        (Failures.the_connection_is_lost, None),
+        (Failures.the_commit_is_refused, None),
+        (Failures.the_session_expires, None),
+        (Failures.the_task_is_cancelled, asyncio.CancelledError),
+        (Failures.the_commit_is_cancelled, asyncio.CancelledError),
+    ],
+    ids=lambda value: value.__name__ if value and not isinstance(value, type) else "",
+)
+async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
+    failure: Callable[[Failures, zq.Transaction], Awaitable[None]],
+    raised: type[BaseException] | None,
+    failures: Failures,
+    session: zq.QueueSession,
+    locks: Locks,
+) -> None:
+    jobs, results = session.queue("jobs"), session.queue("results")
+    await jobs.put_many([b"1", b"2", b"3"])
+    done: list[zq.Transaction] = []
+
+    async def work() -> None:
+        async with failures.worker.transaction() as tx:
+            done.append(tx)
+            assert len(await tx.take_many(failures.worker.queue("jobs"), 2)) == 2
+            tx.put("results", b"never")
+            try:
+                await failure(failures, tx)
+            finally:
+                if tx.outcome is not zq.Outcome.COMMITTED:
+                    await tx.rollback(delay=0)
+                    assert await locks() == []
+
+    (working,) = (await asyncio.wait([asyncio.create_task(work())], timeout=15))[0]
+    assert (
+        working.cancelled() if raised is asyncio.CancelledError else type(working.exception()) is (raised or NoneType)
+    )
+    # A commit that was on its way when its caller was cancelled may be applied, but then all of it is.
+    left, there = (1, 1) if done[0].outcome is zq.Outcome.COMMITTED else (3, 0)
+    assert (await jobs.size(), await results.size()) == (left, there)
+    assert await locks() == []
+    for _ in range(left):  # they are everybody's at once
+        await take_one(session)
+
+
+async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_goes_when_its_end_has_come(
+    session: zq.QueueSession, locks: Locks, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        await tx.rollback(delay=0.4)
+    assert await locks() == [f"lock-{message.id}"]
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}  # it outlives its maker's session
+    assert (await jobs.stats()).delayed == 1
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+        again = await tx.take(jobs, timeout=5)
+        assert again is not None
+        assert (again.id, again.attempt) == (message.id, 2)
+    assert await locks() == await server_view.children(f"{queue_root}/jobs/due") == []
+
+
+async def test_leaving_the_block_of_a_transaction_rolls_it_back_unless_committed(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    with pytest.warns(zq.UncommittedWarning, match="without a commit"):
+        async with session.transaction() as tx:
+            await tx.take(jobs)
+            tx.put("results", b"never")
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert await locks() == []
+    assert (await jobs.size(), await session.queue("results").size()) == (1, 0)
+
+
+async def test_session_expiration_removes_all_locks_in_a_single_transaction(
+    session: zq.QueueSession, other: zq.QueueSession, expire: Expire, server_view: Observer, queue_root: str
+) -> None:
+    for queue in ("jobs", "mail"):
+        await session.queue(queue).put_many([b"1", b"2", b"3"])
+    async with other.transaction() as tx:
+        await tx.take_many(other.queue("jobs"), 3)
+        await tx.take_many(other.queue("mail"), 3)
+        await expire(other)
+        changes = set()
+        for queue in ("jobs", "mail"):
+            path = f"{queue_root}/{queue}/locks"
+            stat = await server_view._ask(lambda path=path: server_view._client.exists(path))  # type: ignore[misc]
+            assert stat.numChildren == 0
+            changes.add(stat.pzxid)
+        assert len(changes) == 1, "the locks went in more than one transaction"
+        with pytest.raises(zq.SessionExpiredError):
+            await tx.commit()
+
+
+async def test_cancellation_at_any_moment_leaves_a_transaction_that_rollback_undoes(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    # Where Java's interruption left the transaction inconsistent.
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(4)])
+    for moment in range(12):
+        tx = await session.transaction().__aenter__()
+
+        async def work(tx: zq.Transaction = tx) -> None:
+            await tx.take(jobs)
+            await tx.take(jobs)
+            tx.put("results", b"never")
+            await asyncio.sleep(1)
+
+        working = asyncio.create_task(work())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.wait([working])
+        await tx.rollback(delay=0)
+        await eventually(lambda: _none(locks))
+    assert (await jobs.size(), await session.queue("results").size()) == (4, 0)
+
+
+async def _none(locks: Locks) -> bool:
+    return await locks() == []
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_consume_times_k_consumes_the_element_at_most_k_times(
+    times: int, session: zq.QueueSession, other: zq.QueueSession, expire: Expire
+) -> None:
+    policy = zq.ConsumeTimes(times, backoff=zq.Fixed(0))
+    jobs = session.queue("jobs", policy=policy)
+    identity = await jobs.put(b"1")
+    attempts = []
+    for worker in [session, other] * times:
+        async with worker.transaction() as tx:
+            message = await tx.take(worker.queue("jobs"))
+            if message is not None:
+                attempts.append(message.attempt)
+                await expire(worker)  # a death in the middle of the work counts too
+                await tx.rollback()
+    assert attempts == list(range(1, times + 1))
+
+    async def buried() -> bool:
+        return await jobs.dead_letters.size() == 1
+
+    await eventually(buried)
+    (dead,) = await jobs.dead_letters.peek()
+    assert (dead.id, dead.attempts, dead.value) == (identity, times, b"1")
+    assert f"{times} of {times} times" in dead.reason
+
+
+async def test_consume_once_consumes_the_element_at_most_once(
+    session: zq.QueueSession, other: zq.QueueSession, expire: Expire
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeOnce())
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is not None
+        await expire(session)
+        await tx.rollback()
+    async with other.begin() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=0.3) is None
+    assert await jobs.dead_letters.size() == 1
+
+
+# Implementation details that users rely on
+
+
+async def test_take_locks_the_element_and_does_not_remove_it(session: zq.QueueSession, locks: Locks) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.begin() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        assert await jobs.size() == 1
+        assert await locks() == [f"lock-{message.id}"]
+
+
+async def test_put_records_the_element_in_memory_and_makes_no_network_calls(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    before = sum(zookeeper_proxy.requests.values())
+    async with session.transaction() as tx:
+        for _ in range(10):
+            tx.put("jobs", b"1")
+        assert sum(zookeeper_proxy.requests.values()) == before
+        await tx.rollback()
+
+
+async def test_transactions_share_one_zookeeper_session(session: zq.QueueSession, server_view: Observer) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    async with session.begin() as one, session.begin() as two:
+        await one.take(jobs)
+        await two.take(jobs)
+        owners = set((await server_view.ephemerals(f"{session._engine.root}/jobs/locks")).values())
+        assert owners == {zookeeper_session(session)}
+
+
+async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its_transactions(
+    zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
+) -> None:
+    await session.queue("jobs").put_many([b"1", b"2"])
+    async with session.begin() as kept:
+        assert await kept.take(session.queue("jobs")) is not None
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+            tx = await closing.transaction().__aenter__()
+            assert await tx.take(closing.queue("jobs")) is not None
+        assert len(await locks()) == 1  # its own are gone, the other's are not
+        with pytest.raises(zq.SessionClosedError):
+            await tx.commit()
+        await tx.rollback()
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_most_and_leaves_no_locks(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts, session_timeout=1)
+    await session.queue("jobs").put(b"1")
+    async with worker.transaction() as tx:
+        await tx.take(worker.queue("jobs"))
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        rolling = asyncio.create_task(tx.rollback(delay=0))
+        await eventually(lambda: _none(locks))  # the server ends the session by itself
+        await zookeeper_proxy.listen()
+        await asyncio.wait_for(rolling, 5)
+    assert (await take_one(session)).value == b"1"
+
+
+async def test_any_exception_in_a_listener_rolls_the_transaction_back(session: zq.QueueSession, locks: Locks) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put(b"1")
+    outcomes: list[int] = []
+
+    async def fail_twice(delivery: zq.Delivery[bytes]) -> None:
+        outcomes.append(delivery.attempt)
+        delivery.put("results", b"%d" % delivery.attempt)
+        if delivery.attempt < 3:
+            raise RuntimeError
+
+    async with session.listener(jobs, fail_twice):
+
+        async def done() -> bool:
+            return await jobs.size() == 0
+
+        await eventually(done)
+    assert outcomes == [1, 2, 3]
+    assert [message.value for message in await session.queue("results").peek()] == [b"3"]
+    assert await locks() == []
+
+
+async def test_a_listener_survives_network_flaps_and_session_expirations(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, expire: Expire
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts)
+    jobs, results = session.queue("jobs"), session.queue("results")
+
+    async def copy(delivery: zq.Delivery[bytes]) -> None:
+        delivery.put("results", delivery.value)
+
+    async with worker.listener(worker.queue("jobs"), copy, concurrency=2):
+        for number in range(6):
+            await jobs.put(b"%d" % number)
+            if number % 2:
+                zookeeper_proxy.reset_connections()
+            else:
+                await expire(worker)
+
+        async def done() -> bool:
+            return await results.size() == 6
+
+        await eventually(done, 20)
+    assert sorted(message.value for message in await results.peek()) == [b"%d" % number for number in range(6)]
+    assert await jobs.size() == 0

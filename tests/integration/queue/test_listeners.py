@@ -1,0 +1,385 @@
+"""The rules of listeners, and of `run`, which serves several until a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import Locks, eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+class Handler:
+    """Counts its calls; waits in each until released, if told so."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.values: list[bytes] = []
+        self.finished = 0
+        self.cancelled = 0
+        self.started = asyncio.Event()
+        self.go = asyncio.Event()
+        if not waits:
+            self.go.set()
+
+    async def __call__(self, delivery: zq.Delivery[bytes]) -> None:
+        self.values.append(delivery.value)
+        self.started.set()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        self.finished += 1
+
+
+@pytest.fixture
+async def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+
+
+async def emptied(queue: zq.Queue[bytes]) -> None:
+    async def empty() -> bool:
+        return await queue.size() == 0
+
+    await eventually(empty)
+
+
+# How a delivery ends
+
+
+async def test_a_handler_that_returns_commits_and_what_it_put_is_there(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    async def copy(delivery: zq.Delivery[bytes]) -> None:
+        delivery.put("results", delivery.value)
+
+    await jobs.put_many([b"1", b"2"])
+    async with session.listener(jobs, copy, concurrency=2):
+        await emptied(jobs)
+    assert sorted(message.value for message in await session.queue("results").peek()) == [b"1", b"2"]
+
+
+async def test_a_handler_that_settles_by_itself_is_left_alone(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    async def settle(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.value == b"reject":
+            await delivery.reject("mine")
+        elif delivery.value == b"later":
+            await delivery.rollback(delay=60)
+        else:
+            async with delivery:
+                delivery.put("results", delivery.value)
+
+    await jobs.put_many([b"reject", b"later", b"1"])
+    async with session.listener(jobs, settle):
+
+        async def settled() -> bool:
+            stats = await jobs.stats()
+            return (stats.size, stats.delayed, stats.dead_letters) == (1, 1, 1)
+
+        await eventually(settled)
+    assert await session.queue("results").size() == 1
+
+
+async def test_retry_and_reject_end_a_delivery_as_they_say(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    attempts = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        attempts.append(delivery.attempt)
+        if delivery.value == b"reject":
+            raise zq.Reject("no such order")
+        if delivery.attempt < 3:
+            raise zq.Retry(delay=0)
+        if delivery.attempt == 3:
+            raise zq.Retry(delay=60)
+
+    await jobs.put_many([b"reject", b"retry"])
+    async with session.listener(jobs, handle):
+
+        async def settled() -> bool:
+            return (await jobs.stats()).delayed == 1
+
+        await eventually(settled)
+    assert sorted(attempts) == [1, 1, 2, 3]
+    assert [dead.reason for dead in await jobs.dead_letters.peek()] == ["no such order"]
+
+
+async def test_concurrency_bounds_handlers_and_claims(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
+) -> None:
+    handler = Handler(waits=True)
+    await jobs.put_many([b"1"] * 10)
+    async with session.listener(jobs, handler, concurrency=3):
+
+        async def three() -> bool:
+            return len(handler.values) == 3
+
+        await eventually(three)
+        await asyncio.sleep(0.2)
+        assert len(handler.values) == len(await locks()) == 3  # claimed for free slots only
+        handler.go.set()
+        await emptied(jobs)
+    assert handler.finished == 10
+
+
+# Stopping
+
+
+async def test_stop_lets_handlers_finish_and_claims_nothing_more(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
+) -> None:
+    handler = Handler(waits=True)
+    await jobs.put_many([b"1", b"2"])
+    listener = session.listener(jobs, handler)
+    running = asyncio.create_task(listener.run())
+    await handler.started.wait()
+    listener.stop()
+    listener.stop()
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    handler.go.set()
+    await asyncio.wait_for(running, 5)
+    assert (handler.finished, await jobs.size(), await locks()) == (1, 1, [])
+
+
+async def test_handlers_that_do_not_finish_in_time_are_cancelled_and_their_messages_go_back_at_once(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")  # the default policy would wait a second after a failure
+    handler = Handler(waits=True)
+    await jobs.put(b"1")
+    listener = session.listener(jobs, handler, drain_timeout=0.2)
+    running = asyncio.create_task(listener.run())
+    await handler.started.wait()
+    listener.stop()
+    await asyncio.wait_for(running, 5)
+    assert (handler.cancelled, await locks()) == (1, [])
+    assert (await take_one(session)).value == b"1"
+
+
+async def test_a_listener_stopped_while_idle_ends_at_once_and_may_run_again(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    handler = Handler()
+    listener = session.listener(jobs, handler)
+    running = asyncio.create_task(listener.run())
+    await asyncio.sleep(0.2)
+    with pytest.raises(RuntimeError, match="runs already"):
+        await listener.run()
+    listener.stop()
+    await asyncio.wait_for(running, 1)
+
+
+async def test_a_cancelled_run_cancels_its_handlers_and_leaves_no_lock(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
+) -> None:
+    handler = Handler(waits=True)
+    await jobs.put_many([b"1", b"2", b"3"])
+    running = asyncio.create_task(session.listener(jobs, handler, concurrency=2).run())
+    await handler.started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await locks() == []
+    assert await jobs.size() == 3
+
+
+async def test_leaving_the_block_stops_the_listener_and_waits_for_its_handlers(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    handler = Handler(waits=True)
+    await jobs.put(b"1")
+    async with session.listener(jobs, handler):
+        await handler.started.wait()
+        asyncio.get_running_loop().call_later(0.2, handler.go.set)
+    assert handler.finished == 1
+    assert await jobs.size() == 0
+
+
+async def test_the_block_can_be_entered_and_left_in_different_tasks(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    handler = Handler()
+    listener = session.listener(jobs, handler)
+    await asyncio.create_task(listener.__aenter__())
+    await jobs.put(b"1")
+    await emptied(jobs)
+    await asyncio.create_task(listener.__aexit__(None, None, None))
+    assert handler.finished == 1
+
+
+async def test_an_exception_in_the_listeners_block_comes_out_as_it_was_raised(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with session.listener(jobs, Handler()):
+            raise KeyError("mine")
+
+
+# Dying
+
+
+@pytest.fixture
+async def contested(session: zq.QueueSession, other: zq.QueueSession) -> zq.Queue[bytes]:
+    """A queue whose listener in another session dies: that one asks for another policy."""
+    await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
+    return other.queue("jobs", policy=zq.ConsumeTimes(7))
+
+
+async def test_a_listener_that_dies_cancels_the_body_that_waits_for_it_and_raises_its_own_error(
+    other: zq.QueueSession, contested: zq.Queue[bytes]
+) -> None:
+    waited = False
+    with pytest.raises(zq.ConfigConflictError, match="configure"):
+        async with other.listener(contested, Handler()):
+            waited = True
+            await asyncio.sleep(20)
+            pytest.fail("the body was not cancelled")
+    assert waited
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)  # and nothing of the cancellation is left
+
+
+async def test_run_raises_the_error_of_a_listener_that_dies_and_stops_the_others(
+    session: zq.QueueSession, other: zq.QueueSession, contested: zq.Queue[bytes]
+) -> None:
+    healthy = other.listener(other.queue("mail"), Handler())
+    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+        await asyncio.wait_for(zq.run(other.listener(contested, Handler()), healthy), 5)
+    await session.queue("mail").put(b"1")
+    await asyncio.sleep(0.2)
+    assert await session.queue("mail").size() == 1
+
+
+async def test_a_session_that_is_closed_ends_its_listeners_with_that_error(
+    zookeeper: str, queue_root: str, session: zq.QueueSession
+) -> None:
+    handler = Handler(waits=True)
+    await session.queue("jobs").put(b"1")
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+        running = asyncio.create_task(closing.listener(closing.queue("jobs"), handler).run())
+        idle = asyncio.create_task(closing.listener(closing.queue("mail"), handler).run())
+        await handler.started.wait()
+        handler.go.set()
+        await asyncio.sleep(0)
+    for ended in (running, idle):
+        with pytest.raises(zq.SessionClosedError):
+            await asyncio.wait_for(ended, 5)
+
+
+async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_with_it(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks
+) -> None:
+    class StopEverything(BaseException):
+        pass
+
+    async def stop(_: zq.Delivery[bytes]) -> None:
+        raise StopEverything
+
+    await jobs.put(b"1")
+    with pytest.raises(StopEverything):
+        await session.listener(jobs, stop).run()
+
+    async def none() -> bool:
+        return await locks() == []
+
+    await eventually(none)
+    assert await jobs.size() == 1
+
+
+# Lost claims
+
+
+@pytest.mark.parametrize("on_lost", ["finish", "cancel"])
+async def test_on_lost_tells_what_becomes_of_a_handler_whose_claim_is_lost(
+    on_lost: str,
+    session: zq.QueueSession,
+    jobs: zq.Queue[bytes],
+    expire: Callable[[zq.QueueSession], Awaitable[None]],
+) -> None:
+    handler = Handler(waits=True)
+    await jobs.put(b"1")
+    async with session.listener(jobs, handler, on_lost="cancel" if on_lost == "cancel" else "finish"):
+        await handler.started.wait()
+        await expire(session)
+        await asyncio.sleep(0.2)
+        assert handler.cancelled == (1 if on_lost == "cancel" else 0)
+        handler.go.set()
+        await emptied(jobs)  # it came again, and was handled to the end
+    assert handler.values == [b"1", b"1"]
+
+
+# Signals
+
+
+async def served(*listeners: zq.Listener[bytes], drain_timeout: float = 10) -> asyncio.Task[None]:
+    task = asyncio.create_task(zq.run(*listeners, drain_timeout=drain_timeout))
+    await asyncio.sleep(0.1)
+    return task
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_stops_all_listeners_and_lets_their_handlers_finish(
+    number: signal.Signals, session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    handler, idle = Handler(waits=True), Handler()
+    await jobs.put_many([b"1", b"2"])
+    running = await served(session.listener(jobs, handler), session.listener(session.queue("mail"), idle))
+    await handler.started.wait()
+    os.kill(os.getpid(), number)
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    handler.go.set()
+    await asyncio.wait_for(running, 5)
+    assert (handler.finished, await jobs.size()) == (1, 1)
+
+
+async def test_a_second_signal_is_hard(session: zq.QueueSession, jobs: zq.Queue[bytes], locks: Locks) -> None:
+    handler = Handler(waits=True)
+    await jobs.put(b"1")
+    running = await served(session.listener(jobs, handler))
+    await handler.started.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(running, 5)
+    assert (handler.cancelled, await locks()) == (1, [])
+
+
+async def test_one_deadline_holds_for_all_listeners_together(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    handlers = [Handler(waits=True) for _ in range(3)]
+    queues = [jobs, session.queue("mail"), session.queue("news")]
+    for queue in queues:
+        await queue.put(b"1")
+    running = await served(
+        *(session.listener(queue, handler) for queue, handler in zip(queues, handlers, strict=True)), drain_timeout=0.3
+    )
+    for handler in handlers:
+        await handler.started.wait()
+    start = asyncio.get_running_loop().time()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.wait_for(running, 5)
+    assert 0.25 < asyncio.get_running_loop().time() - start < 1
+    assert [handler.cancelled for handler in handlers] == [1, 1, 1]
+
+
+async def test_the_signals_are_the_programs_own_again_afterwards(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    listener = session.listener(jobs, Handler())
+    running = await served(listener)
+    listener.stop()
+    await asyncio.wait_for(running, 5)
+    with suppress(ValueError):
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with pytest.raises(zq.InvalidOptionError, match="drain_timeout"):
+        await zq.run(drain_timeout=-1)

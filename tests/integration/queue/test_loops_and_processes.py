@@ -1,0 +1,145 @@
+"""One session, one event loop, one process; and a loop that must not be blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import zookeeper_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+
+
+def uses(session: zq.QueueSession, tx: zq.Transaction) -> list[Callable[[], object]]:
+    """Every way to use a session that could reach the server."""
+    queue = session.queue("jobs")
+
+    async def enter_transaction() -> None:
+        async with session.begin():
+            pass
+
+    async def no_handler(_: zq.Delivery[bytes]) -> None: ...
+
+    return [
+        lambda: session.queue("other"),
+        lambda: queue.put(b"1"),
+        lambda: queue.put_many([b"1"]),
+        queue.size,
+        queue.peek,
+        queue.purge,
+        queue.stats,
+        queue.release_claims,
+        queue.dead_letters.size,
+        queue.consume,
+        lambda: session.listener(queue, no_handler),
+        lambda: session.outcome(tx.id),
+        enter_transaction,
+        lambda: tx.put("jobs", b"1"),
+        lambda: tx.take(queue),
+        tx.commit,
+    ]
+
+
+async def refused(use: Callable[[], object], error: type[Exception]) -> bool:
+    try:
+        result = use()
+        if asyncio.iscoroutine(result):
+            await result
+    except error:
+        return True
+    return False
+
+
+async def test_a_session_is_refused_on_another_loop(session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        used = uses(session, tx)
+
+        async def on_another_loop() -> list[bool]:
+            return [await refused(use, zq.WrongLoopError) for use in used]
+
+        answers = await asyncio.to_thread(lambda: asyncio.run(on_another_loop()))
+    assert answers == [True] * len(used)
+    await session.queue("jobs").put(b"1")  # it goes on where it belongs
+
+
+async def test_a_session_is_refused_in_a_thread_without_a_loop(session: zq.QueueSession) -> None:
+    with pytest.raises(zq.WrongLoopError, match="event loop"):
+        await asyncio.to_thread(session.queue, "jobs")
+
+
+async def test_a_forked_child_is_refused_and_writes_nothing_on_the_parents_connection(
+    session: zq.QueueSession,
+) -> None:
+    identity = zookeeper_session(session)
+    async with session.transaction() as tx:
+        used = uses(session, tx)
+        child = os.fork()
+        if not child:
+            refusals = 0
+            for use in used:
+                try:
+                    result = use()
+                    if asyncio.iscoroutine(result):
+                        result.send(None)
+                except zq.WrongLoopError as error:
+                    refusals += "forked" in str(error)
+                except BaseException:  # noqa: BLE001 -- counts as not refused
+                    continue
+            os._exit(0 if refusals == len(used) else 1)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    await session.queue("jobs").put(b"1")
+    assert zookeeper_session(session) == identity
+
+
+async def test_a_closed_session_says_so_at_every_use(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+        tx = await session.transaction().__aenter__()
+        used = uses(session, tx)
+    assert [await refused(use, zq.SessionClosedError) for use in used] == [True] * len(used)
+    with pytest.raises(zq.SessionClosedError, match=r"open another with aiozkqueue\.connect"):
+        session.queue("jobs")
+    await tx.rollback()  # always succeeds
+
+
+async def test_a_loop_that_was_blocked_for_a_third_of_the_session_timeout_is_told_of(open_session: Opener) -> None:
+    session = await open_session(session_timeout=1.5)
+    identity = zookeeper_session(session)
+    with pytest.warns(zq.BlockedLoopWarning, match="stood still"):
+        end = time.monotonic() + 0.9
+        while time.monotonic() < end:  # the mistake itself
+            pass
+        await asyncio.sleep(0.2)
+    await session.queue("jobs").put(b"1")
+    assert zookeeper_session(session) == identity
+
+
+async def test_connecting_to_no_server_fails_after_the_connect_timeout(zookeeper_proxy: ZooKeeperProxy) -> None:
+    zookeeper_proxy.refuse()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    with pytest.raises(zq.ConnectionLostError, match=r"127\.0\.0\.1.*within 0\.5 s"):
+        async with zq.connect(zookeeper_proxy.hosts, connect_timeout=0.5):
+            pass
+    assert 0.4 < loop.time() - start < 1.5
+
+
+async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_connect_timeout(
+    zookeeper_proxy: ZooKeeperProxy,
+) -> None:
+    zookeeper_proxy.stall()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    with pytest.raises(zq.ConnectionLostError):
+        async with zq.connect(zookeeper_proxy.hosts, connect_timeout=0.5):
+            pass
+    assert 0.4 < loop.time() - start < 2

@@ -1,0 +1,161 @@
+"""What others do to a queue's znodes: ACLs, deletions, broken records. Nobody hangs, and the error names the queue."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.exceptions import NotEmptyError
+from kazoo.security import make_digest_acl
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+
+async def handler(_: zq.Delivery[bytes]) -> None: ...
+
+
+async def close_to_others(view: Observer, path: str) -> None:
+    """Make a znode that nobody but an unknown user may touch."""
+    await view._ask(lambda: view._client.ensure_path(path.rpartition("/")[0]))
+    acl = [make_digest_acl("somebody", "else", all=True)]
+    await view._ask(lambda: view._client.create(path, b"", acl=acl))
+
+
+async def test_a_queue_closed_by_its_acl_is_denied_by_name(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await close_to_others(server_view, f"{queue_root}/jobs")
+    jobs = session.queue("jobs")
+    denied = r"queue 'jobs'.*auth="
+    with pytest.raises(zq.AccessDeniedError, match=denied):
+        await jobs.put(b"1")
+    with pytest.raises(zq.AccessDeniedError, match=denied):
+        await jobs.configuration()
+    async with session.begin() as tx:
+        with pytest.raises(zq.AccessDeniedError, match=denied):
+            await tx.take(jobs, timeout=None)
+    with pytest.raises(zq.AccessDeniedError, match=denied):
+        async with jobs.consume() as deliveries:
+            await anext(deliveries)
+    with pytest.raises(zq.AccessDeniedError, match=denied):
+        await session.listener(jobs, handler).run()
+    with pytest.raises(zq.AccessDeniedError):
+        async with session.begin() as tx:
+            tx.put("jobs", b"1")
+            tx.put("open", b"2")
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    await session.queue("open").put(b"3")  # others are not touched by it
+    assert await session.queue("open").size() == 1
+
+
+@pytest.mark.parametrize("closed", ["items", "locks"])
+async def test_a_closed_part_of_a_queue_is_denied_too(
+    closed: str, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await server_view.create(f"{queue_root}/jobs/items/item-0000000001", b"1")
+    if closed == "items":
+        await server_view.delete(f"{queue_root}/jobs/items")
+    await close_to_others(server_view, f"{queue_root}/jobs/{closed}")
+    jobs = session.queue("jobs")
+    with pytest.raises(zq.AccessDeniedError, match="'jobs'"):
+        async with session.begin() as tx:
+            await tx.take(jobs, timeout=None)
+    if closed == "items":
+        with pytest.raises(zq.AccessDeniedError, match="'jobs'"):
+            await jobs.put(b"1")
+
+
+async def test_a_configuration_that_does_not_decode_is_an_error_that_names_it(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await server_view.create(f"{queue_root}/jobs", b'{"policy": {"kind": "unheard of"}}')
+    jobs = session.queue("jobs")
+    broken = f"queue 'jobs': the configuration stored at {queue_root}/jobs"
+    with pytest.raises(zq.PayloadError, match=broken):
+        await jobs.put(b"1")
+    async with session.begin() as tx:
+        with pytest.raises(zq.PayloadError, match=broken):
+            await tx.take(jobs, timeout=None)
+    with pytest.raises(zq.PayloadError, match=broken):
+        await session.listener(jobs, handler).run()
+    await server_view.set(f"{queue_root}/jobs", b"")  # an operator mends it
+    await jobs.put(b"1")
+    assert (await take_one(session)).value == b"1"
+
+
+async def test_a_queue_deleted_under_its_consumers_is_made_again_and_they_go_on(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"1")
+    await take_one(session)
+    taking = asyncio.create_task(take_one(other))
+    await asyncio.sleep(0.2)  # idle, and watching
+    with suppress(NotEmptyError):  # they make again what they miss, even while it is being deleted
+        await server_view.delete(f"{queue_root}/jobs")
+    identity = await session.queue("jobs").put(b"2")
+    assert (await asyncio.wait_for(taking, 8)).id == identity
+
+
+async def test_a_message_deleted_under_its_holder_fails_the_commit_and_leaves_no_lock(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(jobs)
+        tx.put("results", b"never")
+        (item,) = await server_view.children(f"{queue_root}/jobs/items")
+        await server_view.delete(f"{queue_root}/jobs/items/{item}")
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+        await tx.rollback()
+
+    assert await session.queue("results").size() == 0
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+
+
+async def test_a_broken_record_of_attempts_buries_the_message_with_that_reason(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
+    identity = await jobs.put(b"1")
+    await server_view.create(f"{queue_root}/jobs/meta/meta-{identity}", b"{")
+    await jobs.put(b"2")
+    assert (await take_one(session)).value == b"2"
+
+    async def dead() -> bool:
+        return await jobs.dead_letters.size() == 1
+
+    await eventually(dead)
+    (letter,) = await jobs.dead_letters.peek()
+    assert (letter.id, letter.value) == (identity, b"1")
+    assert "attempts" in letter.reason
+    assert await server_view.children(f"{queue_root}/jobs/meta") == []
+
+
+async def test_an_item_that_may_not_be_read_is_denied_by_name_and_no_lock_stays(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"readable")
+    sealed = f"{queue_root}/jobs/items/item-isealed-0000000077"
+    await close_to_others(server_view, sealed)
+    for _ in range(2):
+        with pytest.raises(zq.AccessDeniedError, match=r"queue 'jobs'.*item-isealed"):
+            async with jobs.consume() as deliveries:
+                async for delivery in deliveries:
+                    await delivery.rollback()
+        await eventually(lambda: nothing_held(server_view, f"{queue_root}/jobs/locks"))
+    await server_view._ask(lambda: server_view._client.delete(sealed))
+    assert (await take_one(other)).body == b"readable"
+
+
+async def nothing_held(view: Observer, locks: str) -> bool:
+    """A message that was rolled back rests, under a lock that is no session's."""
+    return not await view.ephemerals(locks)

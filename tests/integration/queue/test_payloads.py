@@ -1,0 +1,212 @@
+"""What a queue's type takes and gives back, and what becomes of bytes that are no value of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+
+class Order(BaseModel):
+    id: int
+
+
+class Express(Order):
+    by: datetime
+
+
+class Aliased(BaseModel):
+    order_id: int = Field(alias="orderId")
+    customer: str | None = None
+
+
+class Basket(BaseModel):
+    orders: list[Order]
+
+
+@dataclass
+class Point:
+    x: float
+    y: float
+
+
+WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+async def round_trip(queue: zq.Queue[Any], value: object) -> object:
+    await queue.put(value)
+    async with queue.consume(until_idle=0) as deliveries:
+        return [delivery.value async for delivery in deliveries][-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (bytes, b"\x00\xff"),
+        (str, "é"),
+        (int, 7),
+        (float, 7.5),
+        (Order, Order(id=1)),
+        (Order | Express, Express(id=1, by=WHEN)),
+        (list[Order], [Order(id=1), Order(id=2)]),
+        (dict[str, Point], {"a": Point(1, 2)}),
+        (Aliased, Aliased(orderId=7, customer=None)),
+        (tuple[int, str], (1, "a")),
+        (datetime, WHEN),
+        (int | None, None),
+        (Annotated[int, Field(ge=1)], 5),
+    ],
+    ids=str,
+)
+async def test_a_value_of_the_queues_type_comes_back_as_it_was(
+    kind: Any, value: object, session: zq.QueueSession
+) -> None:
+    assert await round_trip(session.queue("jobs", kind), value) == value
+
+
+async def test_an_adapter_may_stand_for_the_type(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs", adapter=TypeAdapter(list[Order]))
+    assert await round_trip(queue, [Order(id=1)]) == [Order(id=1)]
+    with pytest.raises(zq.InvalidOptionError, match="not both"):
+        session.queue("jobs", Order, adapter=TypeAdapter(Order))  # type: ignore[call-overload]
+
+
+async def test_a_payload_is_readable_json_by_alias_and_raw_bytes_are_stored_as_they_are(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("orders", Aliased).put(Aliased(orderId=7, customer="é"))
+    await session.queue("raw").put(b"\x00\xff")
+    for queue, stored in (("orders", '{"orderId":7,"customer":"é"}'.encode()), ("raw", b"\x00\xff")):
+        items = await server_view.children(f"{queue_root}/{queue}/items")
+        assert await server_view.get(f"{queue_root}/{queue}/items/{items[0]}") == stored
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "named"),
+    [
+        (Order, Express(id=1, by=WHEN), "by"),
+        (Basket, Basket(orders=[Express(id=1, by=WHEN)]), "by"),
+        (list[Order], [Order(id=1), Express(id=2, by=WHEN)], "by"),
+        (Order, Order.model_construct(id="seven"), "id"),
+        (Order, {"id": 1}, "value: Expected `Order`"),
+        (int, "7", "int"),
+        (Annotated[int, Field(ge=1)], 0, "greater"),
+        (bytes, "text", "takes bytes"),
+        (bytes, Order(id=1), "takes bytes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_put_refuses_what_is_not_of_the_type_or_would_lose_fields(
+    kind: Any, value: Any, named: str, session: zq.QueueSession
+) -> None:
+    queue: zq.Queue[Any] = session.queue("jobs", kind)
+    with pytest.raises(zq.PayloadError, match=f"(?s)'jobs'.*{named}|{named}.*'jobs'"):
+        await queue.put(value)
+    with pytest.raises(zq.PayloadError):
+        await queue.put_many([value])
+    async with session.transaction() as tx:
+        with pytest.raises(zq.PayloadError):
+            tx.put(queue, value)
+    assert await queue.size() == 0
+
+
+async def test_put_many_checks_all_before_it_sends_any(session: zq.QueueSession) -> None:
+    queue: zq.Queue[Any] = session.queue("jobs", Order)
+    with pytest.raises(zq.PayloadError):
+        await queue.put_many([Order(id=1), {"id": 2}])
+    assert await queue.size() == 0
+
+
+async def test_undecodable_payloads_become_dead_letters_with_the_reason_and_stop_nobody(
+    session: zq.QueueSession,
+) -> None:
+    orders, raw = session.queue("orders", Order), session.queue("orders")
+    await raw.put_many([b"{", b'{"id":1}', b'{"id":"x"}', b'{"id":2}'])
+    async with orders.consume(until_idle=0.3) as deliveries:
+        assert [delivery.value.id async for delivery in deliveries] == [1, 2]
+
+    async def both() -> bool:
+        return await orders.dead_letters.size() == 2
+
+    await eventually(both)
+    letters = await orders.dead_letters.peek()
+    assert [dead.body for dead in letters] == [b"{", b'{"id":"x"}']
+    assert all("'orders' does not decode" in dead.reason for dead in letters)
+    assert "id" in letters[1].reason
+    assert [dead.attempts for dead in letters] == [0, 0]
+    assert await orders.size() == 0
+    with pytest.raises(zq.PayloadError):
+        _ = letters[0].value
+
+
+async def test_undecodable_raise_hands_it_over_and_reading_its_value_raises(session: zq.QueueSession) -> None:
+    await session.queue("orders", policy=zq.AtLeastOnce(backoff=zq.Fixed(60))).put(b"{")
+    orders = session.queue("orders", Order, undecodable="raise")
+    async with orders.consume(until_idle=0.3) as deliveries:
+        async for delivery in deliveries:
+            assert delivery.body == b"{"
+            with pytest.raises(zq.PayloadError, match="'orders'"):
+                async with delivery:
+                    _ = delivery.value
+    assert (await orders.stats()).delayed == 1
+    assert await orders.dead_letters.size() == 0
+
+
+async def test_a_transaction_never_sees_what_does_not_decode(session: zq.QueueSession) -> None:
+    orders, raw = session.queue("orders", Order), session.queue("orders")
+    await raw.put_many([b"{", b'{"id":1}'])
+    async with session.begin() as tx:
+        message = await tx.take(orders, timeout=5)
+        assert message is not None
+        assert message.value == Order(id=1)
+    async with session.begin() as tx:
+        assert await tx.take(orders) is None
+
+
+async def test_a_peeked_payload_that_does_not_decode_raises_when_it_is_read(session: zq.QueueSession) -> None:
+    await session.queue("orders").put(b"{")
+    (message,) = await session.queue("orders", Order).peek()
+    assert message.body == b"{"
+    with pytest.raises(zq.PayloadError):
+        _ = message.value
+
+
+async def test_an_error_about_a_payload_does_not_repeat_it(session: zq.QueueSession) -> None:
+    queue: zq.Queue[Any] = session.queue("orders", Order)
+    with pytest.raises(zq.PayloadError) as raised:
+        await queue.put({"id": "secret"})
+    assert "secret" not in str(raised.value)
+    with pytest.raises(zq.PayloadError, match="id: Expected `int`") as raised:
+        await queue.put(Order.model_construct(id="secret"))
+    assert "secret" not in str(raised.value)
+
+
+async def test_a_payload_that_begins_like_an_envelope_comes_back_whole(session: zq.QueueSession) -> None:
+    value = b"\xf5zq1 and so on"
+    assert await round_trip(session.queue("jobs"), value) == value
+
+
+async def test_a_broken_envelope_becomes_a_dead_letter(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await server_view.create(f"{queue_root}/jobs/items/item-0000000001", b"\xf5zq1\xff\xff\xff\xff")
+    jobs = session.queue("jobs")
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+
+    async def dead() -> bool:
+        return await jobs.dead_letters.size() == 1
+
+    await eventually(dead)
+    (letter,) = await jobs.dead_letters.peek()
+    assert "envelope" in letter.reason
+    assert letter.body == b"\xf5zq1\xff\xff\xff\xff"

@@ -1,0 +1,281 @@
+"""Policies: where they are stored, what an attempt is, when a message comes again, and what becomes of it at last."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.observer import Observer
+
+
+# Where a policy is stored
+
+
+async def test_a_policy_is_stored_with_the_queue_and_followed_by_everybody(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))).put(b"1")
+    stored = json.loads(await server_view.get(f"{queue_root}/jobs"))
+    assert stored["policy"] == {
+        "kind": "consume-times",
+        "times": 2,
+        "exhausted": "dead-letter",
+        "backoff": {"kind": "fixed", "delay": 0.0},
+    }
+    plain = other.queue("jobs")  # asks for none
+    assert (await plain.configuration()).policy == zq.ConsumeTimes(2, backoff=zq.Fixed(0))
+    for _ in range(2):
+        async with other.transaction() as tx:
+            assert await tx.take(plain, timeout=5) is not None
+            await tx.rollback()
+    assert (await plain.size(), await plain.dead_letters.size()) == (0, 1)
+
+
+async def test_a_policy_is_added_to_a_queue_for_which_none_was_chosen(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs").put(b"1")
+    assert (await session.queue("jobs").configuration()).policy is None
+    async with other.queue("jobs").consume(policy=zq.ConsumeOnce(), until_idle=0) as deliveries:
+        async for delivery in deliveries:
+            assert delivery.attempt == 1
+    assert (await session.queue("jobs").configuration()).policy == zq.ConsumeOnce()
+
+
+async def test_another_policy_conflicts_until_it_is_configured(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await session.queue("jobs", policy=zq.ConsumeTimes(5)).put(b"1")
+    with pytest.raises(zq.ConfigConflictError, match=r"queue 'jobs' has the policy ConsumeTimes\(5.*configure"):
+        session.queue("jobs", policy=zq.ConsumeTimes(7))
+    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+        session.queue("jobs").consume(policy=zq.ConsumeTimes(7))
+    # The other session finds it out on first use, by whatever that is.
+    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+        await other.queue("jobs", policy=zq.ConsumeTimes(7)).put(b"2")
+    with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
+        async with other.queue("jobs").consume(policy=zq.ConsumeTimes(7)) as deliveries:
+            await anext(deliveries)
+    await other.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(7)))
+    await other.queue("jobs", policy=zq.ConsumeTimes(7)).put(b"2")
+    # Whoever has the old configuration in mind follows the new one from the next claim on.
+    await session.queue("jobs").put(b"3")
+    assert (await session.queue("jobs").configuration()).policy == zq.ConsumeTimes(7)
+    for _ in range(3):
+        await take_one(session)
+
+
+async def test_a_new_configuration_is_followed_from_the_next_claim_on(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put_many([b"1", b"2"])
+    attempts: list[int] = []
+    async with jobs.consume(until_idle=0.5, prefetch=1) as deliveries:
+        async for delivery in deliveries:
+            attempts.append(delivery.attempt)
+            if len(attempts) == 3:
+                await other.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(4, backoff=zq.Fixed(0))))
+            await delivery.rollback()
+    assert await jobs.dead_letters.size() == 2
+    assert len(attempts) == 8
+
+
+# What an attempt is
+
+
+async def test_attempts_count_hand_overs(session: zq.QueueSession, server_view: Observer, queue_root: str) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0)))
+    identity = await jobs.put(b"1")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        assert message.attempt == 1
+        # It was written down before the handler saw the message.
+        stored = json.loads(await server_view.get(f"{queue_root}/jobs/meta/meta-{identity}"))
+        assert stored["attempts"] == 1
+        await tx.rollback()
+    assert [message.attempt for message in await jobs.peek()] == [1]
+    assert (await take_one(session)).attempt == 2
+    assert await server_view.children(f"{queue_root}/jobs/meta") == []
+
+
+async def test_a_default_policy_lets_no_poison_message_spin(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"poison")
+    attempts = []
+    async with jobs.consume(until_idle=0.7) as deliveries:
+        async for delivery in deliveries:
+            attempts.append(delivery.attempt)
+            with pytest.raises(KeyError):
+                async with delivery:
+                    raise KeyError
+    assert attempts == [1]  # the next comes after about a second
+    assert (await jobs.stats()).delayed == 1
+
+
+# When it comes again
+
+
+@pytest.mark.parametrize(
+    ("backoff", "expected"),
+    [
+        (zq.Fixed(0.3), [0.3, 0.3, 0.3]),
+        (zq.Schedule([0.1, 0.4]), [0.1, 0.4, 0.4]),
+        (zq.Exponential(0.1, 2, 0.3, jitter=0), [0.1, 0.2, 0.3]),
+    ],
+    ids=["fixed", "schedule", "exponential"],
+)
+async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
+    backoff: zq.Backoff,
+    expected: list[float],
+    session: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    locks: Locks,
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=backoff))
+    identity = await jobs.put(b"1")
+    delays = []
+    for _ in expected:
+        async with session.transaction() as tx:
+            assert await tx.take(jobs, timeout=5) is not None
+            await tx.rollback()
+        assert await locks() == [f"lock-{identity}"]
+        path = f"{queue_root}/jobs/locks/lock-{identity}"
+        end = json.loads(await server_view.get(path))["end"]
+        stat = await server_view._ask(lambda path=path: server_view._client.exists(path))  # type: ignore[misc]
+        assert stat.ephemeralOwner == 0
+        assert await server_view.children(f"{queue_root}/jobs/due") == [f"{end:013d}-{identity}"]
+        delays.append((end - stat.ctime) / 1000)  # both in the server's time
+    assert delays == pytest.approx(expected, abs=0.06)
+
+
+async def test_a_message_is_not_offered_before_its_backoff_is_over(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0.5)))
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(jobs)
+        await tx.rollback()
+    start = asyncio.get_running_loop().time()
+    await take_one(other)
+    assert 0.48 < asyncio.get_running_loop().time() - start < 1.5
+
+
+@pytest.mark.parametrize("listening", ["before", "after"])
+async def test_a_retry_is_offered_again_by_an_idle_consumer_with_no_other_traffic(
+    listening: str, session: zq.QueueSession, zookeeper: str, queue_root: str
+) -> None:
+    await session.queue("jobs").put(b"1")
+
+    async def fail_and_leave() -> None:
+        connecting = zq.connect(zookeeper, root=queue_root, session_timeout=4)
+        async with connecting as failing, failing.transaction() as tx:
+            assert await tx.take(failing.queue("jobs")) is not None
+            await tx.rollback(delay=0.6)
+
+    if listening == "after":
+        await fail_and_leave()
+        message = await take_one(session)
+    else:
+        async with session.transaction() as held:
+            assert await held.take(session.queue("jobs")) is not None
+            taking = asyncio.create_task(take_one(session))
+            await asyncio.sleep(0.2)  # idle, and watching
+            await held.rollback(delay=0.5)
+        message = await taking
+    assert (message.value, message.attempt) == (b"1", 2)
+
+
+async def test_release_claims_ends_a_backoff(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(jobs)
+        await tx.rollback(delay=60)
+    assert await jobs.release_claims() == 1
+    assert (await take_one(session)).attempt == 2
+
+
+async def test_a_backoff_outlives_the_session_that_made_it(
+    open_session: Opener, session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    worker = await open_session()
+    await session.queue("jobs").put(b"1")
+    async with worker.transaction() as tx:
+        await tx.take(worker.queue("jobs"))
+        await tx.rollback(delay=0.8)
+    await expire(worker)
+    async with session.begin() as tx:
+        assert await tx.take(session.queue("jobs"), timeout=0.3) is None
+    assert (await take_one(session)).attempt == 2
+
+
+# What becomes of it at last
+
+
+async def test_a_message_that_used_up_its_attempts_becomes_a_dead_letter_that_says_why(
+    session: zq.QueueSession,
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
+    identity = await jobs.put(b"1", headers={"a": "b"})
+    seen: list[int] = []
+
+    async def fail(delivery: zq.Delivery[bytes]) -> None:
+        seen.append(delivery.attempt)
+        raise ValueError("no such order")
+
+    async with session.listener(jobs, fail):
+
+        async def dead() -> bool:
+            return await jobs.dead_letters.size() == 1
+
+        await eventually(dead)
+    (letter,) = await jobs.dead_letters.peek()
+    assert (letter.id, letter.value, letter.headers, letter.attempts) == (identity, b"1", {"a": "b"}, 2)
+    assert letter.reason == "handed over 2 of 2 times without success; at last: ValueError: no such order"
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("policy", [zq.ConsumeTimes(1, exhausted="drop"), zq.ConsumeOnce(exhausted="drop")], ids=repr)
+async def test_exhausted_drop_removes_the_message_for_good(policy: zq.Policy, session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=policy)
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(jobs)
+        await tx.rollback()
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)
+
+
+async def test_exhausted_drop_holds_after_a_death_too(
+    session: zq.QueueSession, other: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeOnce(exhausted="drop"))
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        await tx.take(jobs)
+        await expire(session)
+        await tx.rollback()
+    async with other.begin() as tx:
+        assert await tx.take(other.queue("jobs"), timeout=0.3) is None
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)
+
+
+async def test_consume_once_commits_like_any_other(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeOnce())
+    await jobs.put_many([b"%d" % number for number in range(20)])
+    async with jobs.consume(until_idle=0) as deliveries:
+        values = [delivery.value async for delivery in deliveries]
+    assert values == [b"%d" % number for number in range(20)]
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)

@@ -1,0 +1,369 @@
+"""Several sessions on one queue: each message once, few locks in vain, nothing left lying, nobody polls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from aiozkqueue.testing import Opcode, ZooKeeperProxy
+from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+
+if TYPE_CHECKING:
+    import pytest
+
+    import aiozkqueue as zq
+    from aiozkqueue.queue.claimer import ClaimCounts
+    from tests.observer import Observer
+
+
+def counts(session: zq.QueueSession, queue: str = "jobs") -> ClaimCounts:
+    engine = session._engine
+    return engine.dispenser(engine.store(queue)).counts
+
+
+async def registered(view: Observer, root: str, number: int) -> None:
+    """Wait until so many sessions take from the queue."""
+
+    async def so_many() -> bool:
+        return len(await view.children(f"{root}/jobs/consumers")) == number
+
+    await eventually(so_many)
+
+
+async def no_locks(locks: Locks) -> None:
+    """Wait until what was claimed for takers that were cancelled, or in vain, has gone back."""
+
+    async def none() -> bool:
+        return await locks() == []
+
+    await eventually(none)
+
+
+class Crowd:
+    """Takers in several sessions, and what each session took."""
+
+    def __init__(self, sessions: list[zq.QueueSession], takers: int, expected: int) -> None:
+        self.took: list[list[bytes]] = [[] for _ in sessions]
+        self._sessions = sessions
+        self._takers = takers
+        self._expected = expected
+        self._all = asyncio.Event()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for took in self.took for body in took]
+
+    async def drain(self, patience: float = 30) -> None:
+        tasks = [
+            asyncio.create_task(self._take(session, took))
+            for session, took in zip(self._sessions, self.took, strict=True)
+            for _ in range(self._takers)
+        ]
+        try:
+            async with asyncio.timeout(patience):
+                await self._all.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [one for one in outcomes if not isinstance(one, asyncio.CancelledError)] == []
+
+    async def _take(self, session: zq.QueueSession, took: list[bytes]) -> None:
+        jobs = session.queue("jobs")
+        while True:
+            async with session.begin() as tx:
+                message = await tx.take(jobs, timeout=None)
+                assert message is not None
+            took.append(message.value)
+            if len(self.bodies) >= self._expected:
+                self._all.set()
+
+
+async def test_four_sessions_share_a_backlog_with_few_locks_in_vain(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
+) -> None:
+    bodies = [b"%04d" % number for number in range(2000)]
+    await session.queue("jobs").put_many(bodies)
+    sessions = [await open_session() for _ in range(4)]
+    crowd = Crowd(sessions, 8, len(bodies))
+    await crowd.drain()
+    assert Counter(crowd.bodies) == Counter(bodies)
+    assert await server_view.children(f"{queue_root}/jobs/items") == []
+    await no_locks(locks)
+    in_vain = sum(counts(one).locks_in_vain + counts(one).ghosts for one in sessions)
+    assert in_vain <= 0.2 * len(bodies), [counts(one) for one in sessions]
+    assert all(took for took in crowd.took)
+
+
+async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    busy, free = await open_session(), await open_session()
+    hold = asyncio.Event()
+    handled: list[float] = []
+
+    async def block(_: zq.Delivery[bytes]) -> None:
+        await hold.wait()
+
+    async def note(_: zq.Delivery[bytes]) -> None:
+        handled.append(asyncio.get_running_loop().time())
+
+    jobs = session.queue("jobs")
+    async with busy.listener(busy.queue("jobs"), block):
+        await jobs.put(b"blocks")
+
+        async def taken() -> bool:
+            return bool(await jobs.claimed())
+
+        await eventually(taken)
+        async with free.listener(free.queue("jobs"), note):
+            await registered(server_view, queue_root, 2)
+            for number in range(20):  # half of these are the busy one's by right
+                before, put_at = len(handled), asyncio.get_running_loop().time()
+                await jobs.put(b"%d" % number)
+
+                async def one_more(before: int = before) -> bool:
+                    return len(handled) > before
+
+                await eventually(one_more)
+                assert handled[-1] - put_at < 1
+        hold.set()
+    assert await jobs.size() == 0
+
+
+async def test_what_one_holds_costs_the_idle_others_no_requests(
+    open_session: Opener, session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    ids = await jobs.put_many([b"%d" % number for number in range(20)])
+    async with ZooKeeperProxy(zookeeper) as proxy:
+        idle = await open_session(proxy.hosts)
+        async with session.begin() as tx:
+            assert len(await tx.take_many(jobs, 20)) == len(ids)
+            waiting = asyncio.create_task(take_one(idle))
+            await registered(server_view, queue_root, 2)
+            await asyncio.sleep(0.5)  # it lists, arms its watches, lists again, and looks once for what is left lying
+            before = proxy.requests.get(Opcode.GET_CHILDREN, 0)
+            await asyncio.sleep(1)
+            assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 8
+            await tx.rollback(delay=0)
+        await waiting
+
+
+async def test_an_idle_consumer_does_not_list_for_what_the_others_consume(
+    open_session: Opener, session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    handled: list[bytes] = []
+
+    async def note(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    async with ZooKeeperProxy(zookeeper) as proxy:
+        watched, other = await open_session(proxy.hosts), await open_session()
+        async with watched.listener(watched.queue("jobs"), note), other.listener(other.queue("jobs"), note):
+            await registered(server_view, queue_root, 2)
+            await asyncio.sleep(0.5)
+            before = proxy.requests.get(Opcode.GET_CHILDREN, 0)
+            for number in range(100):
+                await jobs.put(b"%d" % number)
+                await asyncio.sleep(0.005)
+
+            async def all_handled() -> bool:
+                return len(handled) == 100
+
+            await eventually(all_handled)
+            # A listing is three requests: on a quiet machine there are next to none, on a busy one not one a message.
+            assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 150
+        await watched._engine.close()
+    assert len(set(handled)) == 100
+
+
+async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
+    open_session: Opener,
+    session: zq.QueueSession,
+    zookeeper_proxy: ZooKeeperProxy,
+    server_view: Observer,
+    queue_root: str,
+    locks: Locks,
+) -> None:
+    jobs = session.queue("jobs")
+    dying, heirs = await open_session(zookeeper_proxy.hosts, session_timeout=1), [await open_session() for _ in "ab"]
+    bodies = [b"%03d" % number for number in range(60)]
+    block = dying.transaction()
+    await jobs.put_many(bodies)
+    assert len(await (await block.__aenter__()).take_many(dying.queue("jobs"), 20)) == 20
+    await registered(server_view, queue_root, 1)
+    zookeeper_proxy.stall()  # as if its machine were gone
+    crowd = Crowd(heirs, 4, len(bodies))
+    start = asyncio.get_running_loop().time()
+    await crowd.drain()
+    assert asyncio.get_running_loop().time() - start < 1 + 2 * 0.25 + 1 + 0.5
+    assert Counter(crowd.bodies) == Counter(bodies)
+    await no_locks(locks)
+    zookeeper_proxy.heal()
+    await block.__aexit__(ValueError, ValueError(), None)
+
+
+async def test_who_asks_without_waiting_finds_a_message_whoever_it_belongs_to(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    sessions = [await open_session() for _ in range(4)]
+    # Each takes from the queue, and waits for nothing now.
+    for one in sessions:
+        async with one.begin() as tx:
+            assert await tx.take(one.queue("jobs"), timeout=0) is None
+    await registered(server_view, queue_root, 4)
+    for number in range(12):
+        await jobs.put(b"%d" % number)
+        async with sessions[number % 4].begin() as tx:
+            message = await tx.take(sessions[number % 4].queue("jobs"), timeout=0)
+            assert message is not None
+    await jobs.put_many([b"1", b"2", b"3"])
+    async with sessions[0].begin() as tx:
+        assert len(await tx.take_many(sessions[0].queue("jobs"), 10, timeout=0)) == 3
+    assert await jobs.size() == 0
+
+
+async def test_who_asks_without_waiting_is_never_told_of_an_empty_queue_while_there_is_enough(
+    open_session: Opener, session: zq.QueueSession
+) -> None:
+    sessions = [await open_session() for _ in range(3)]
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(300)])
+    empty: list[int] = []
+
+    async def ask(one: zq.QueueSession) -> None:
+        async with one.begin() as tx:
+            if await tx.take(one.queue("jobs"), timeout=0) is None:
+                empty.append(1)
+
+    for _ in range(10):
+        await asyncio.gather(*(ask(one) for one in sessions for _ in range(8)))
+    assert empty == []
+    assert await jobs.size() == 300 - 240
+
+
+async def test_a_newcomer_gets_its_share(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    took: list[list[bytes]] = [[], []]
+
+    async def work(delivery: zq.Delivery[bytes], into: list[bytes]) -> None:
+        into.append(delivery.value)
+        await asyncio.sleep(0.002)
+
+    async def first(delivery: zq.Delivery[bytes]) -> None:
+        await work(delivery, took[0])
+
+    async def second(delivery: zq.Delivery[bytes]) -> None:
+        await work(delivery, took[1])
+
+    sessions = [await open_session() for _ in range(2)]
+    await jobs.put_many([b"%04d" % number for number in range(200)])
+    async with sessions[0].listener(sessions[0].queue("jobs"), first, concurrency=4):
+
+        async def begun() -> bool:
+            return len(took[0]) > 20
+
+        await eventually(begun)
+        async with sessions[1].listener(sessions[1].queue("jobs"), second, concurrency=4):
+            await registered(server_view, queue_root, 2)
+            before = [len(one) for one in took]
+            await jobs.put_many([b"+%04d" % number for number in range(800)])
+
+            async def all_handled() -> bool:
+                return sum(map(len, took)) == 1000
+
+            await eventually(all_handled, 20)
+    shares = [len(one) - start for one, start in zip(took, before, strict=True)]
+    assert min(shares) > 0.25 * sum(shares)
+    assert len({body for one in took for body in one}) == 1000
+
+
+async def test_until_idle_0_drains_all_although_another_consumer_is_there(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    draining, bystander = await open_session(), await open_session()
+    async with bystander.begin() as tx:  # it has taken, lives, and takes nothing now
+        assert await tx.take(bystander.queue("jobs"), timeout=0) is None
+    await registered(server_view, queue_root, 1)
+    await jobs.put_many([b"%03d" % number for number in range(300)])
+    async with draining.queue("jobs").consume(until_idle=0) as deliveries:
+        assert len([delivery async for delivery in deliveries]) == 300
+    assert await jobs.size() == 0
+    handled: list[bytes] = []
+
+    async def note(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    async with bystander.listener(bystander.queue("jobs"), note):  # and now it takes part
+        await asyncio.sleep(0.3)
+        await jobs.put_many([b"%03d" % number for number in range(300)])
+        async with draining.queue("jobs").consume(until_idle=0) as deliveries:
+            seen = [delivery.value async for delivery in deliveries]
+
+        async def empty() -> bool:
+            return await jobs.size() == 0
+
+        await eventually(empty, 5)
+    assert Counter(handled + seen) == Counter(b"%03d" % number for number in range(300))
+
+
+async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
+    open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    busy, free = await open_session(), await open_session()
+    hold = asyncio.Event()
+    handled: set[int] = set()
+
+    async def block(_: zq.Delivery[bytes]) -> None:
+        await hold.wait()
+
+    async def note(delivery: zq.Delivery[bytes]) -> None:
+        handled.add(int(delivery.value))
+
+    async with busy.listener(busy.queue("jobs"), block):
+        await jobs.put(b"blocks")
+
+        async def taken() -> bool:
+            return bool(await jobs.claimed())
+
+        await eventually(taken)
+        await jobs.put_many([b"%d" % number for number in range(100)])
+        async with free.listener(free.queue("jobs"), note, concurrency=4):
+            await registered(server_view, queue_root, 2)
+            following = 100
+
+            async def early_ones_handled() -> bool:
+                """Put so many that the free one always finds something of its own: half of all is."""
+                nonlocal following
+                more = max(0, 2 * len(handled) + 300 - following)
+                await jobs.put_many([b"%d" % number for number in range(following, following + more)])
+                following += more
+                return handled.issuperset(range(100))
+
+            await eventually(early_ones_handled, 25)
+        hold.set()
+
+
+async def test_a_listing_that_nears_what_java_clients_read_is_warned_of(
+    session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b""] * 15_000)
+    with caplog.at_level("WARNING", "aiozkqueue"):
+        async with session.begin() as tx:
+            assert await tx.take(jobs) is not None
+        assert not [record for record in caplog.records if "shards" in record.getMessage()]
+        await jobs.put_many([b""] * 8_000)
+        for _ in range(2):
+            async with other.begin() as tx:
+                assert await tx.take(other.queue("jobs")) is not None
+    (warning,) = [record.getMessage() for record in caplog.records if "shards" in record.getMessage()]
+    assert "queue jobs" in warning

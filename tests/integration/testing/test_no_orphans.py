@@ -1,0 +1,140 @@
+"""However the process that started a server dies, the JVM and its data go with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PARENT = """
+import os, sys, time
+from aiozkqueue.testing import EmbeddedEnsemble
+servers = EmbeddedEnsemble({size})
+servers.start()
+if {fork} and os.fork() == 0:
+    time.sleep(60)
+    os._exit(0)
+print(servers.nodes[0].folder, *(node.pid for node in servers.nodes), flush=True)
+{then}
+"""
+_WAIT = "time.sleep(60)"
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether it runs; in a container without an init the dead stay as zombies."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Parent:
+    """A process that has started servers."""
+
+    def __init__(self, *, size: int = 1, fork: bool = False, then: str = _WAIT) -> None:
+        script = _PARENT.format(size=size, fork=fork, then=then)
+        self.process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        folder, *pids = self.process.stdout.readline().split()
+        self.folder = Path(folder)
+        self.servers = [int(pid) for pid in pids]
+        self.family = [psutil.Process(pid) for pid in self.servers]
+
+    def supervisors(self) -> list[int]:
+        return [server.ppid() for server in self.family]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def all_gone(self, timeout: float = 10.0) -> bool:
+        deadline = time.monotonic() + timeout
+        while any(alive(server) for server in self.family):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def data_gone(self, timeout: float = 10.0) -> bool:
+        deadline = time.monotonic() + timeout
+        while self.folder.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return not self.folder.exists()
+
+    def clean_up(self) -> None:
+        for process in self.family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def parents() -> Iterator[list[Parent]]:
+    started: list[Parent] = []
+    yield started
+    for parent in started:
+        parent.clean_up()
+
+
+def test_a_parent_killed_with_sigkill_takes_the_server_and_its_data_with_it(parents: list[Parent]) -> None:
+    parents.append(parent := Parent())
+    assert psutil.pid_exists(parent.servers[0])
+    parent.kill()
+    assert parent.all_gone()
+    assert parent.data_gone()
+
+
+def test_an_ensemble_goes_with_its_killed_parent(parents: list[Parent]) -> None:
+    parents.append(parent := Parent(size=3))
+    parent.kill()
+    assert parent.all_gone()
+    assert parent.data_gone()
+
+
+def test_a_paused_server_goes_with_its_killed_parent(parents: list[Parent]) -> None:
+    parents.append(parent := Parent())
+    os.kill(parent.servers[0], signal.SIGSTOP)
+    parent.kill()
+    assert parent.all_gone()
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_server(parents: list[Parent]) -> None:
+    parents.append(parent := Parent(fork=True))
+    children = [
+        child for child in psutil.Process(parent.process.pid).children() if child.pid not in parent.supervisors()
+    ]
+    parent.kill()
+    assert parent.all_gone()
+    for child in children:
+        child.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
+def test_the_server_dies_also_when_its_supervisor_is_killed(parents: list[Parent]) -> None:
+    parents.append(parent := Parent())
+    for pid in [parent.process.pid, *parent.supervisors()]:
+        os.kill(pid, signal.SIGKILL)
+    assert parent.all_gone()
+
+
+@pytest.mark.parametrize("then", ["", "raise SystemExit(1)", "os._exit(3)"])
+def test_a_parent_that_ends_without_stopping_leaves_no_server(parents: list[Parent], then: str) -> None:
+    parents.append(parent := Parent(then=then))
+    parent.process.wait()
+    assert parent.all_gone()
+    assert parent.data_gone()

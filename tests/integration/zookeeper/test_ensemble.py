@@ -1,0 +1,69 @@
+"""Three servers: the client goes from one to the other with its session."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper import Create, ZooKeeperClient
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedNode
+    from tests.integration.zookeeper.conftest import Opener
+
+
+def _node_of(zk: ZooKeeperClient, ensemble: EmbeddedEnsemble) -> EmbeddedNode:
+    connection = zk._session.connection
+    assert connection is not None
+    return next(node for node in ensemble.nodes if node.hosts == connection.peer)
+
+
+async def test_clients_spread_over_the_servers(zookeeper_ensemble: EmbeddedEnsemble, opened: Opener) -> None:
+    clients = [await opened(zookeeper_ensemble.hosts) for _ in range(20)]
+    assert len({_node_of(zk, zookeeper_ensemble).number for zk in clients}) > 1
+
+
+async def test_a_killed_follower_costs_the_session_nothing(
+    zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
+) -> None:
+    followers = await asyncio.to_thread(zookeeper_ensemble.followers)
+    others = [node.hosts for node in zookeeper_ensemble.nodes if node is not followers[0]]
+    zk = await opened(followers[0].hosts + queue_root)
+    await zk.multi([Create("/e", ephemeral=True)])
+    # Only now it hears of the others, so that it was on the follower for certain.
+    servers = (await opened(",".join([followers[0].hosts, *others])))._session.ensemble.servers
+    zk._session.ensemble = zk._session.ensemble._replace(servers=servers)
+    await asyncio.to_thread(followers[0].kill)
+    try:
+        began = time.monotonic()
+        node = await zk.read("/e", generation=1)
+        assert time.monotonic() - began < 1.0
+        assert node.stat.ephemeral_owner == zk.session_id
+    finally:
+        await asyncio.to_thread(followers[0].start)
+
+
+async def test_a_paused_server_is_left_within_the_session_timeout(
+    zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_ensemble.hosts + queue_root, session_timeout=4.0)
+    await zk.multi([Create("/e", ephemeral=True)])
+    leader = await asyncio.to_thread(zookeeper_ensemble.leader)
+    if _node_of(zk, zookeeper_ensemble) is leader:
+        followers = await asyncio.to_thread(zookeeper_ensemble.followers)
+        zk._session.ensemble = zk._session.ensemble._replace(
+            servers=tuple(s for s in zk._session.ensemble.servers if str(s) in {f.hosts for f in followers})
+        )
+        connection = zk._session.connection
+        assert connection is not None
+        connection.abort("to a follower")
+        await zk.exists("/")
+    paused = _node_of(zk, zookeeper_ensemble)
+    paused.pause()
+    try:
+        node = await asyncio.wait_for(zk.read("/e", generation=1), 4.0)
+        assert node.stat.ephemeral_owner == zk.session_id
+        assert _node_of(zk, zookeeper_ensemble) is not paused
+    finally:
+        paused.resume()

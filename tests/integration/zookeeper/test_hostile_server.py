@@ -1,0 +1,145 @@
+"""Whatever a server sends: a typed error in time, bounded memory, and a client that goes on when the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import tracemalloc
+
+import pytest
+
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Create,
+    ProtocolError,
+    State,
+    ZooKeeperClient,
+    connect,
+)
+from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, frame, reply
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack(">i", 2**31 - 1) + b"x" * 1000,
+        struct.pack(">i", -5),
+        frame(b""),
+        frame(b"\0" * 10),
+        frame(struct.pack(">iiqi", 0, 4000, 1, 2**31 - 1)),
+        frame(struct.pack(">iiqi", 0, -4000, 1, 16) + bytes(16)),
+        connected(1)[:20],
+    ],
+)
+async def test_a_handshake_that_is_none_ends_the_connect_with_the_hosts_named(first: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(first)
+        await asyncio.sleep(0.01)
+
+    async with ScriptedServer(script) as server:
+        with pytest.raises(ConnectionLossError, match=server.hosts):
+            await connect(server.hosts, connect_timeout=0.3, session_timeout=1.0)
+
+
+_GARBAGE = [
+    struct.pack(">i", 2**31 - 1),
+    struct.pack(">i", -1) + b"x" * 100,
+    frame(b""),
+    reply(77),
+    reply(1, body=b"\0\0"),
+    reply(1, body=struct.pack(">i", 2**31 - 1) + b"x" * 50),
+    reply(1, body=struct.pack(">ibi", 99, 0, 0)),
+]
+
+
+@pytest.mark.parametrize("garbage", _GARBAGE)
+async def test_a_reply_that_is_none_is_a_typed_error_for_reads_and_unknown_for_writes(garbage: bytes) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        await peer.request()
+        peer.send(garbage)
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts)
+        with pytest.raises(ConnectionLossError) as unknown:
+            await asyncio.wait_for(zk.multi([Create("/a")]), 1)
+        assert isinstance(unknown.value.__cause__, ProtocolError)
+        with pytest.raises(ProtocolError):
+            await asyncio.wait_for(zk.read_many(["/a"]), 1)
+        await asyncio.wait_for(zk.wait_connected(generation=1), 1)
+        await zk.close()
+
+
+async def test_a_reply_that_is_cut_off_is_a_loss_at_once() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        await peer.request()
+        if peer.number == 1:
+            peer.send(reply(1, body=bytes(100))[:50])
+            await asyncio.sleep(0.01)
+            return
+        peer.send(reply(1, body=struct.pack(">i", 0)))
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts)
+        assert await asyncio.wait_for(zk.children("/"), 0.5) == []
+        await zk.close()
+
+
+async def test_an_announced_gigabyte_costs_no_memory() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        await peer.request()
+        peer.send(reply(1, body=struct.pack(">i", 2**30)))
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts)
+        tracemalloc.start()
+        try:
+            with pytest.raises(ProtocolError):
+                await zk.children("/")
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+            await zk.close()
+
+
+async def test_a_server_that_drops_every_connection_is_not_hammered() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        await asyncio.sleep(0.001)
+
+    async with ScriptedServer(script) as server:
+        zk = ZooKeeperClient((await connect(server.hosts))._session)
+        before = server.connections
+        await asyncio.sleep(1.5)
+        assert server.connections - before < 15
+        assert zk.state in {State.CONNECTED, State.SUSPENDED}
+        await zk.close()
+
+
+async def test_notifications_that_nobody_asked_for_do_no_harm() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        for kind in (-1, 0, 1, 4, 5, 7, 99):
+            path = b"/x"
+            peer.send(frame(struct.pack(">iqiiii", -1, -1, 0, kind, 3, len(path)) + path))
+        await peer.answer(body=struct.pack(">ibi", 13, 0, 0) + struct.pack(">ibi", -1, 1, -1))
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts)
+        assert await zk.multi([Check("/")]) == [None]
+        await zk.close()

@@ -1,0 +1,133 @@
+"""TLS, credentials and ACLs against real servers."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.testing import Opcode, ZooKeeperProxy
+from aiozkqueue.zookeeper import (
+    Acl,
+    Auth,
+    AuthFailedError,
+    Check,
+    ConnectionLossError,
+    Create,
+    NoAuthError,
+    State,
+    connect,
+)
+
+if TYPE_CHECKING:
+    from tests.integration.zookeeper.conftest import Opener, SecureServer
+
+_ALICE = Auth.sasl("alice", 'p"ß€')
+
+
+async def test_tls_carries_a_session_when_the_certificate_is_for_the_name_asked_for(
+    secure_server: SecureServer, queue_root: str, opened: Opener
+) -> None:
+    tls = ssl.create_default_context(cafile=secure_server.authorities)
+    zk = await opened(f"localhost:{secure_server.secure_port}{queue_root}", tls=tls, auth=[Auth.sasl("bob", "builder")])
+    await zk.multi([Create("/a", bytes(500_000))])
+    assert len((await zk.read("/a")).data) == 500_000
+    connection = zk._session.connection
+    assert connection is not None
+    connection.abort("for the test")
+    assert len((await zk.read("/a", generation=1)).data) == 500_000
+
+
+async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_for(
+    secure_server: SecureServer,
+) -> None:
+    known = ssl.create_default_context(cafile=secure_server.authorities)
+    with pytest.raises(ConnectionLossError, match=r"not valid for '127\.0\.0\.1'"):
+        await connect(f"127.0.0.1:{secure_server.secure_port}", tls=known, connect_timeout=0.7)
+    with pytest.raises(ConnectionLossError, match="CERTIFICATE_VERIFY_FAILED"):
+        await connect(f"localhost:{secure_server.secure_port}", tls=ssl.create_default_context(), connect_timeout=0.7)
+
+
+async def test_tls_to_a_port_without_it_is_an_error_in_the_time_given(zookeeper: str) -> None:
+    with pytest.raises(ConnectionLossError, match=zookeeper):
+        await connect(zookeeper, tls=ssl.create_default_context(), connect_timeout=0.7, session_timeout=1.0)
+
+
+@pytest.mark.parametrize("auth", [_ALICE, Auth.sasl("bob", "builder"), Auth.digest("carol", "pw")])
+async def test_what_an_authenticated_client_creates_is_its_own(
+    secure_server: SecureServer, queue_root: str, opened: Opener, auth: Auth
+) -> None:
+    owner = await opened(secure_server.hosts + queue_root, auth=[auth])
+    await owner.multi([Create("/a", b"secret")])
+    stranger = await opened(secure_server.hosts, auth=[Auth.digest("mallory", "pw")])
+    with pytest.raises(NoAuthError, match=f"{queue_root}/a"):
+        await stranger.read(f"{queue_root}/a")
+    with pytest.raises(NoAuthError):
+        await stranger.read_many([f"{queue_root}/a"])
+    again = await opened(secure_server.hosts + queue_root, auth=[auth])
+    assert (await again.read("/a")).data == b"secret"
+
+
+async def test_given_acls_are_on_what_is_created_the_chroot_included(
+    zookeeper: str, queue_root: str, opened: Opener
+) -> None:
+    acl = [Acl.digest("carol", "pw"), Acl.read("world", "anyone")]
+    zk = await opened(zookeeper + queue_root, acl=acl, auth=[Auth.digest("carol", "pw")])
+    await zk.multi([Create("/a", b"1")])
+    await zk.ensure("/b/c")
+    reader = await opened(zookeeper)
+    assert (await reader.read(f"{queue_root}/a")).data == b"1"
+    for path in ("", "/a", "/b", "/b/c"):
+        with pytest.raises(Exception, match="not allowed"):
+            await reader.multi([Create(f"{queue_root}{path}/x")])
+
+
+@pytest.mark.parametrize("auth", [Auth.sasl("alice", "wr0ng-s3cret"), Auth("unknown-scheme", "alice", "wr0ng-s3cret")])
+async def test_refused_credentials_are_final_and_never_told(
+    secure_server: SecureServer, auth: Auth, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG), pytest.raises(AuthFailedError) as refused:
+        await connect(secure_server.hosts, auth=[auth])
+    assert "wr0ng-s3cret" not in str(refused.value) + caplog.text
+
+
+async def test_sasl_at_a_server_without_it_is_refused_with_the_reason(zookeeper: str) -> None:
+    with pytest.raises(AuthFailedError, match="SASL"):
+        await connect(zookeeper, auth=[_ALICE])
+
+
+@pytest.mark.parametrize(("auth", "opcode"), [(_ALICE, Opcode.SASL), (Auth.digest("carol", "pw"), Opcode.AUTH)])
+async def test_credentials_are_sent_again_on_each_connection_before_anything_else(
+    secure_server: SecureServer, queue_root: str, opened: Opener, auth: Auth, opcode: Opcode
+) -> None:
+    async with ZooKeeperProxy(secure_server.hosts) as proxy:
+        zk = await opened(proxy.hosts + queue_root, auth=[auth])
+        await zk.multi([Create("/a", b"mine")])
+        sent = proxy.requests[opcode]
+        proxy.reset_connections()
+        assert (await zk.read("/a", generation=1)).data == b"mine"
+        assert proxy.requests[opcode] == 2 * sent
+        # A connection that goes between the credentials and the answer to them is tried again.
+        dropped = proxy.lose_after(opcode)
+        proxy.reset_connections()
+        assert (await zk.read("/a", generation=1)).data == b"mine"
+        assert len(dropped.requests) == 1
+        await zk.close()
+
+
+async def test_credentials_refused_on_a_reconnection_fail_the_client_for_good(
+    secure_server: SecureServer, opened: Opener
+) -> None:
+    async with ZooKeeperProxy(secure_server.hosts) as proxy:
+        zk = await opened(proxy.hosts, auth=[_ALICE])
+        zk._session._auth = (Auth.sasl("alice", "changed"),)
+        proxy.reset_connections()
+        with pytest.raises(AuthFailedError):
+            await zk.read("/")
+        assert zk.state is State.FAILED
+        for call in (zk.wait_connected(), zk.multi([Check("/")]), zk.exists("/")):
+            with pytest.raises(AuthFailedError):
+                await call
+        await zk.close()

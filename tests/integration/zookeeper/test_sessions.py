@@ -1,0 +1,459 @@
+"""How long a session lives, what ends it, and what follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozkqueue.errors import BlockedLoopWarning, InvalidOptionError
+from aiozkqueue.testing import Direction, Opcode, ZooKeeperProxy
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Create,
+    EventKind,
+    NotConnectedError,
+    SessionExpiredError,
+    State,
+    WatchEvent,
+    ZooKeeperClient,
+    connect,
+)
+from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.zookeeper.conftest import Opener
+
+
+def _states(zk: ZooKeeperClient) -> list[tuple[State, int]]:
+    states: list[tuple[State, int]] = []
+    zk.on_state(lambda state, generation: states.append((state, generation)))
+    return states
+
+
+async def test_after_an_idle_connection_is_reset_the_next_call_succeeds_within_half_a_second(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=10.0)
+    assert zk.session_timeout == 10.0
+    await zk.multi([Create("/lock", ephemeral=True)])
+    session = zk.session_id
+    zookeeper_proxy.reset_connections()
+    began = time.monotonic()
+    node = await zk.read("/lock")
+    assert time.monotonic() - began < 0.5
+    assert (zk.session_id, zk.generation, node.stat.ephemeral_owner) == (session, 1, session)
+
+
+async def test_a_multi_in_flight_at_a_loss_is_unknown_and_never_sent_again(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    applied = zookeeper_proxy.lose_after(Opcode.MULTI)
+    with pytest.raises(ConnectionLossError) as lost:
+        await zk.multi([Create("/s-", sequential=True)])
+    assert not isinstance(lost.value, NotConnectedError)
+    await applied.struck()
+    with pytest.raises(NotConnectedError):
+        await zk.multi([Create("/s-", sequential=True)])
+    await zk.wait_connected(generation=1)
+    zookeeper_proxy.lose_before(Opcode.MULTI)
+    with pytest.raises(ConnectionLossError):
+        await zk.multi([Create("/s-", sequential=True)])
+    assert await zk.children("/") == ["s-0000000000"]
+
+
+@pytest.mark.parametrize(
+    "opcode", [Opcode.GET_DATA, Opcode.MULTI_READ, Opcode.EXISTS, Opcode.GET_CHILDREN, Opcode.SYNC]
+)
+async def test_reads_are_repeated_after_a_loss(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener, opcode: Opcode
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    calls: dict[Opcode, Callable[[], Awaitable[object]]] = {
+        Opcode.GET_DATA: lambda: zk.read("/"),
+        Opcode.MULTI_READ: lambda: zk.read_many(["/"]),
+        Opcode.EXISTS: lambda: zk.exists("/"),
+        Opcode.GET_CHILDREN: lambda: zk.children("/"),
+        Opcode.SYNC: lambda: zk.sync("/"),
+    }
+    first, second = zookeeper_proxy.lose_after(opcode), zookeeper_proxy.lose_before(opcode, nth=2)
+    await calls[opcode]()
+    assert (len(first.requests), len(second.requests)) == (1, 1)
+
+
+async def test_under_random_resets_what_was_acknowledged_is_there_and_nothing_hangs(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    session = zk.session_id
+    acknowledged, unknown, unsent = set[str](), set[str](), set[str]()
+    chance = random.Random(7)
+
+    async def write(writer: int) -> None:
+        for number in range(100):
+            name = f"{writer}-{number}"
+            try:
+                await zk.multi([Create(f"/{name}", bytes(2000)), Check("/")])
+                acknowledged.add(name)
+            except NotConnectedError:
+                unsent.add(name)
+                await zk.wait_connected(generation=1)
+            except ConnectionLossError:
+                unknown.add(name)
+            await zk.read_many(["/", f"/{name}"])
+
+    async def disturb() -> None:
+        while True:
+            await asyncio.sleep(chance.uniform(0, 0.05))
+            if chance.random() < 0.5:
+                zookeeper_proxy.reset_connections()
+            else:
+                zookeeper_proxy.cut_after(chance.randrange(3000), chance.choice(list(Direction)))
+
+    disturbing = asyncio.create_task(disturb())
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(write(writer) for writer in range(8)))
+    disturbing.cancel()
+    zookeeper_proxy.heal()
+    there = set(await zk.children("/"))
+    assert acknowledged <= there <= acknowledged | unknown
+    assert not unsent & there
+    assert unknown
+    assert (zk.session_id, zk.generation) == (session, 1)
+
+
+async def test_a_session_ended_by_the_server_is_followed_by_the_next_generation(
+    zookeeper: str, queue_root: str, opened: Opener, end_session: Callable[[ZooKeeperClient], Awaitable[None]]
+) -> None:
+    zk = await opened(zookeeper + queue_root)
+    states, old = _states(zk), zk.session_id
+    await zk.multi([Create("/e", ephemeral=True), Create("/p")])
+    waiting = asyncio.create_task(zk.wait_connected(after=1))
+    of_the_old = asyncio.create_task(_lost(zk, 1))
+    await end_session(zk)
+    assert await waiting == 2
+    await of_the_old
+    assert states == [(State.SUSPENDED, 1), (State.LOST, 1), (State.CONNECTED, 2)]
+    assert zk.session_id != old
+    assert await zk.children("/") == ["p"]
+    for call in (zk.multi([Check("/")], generation=1), zk.read("/", generation=1), zk.wait_connected(generation=1)):
+        with pytest.raises(SessionExpiredError):
+            await call
+    assert await zk.multi([Create("/e", ephemeral=True)], generation=2) == ["/e"]
+
+
+async def _lost(zk: ZooKeeperClient, generation: int) -> None:
+    with pytest.raises(SessionExpiredError):
+        while True:
+            await zk.wait_connected(generation=generation)
+            await asyncio.sleep(0)
+
+
+async def test_no_clock_here_ends_a_session_only_the_server_does(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.0)
+    states = _states(zk)
+    zookeeper_proxy.stall()
+    await asyncio.sleep(2.5)
+    assert states == [(State.SUSPENDED, 1)]  # given up in time to go elsewhere, and held on to ever since
+    reading = asyncio.create_task(zk.read("/", generation=1))
+    zookeeper_proxy.heal()
+    with pytest.raises(SessionExpiredError):
+        await reading
+    assert await zk.wait_connected(after=1) == 2
+    assert [state for state, _ in states] == [State.SUSPENDED, State.LOST, State.CONNECTED]
+
+
+async def test_an_idle_session_is_kept_alive_on_the_same_connection(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=0.6)
+    await zk.multi([Create("/e", ephemeral=True)])
+    await asyncio.sleep(2)
+    assert (await zk.read("/e", generation=1)).stat.ephemeral_owner == zk.session_id
+    assert zookeeper_proxy.accepted == 1
+    assert 5 <= zookeeper_proxy.requests[Opcode.PING] <= 20
+
+
+async def test_a_silent_server_is_given_up_at_two_thirds_of_the_timeout(
+    zookeeper_proxy: ZooKeeperProxy, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=1.5)
+    zookeeper_proxy.drop(Direction.TO_CLIENT)
+    began = time.monotonic()
+    with pytest.raises(ConnectionLossError, match="no answer"):
+        await zk.multi([Check("/")])
+    assert 0.5 < time.monotonic() - began < 1.5
+    zookeeper_proxy.heal()
+
+
+async def test_watches_are_armed_again_after_a_reconnection_and_in_a_new_session_and_told_of_the_gap(
+    zookeeper_proxy: ZooKeeperProxy,
+    queue_root: str,
+    opened: Opener,
+    end_session: Callable[[ZooKeeperClient], Awaitable[None]],
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    plain: list[WatchEvent] = []
+    deep: list[WatchEvent] = []
+    await zk.watch("/", plain.append)
+    await zk.watch("/", deep.append, recursive=True)
+    for generation, cut in ((1, None), (2, end_session)):
+        plain.clear()
+        deep.clear()
+        if cut is None:
+            zookeeper_proxy.reset_connections()
+        else:
+            await cut(zk)
+            await zk.wait_connected(after=generation - 1)
+        await zk.exists("/")
+        assert plain == deep == [WatchEvent(EventKind.MISSED, "/")]
+        await zk.multi([Create("/x-", sequential=True)])
+        assert plain[1:] == [WatchEvent(EventKind.CHILDREN, "/")]
+        assert [event.kind for event in deep[1:]] == [EventKind.CREATED]
+        assert zk.generation == generation
+
+
+async def test_a_connection_that_drops_while_watches_are_armed_again_is_tried_once_more(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    told: list[WatchEvent] = []
+    await zk.watch("/", told.append)
+    dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
+    zookeeper_proxy.reset_connections()
+    await asyncio.wait_for(zk.exists("/"), 1)
+    assert len(dropped.requests) == 1
+    assert told == [WatchEvent(EventKind.MISSED, "/")]
+
+
+async def test_a_watch_asked_for_while_the_connection_goes_is_armed_on_return(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    zookeeper_proxy.lose_before(Opcode.ADD_WATCH)
+    told: list[WatchEvent] = []
+    await zk.watch("/", told.append)
+    await zk.multi([Create("/x")])
+    assert told[-1] == WatchEvent(EventKind.CHILDREN, "/")
+
+
+async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_session(
+    zookeeper_proxy: ZooKeeperProxy, opened: Opener
+) -> None:
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=1.5)
+    await asyncio.sleep(0.2)
+    with pytest.warns(BlockedLoopWarning, match="stood still for"):
+        end = time.monotonic() + 1.1  # longer than the 2/3 after which silence counts as a dead connection
+        while time.monotonic() < end:
+            pass
+        await asyncio.sleep(0.3)
+    await zk.exists("/")
+    assert (zk.generation, zookeeper_proxy.accepted) == (1, 1)
+
+
+async def test_a_warning_that_is_set_to_raise_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
+    zk = await opened(zookeeper, session_timeout=1.5)
+    await asyncio.sleep(0.2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        end = time.monotonic() + 0.8
+        while time.monotonic() < end:
+            pass
+        await asyncio.sleep(0.3)
+    await zk.exists("/", generation=1)
+
+
+async def test_no_server_is_an_error_that_names_the_hosts_after_the_time_given(zookeeper: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConnectionLossError, match=r"127\.0\.0\.1:1,.*refused|127\.0\.0\.1:1.*Connect call failed"):
+        await connect("127.0.0.1:1,127.0.0.1:2", connect_timeout=0.4)
+    assert 0.3 < time.monotonic() - began < 1.5
+    zk = await connect(f"127.0.0.1:1,{zookeeper}")
+    await zk.close()
+
+
+async def test_a_server_that_accepts_and_never_answers_does_not_hang_the_connect(zookeeper: str) -> None:
+    async def silence(_peer: Peer) -> None:
+        await asyncio.sleep(60)
+
+    async with ScriptedServer(silence) as server:
+        with pytest.raises(ConnectionLossError, match=f"{server.hosts}: no answer in time"):
+            await connect(server.hosts, session_timeout=0.6, connect_timeout=1.0)
+        zk = await asyncio.wait_for(connect(f"{server.hosts},{zookeeper}", session_timeout=2.0), 2.0)
+        await zk.close()
+
+
+async def test_a_cancelled_connect_leaves_nothing_behind(zookeeper: str) -> None:
+    before = asyncio.all_tasks()
+    for delay in (0.0, 0.001, 0.003, 0.01):
+        connecting = asyncio.create_task(connect(zookeeper))
+        await asyncio.sleep(delay)
+        connecting.cancel()
+        try:
+            await (await connecting).close()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+    assert asyncio.all_tasks() == before
+
+
+async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeeper: str) -> None:
+    before = asyncio.all_tasks()
+    for trouble in ("none", "silent", "refused"):
+        async with ZooKeeperProxy(zookeeper) as proxy:
+            zk = await connect(proxy.hosts)
+            if trouble == "silent":
+                proxy.stall()
+            elif trouble == "refused":
+                proxy.refuse()
+                proxy.reset_connections()
+                await asyncio.sleep(0.05)
+            began = time.monotonic()
+            await zk.close()
+            assert time.monotonic() - began < 1.2, trouble
+            assert zk.state is State.CLOSED
+            proxy.heal()
+    await asyncio.sleep(0.05)
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_session_ended_while_the_connection_is_away_is_still_closed_at_the_server(
+    zookeeper: str, zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+) -> None:
+    zk, other = await opened(zookeeper_proxy.hosts + queue_root), await opened(zookeeper + queue_root)
+    await zk.multi([Create("/e", ephemeral=True)])
+    zookeeper_proxy.reset_connections()
+    await asyncio.sleep(0)
+    await zk.close()
+    assert await other.exists("/e") is None
+
+
+async def test_a_client_may_be_closed_in_another_task_than_opened_and_its_maker_is_never_cancelled(
+    zookeeper: str,
+) -> None:
+    zk = await asyncio.create_task(connect(zookeeper))
+    await asyncio.create_task(zk.close())
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_loop_that_ends_with_the_client_open_ends_its_task(zookeeper: str) -> None:
+    def run() -> State:
+        async def main() -> ZooKeeperClient:
+            return await connect(zookeeper)
+
+        return asyncio.run(main()).state
+
+    assert await asyncio.to_thread(run) is State.CLOSED
+
+
+async def test_another_session_than_the_one_asked_for_is_the_end_of_the_old_one() -> None:
+    asked, closed = list[int](), list[int]()
+
+    async def answers_with_a_new_session(peer: Peer) -> None:
+        asked.append((await peer.asked()).session_id)
+        peer.send(connected(peer.number))
+        if peer.number == 1:
+            await asyncio.sleep(0.1)
+            peer.drop()
+        if peer.number == 2:
+            closed.append(await peer.answer())
+        await peer.keep_alive()
+
+    async with ScriptedServer(answers_with_a_new_session) as server:
+        zk = await connect(server.hosts)
+        states: list[Any] = _states(zk)
+        assert await zk.wait_connected(after=1) == 2
+        # The second session, made in answer to the first one's id, is ended; the third is made after the verdict.
+        assert asked == [0, 1, 0]
+        assert closed == [Opcode.CLOSE]
+        assert zk.session_id == 3
+        assert states == [(State.SUSPENDED, 1), (State.LOST, 1), (State.CONNECTED, 2)]
+        await zk.close()
+
+
+async def test_a_verdict_on_the_open_connection_ends_the_session_at_once() -> None:
+    async def expires(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(peer.number))
+        if peer.number == 1:
+            await peer.answer(error=-112)
+        await peer.keep_alive()
+
+    async with ScriptedServer(expires) as server:
+        zk = await connect(server.hosts)
+        with pytest.raises(SessionExpiredError):
+            await zk.multi([Check("/")])
+        assert zk.state is State.LOST
+        assert await zk.wait_connected(after=1) == 2
+        await zk.close()
+
+
+async def test_the_newest_zxid_is_carried_to_the_next_connection() -> None:
+    carried: list[int] = []
+
+    async def script(peer: Peer) -> None:
+        carried.append((await peer.asked()).last_zxid)
+        peer.send(connected(1))
+        if peer.number == 1:
+            await peer.answer(zxid=0x500000007)
+            peer.drop()
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts)
+        await zk.sync("/")
+        await zk.sync("/")
+        assert carried == [0, 0x500000007]
+        assert zk.last_zxid == 0x500000007
+        await zk.close()
+
+
+async def test_a_shorter_timeout_than_asked_for_is_kept_from_the_first_second() -> None:
+    pinged = asyncio.Event()
+
+    async def gives_one_second(peer: Peer) -> None:
+        asked = await peer.asked()
+        assert asked.timeout == 300_000
+        peer.send(connected(1, timeout=1000))
+        await peer.packet()
+        pinged.set()
+
+    async with ScriptedServer(gives_one_second) as server:
+        zk = await connect(server.hosts, session_timeout=300.0)
+        assert zk.session_timeout == 1.0
+        await asyncio.wait_for(pinged.wait(), 0.6)
+        await zk.close()
+
+
+@pytest.mark.parametrize("option", [{"session_timeout": 0}, {"session_timeout": 10**8}, {"max_request": 0}])
+async def test_an_option_out_of_range_is_refused_by_name(option: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(option))):
+        await connect("h1", **option)
+
+
+async def test_an_ipv6_server_is_reached() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        await peer.keep_alive()
+
+    try:
+        server = await ScriptedServer(script, host="::1").__aenter__()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert server.hosts.startswith("[::1]:")
+    zk = await connect(server.hosts)
+    assert zk.session_id == 1
+    await zk.close()
+    await server.__aexit__(None, None, None)

@@ -1,0 +1,79 @@
+"""What a process and a server hold now: to be compared with what they hold after much work."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+
+from aiozkqueue.testing.node import four_letters
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+_FOLDERS = ("locks", "meta", "due", "consumers")
+
+
+@dataclass(frozen=True)
+class Held:
+    """Counts that must be the same afterwards."""
+
+    tasks: int
+    sockets: int
+    watches: int
+    connections: int
+    sessions: int
+    znodes: dict[str, int]
+    """Of each folder, what is left in it; of ``.clients``, how many clients have slots."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What Python has allocated, in blocks, and what the system has given, in bytes."""
+
+    blocks: int
+    resident: int
+
+
+async def held(view: Observer, hosts: str, root: str) -> Held:
+    """Look at this process, at the server, and at what is below the root."""
+    port = int(hosts.rpartition(":")[2])
+    watches, mntr = await asyncio.to_thread(lambda: (four_letters(port, "wchs"), four_letters(port, "mntr")))
+    znodes: dict[str, int] = {}
+    for queue in await view.children(root):
+        for folder in _FOLDERS:
+            znodes[f"{queue}/{folder}"] = len(await view.children(f"{root}/{queue}/{folder}"))
+    znodes[".clients"] = len(await view.children(f"{root}/.clients"))
+    return Held(
+        tasks=len(asyncio.all_tasks()),
+        sockets=await asyncio.to_thread(_sockets),
+        watches=_number(r"Total watches:(\d+)", watches),
+        connections=_number(r"zk_num_alive_connections\t(\d+)", mntr),
+        sessions=_number(r"zk_global_sessions\t(\d+)", mntr),
+        znodes=znodes,
+    )
+
+
+async def memory() -> Memory:
+    """What is in use once the garbage is gone. Counting blocks costs nothing; tracing them would slow the work down."""
+    return await asyncio.to_thread(_memory)
+
+
+def _memory() -> Memory:
+    gc.collect()
+    return Memory(sys.getallocatedblocks(), psutil.Process().memory_info().rss)
+
+
+def _sockets() -> int:
+    return len(psutil.Process().net_connections("tcp"))
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return int(match[1])

@@ -1,0 +1,139 @@
+"""Every decoder of what others may have written: each either reads bytes, or refuses them with its own error."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from aiozkqueue.bus.events import EventTypes
+from aiozkqueue.errors import InvalidOptionError, PayloadError
+from aiozkqueue.layout import (
+    AttemptRecord,
+    HistoryRecord,
+    ItemName,
+    LockRecord,
+    MalformedError,
+    QueueConfig,
+    decode,
+    item_id,
+    item_sequence,
+    parse_due,
+    parse_lock,
+    parse_meta,
+)
+from aiozkqueue.layout.buses import BusRecord
+from aiozkqueue.layout.filters import decode_tags
+from aiozkqueue.layout.jobs import JobRecord
+from aiozkqueue.layout.moves import MoveRecord
+from aiozkqueue.layout.tokens import leased_place
+from aiozkqueue.zookeeper import Check, Create, ProtocolError, SetData, ZooKeeperError, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def envelope(data: bytes) -> None:
+    decode(data)
+
+
+def config(data: bytes) -> None:
+    again = QueueConfig.decode(data)
+    assert QueueConfig.decode(again.encode()) == again
+
+
+def lock(data: bytes) -> None:
+    LockRecord.decode(data)
+
+
+def attempts(data: bytes) -> None:
+    AttemptRecord.decode(data)
+
+
+def job(data: bytes) -> None:
+    again = JobRecord.decode(data)
+    with contextlib.suppress(InvalidOptionError):  # what others added may be too much to be written again
+        assert JobRecord.decode(again.encode()) == again
+
+
+def move(data: bytes) -> None:
+    MoveRecord.decode(data)
+
+
+def bus(data: bytes) -> None:
+    again = BusRecord.decode(data)
+    assert BusRecord.decode(again.encode()) == again
+
+
+def history(data: bytes) -> None:
+    HistoryRecord.decode("1700000000000-abcdefghijklmnopqr", data)
+    HistoryRecord.decode(data.decode("utf-8", "replace"), data)
+
+
+def tags(data: bytes) -> None:
+    for value in decode_tags(data).values():
+        assert isinstance(value, str | int)
+
+
+def token(data: bytes) -> None:
+    place = leased_place("q", data.decode("utf-8", "replace"))
+    assert ".." not in place.split("/")
+
+
+class _Event(BaseModel):
+    number: int
+
+
+_EVENTS = EventTypes(_Event)
+
+
+def event(data: bytes) -> None:
+    names, _, payload = data.partition(b"\n")
+    for said in (names.decode("utf-8", "replace"), "_Event"):
+        with contextlib.suppress(PayloadError):
+            _EVENTS.decode(said, payload, "bus")
+
+
+def names(data: bytes) -> None:
+    text = data.decode("utf-8", "replace").replace("/", "-")
+    for parse in (ItemName.parse, item_id, item_sequence, parse_lock, parse_due, parse_meta):
+        parse(text)
+
+
+_REPLIES: list[Callable[[bytes, int], object]] = [
+    wire.multi([Create("/a"), SetData("/a", b""), Check("/a")], chroot="", acl=b"").decode,
+    wire.multi_read(["/a", "/b"], chroot="").decode,
+    wire.get_data("/a", chroot="").decode,
+    wire.get_children("/a", chroot="").decode,
+    wire.exists("/a", chroot="").decode,
+    wire.decode_event,
+    wire.decode_token,
+    lambda frame, _: wire.decode_connected(frame),
+]
+
+
+def replies(data: bytes) -> None:
+    for parse in _REPLIES:
+        try:
+            parse(data, 0)
+        except ZooKeeperError:
+            continue
+
+
+DECODERS: dict[str, Callable[[bytes], None]] = {
+    one.__name__: one
+    for one in (envelope, config, lock, attempts, job, move, bus, history, tags, token, event, names, replies)
+}
+
+
+def typed(decoder: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Let pass what a decoder may raise."""
+
+    def one_input(data: bytes) -> None:
+        try:
+            decoder(data)
+        except (MalformedError, ProtocolError):
+            return
+
+    return one_input

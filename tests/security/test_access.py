@@ -1,0 +1,196 @@
+"""ACLs on every znode, whatever made it; and what a stranger can do to it: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
+from aiozkqueue.http import Keys
+from aiozkqueue.schedule import Jobs, Notifications
+from tests.security.conftest import IDENTITIES, Identity, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import EmbeddedZooKeeper
+    from tests.security.conftest import Superuser
+
+SCHEMES = pytest.mark.parametrize("identity", list(IDENTITIES.values()), ids=list(IDENTITIES))
+LATER = datetime(2999, 1, 1, tzinfo=UTC)
+#: Folders in a queue, and beside the queues.
+KINDS = {"items", "lanes", "locks", "due", "meta", "dlq", "consumers", "keys", "later", "history", "filters"} | {
+    ".moves", ".schedule", ".notifications", ".buses", ".keys", ".clients",
+}  # fmt: skip
+RETRIED = zq.ConsumeTimes(9, backoff=zq.Fixed(600))
+
+
+async def use_everything(session: zq.QueueSession) -> None:
+    """Every feature that makes znodes, with something left lying of each kind."""
+    plain = session.queue("plain")
+    await plain.put_many([b"%d" % number for number in range(6)], key="k", headers={"h": "1"})
+    async with session.begin() as tx:
+        await tx.take(plain, timeout=5)
+        tx.put("made-by-a-transaction", b"1")
+    async with plain.consume(settle="explicit") as deliveries:
+        delivery = await anext(deliveries)
+        await delivery.reject("no use")
+    counted = session.queue("counted", policy=RETRIED)
+    await counted.put_many([b"1", b"2", b"3"])
+    async with counted.consume(settle="explicit", prefetch=1) as deliveries:
+        await (await anext(deliveries)).rollback()  # a timed lock, a due node, a record of attempts
+    await session.queue("wide").configure(zq.QueueConfig(shards=3))
+    await session.queue("wide").put_many([b"%d" % number for number in range(9)])
+    await plain.put(b"\xf5zq1 like an envelope")
+    handled = asyncio.Event()
+
+    async def handler(_: zq.Delivery[bytes]) -> None:
+        handled.set()
+        raise zq.Reject("listened to, and of no use")
+
+    async with session.listener(session.queue("wide"), handler):
+        await asyncio.wait_for(handled.wait(), 10)
+    assert await session.queue("wide").dead_letters.redrive(limit=1) == 1
+    await use_every_feature(session)
+    await session.diagnose()
+
+
+class Event(BaseModel):
+    number: int
+
+
+async def use_every_feature(session: zq.QueueSession) -> None:
+    """What a queue can be told to do besides, and what stands beside the queues."""
+    full = session.queue("full")
+    await full.configure(zq.QueueConfig(history=zq.History(), max_size=9, affinity="any", clean_every=0.2))
+    await full.put_many([b"1", b"2"], filters={"class": "low"}, ttl=600)
+    await full.put(b"3", delay=600, priority=-3)
+    await full.put(b"4", key="k", unique=True)
+    async with session.begin() as tx:
+        await tx.take(full, timeout=5)  # ends with a record of history
+    await full.leases.take(lifetime=600)
+    await session.queue("grouped").put(b"1", group="g")
+    await session.queue("sticky").configure(zq.QueueConfig(affinity="producer"))
+    await session.queue("sticky").put(b"1")
+    await session.moves.start("grouped", "moved")
+    await Jobs(session).add("nightly", "0 3 * * *", "full", b"")
+    await (await Notifications(session).create("s", "n", bytes)).schedule(b"1", LATER, search_key2="t")
+    bus = Bus(session, "events", Event)
+    await bus.join("audit")
+    await bus.post(Event(number=1))
+    await Keys(session.engine).create("client", ["queue|post|orders"])
+    await session.clean()
+
+
+@SCHEMES
+async def test_no_znode_is_open_whatever_made_it(
+    secured: EmbeddedZooKeeper, superuser: Superuser, root: str, identity: Identity
+) -> None:
+    async with session_of(secured.hosts, root, identity.alice) as session:
+        await use_everything(session)
+        async with session.transaction() as tx:  # with locks and registrations there
+            assert await tx.take(session.queue("plain"), timeout=5)
+            acls = await superuser.acls(root)
+            await tx.rollback()
+    kinds = {kind for kind in KINDS for path in acls if f"/{kind}/" in path}
+    assert kinds == KINDS  # there was something of each
+    assert [path for path in acls if path.endswith("/full/janitor")]
+    assert [path for path in acls if "/slot-" in path]
+    granted = {(path, entry.id.scheme, entry.id.id) for path, entries in acls.items() for entry in entries}
+    assert not [path for path, scheme, _ in granted if scheme in {"world", "auth", "ip"}]
+    assert {who.partition(":")[0] for _, _, who in granted} == {"alice"}
+    assert len(acls) > 60
+
+
+@SCHEMES
+async def test_a_stranger_is_denied_by_name_at_once_and_changes_nothing(
+    secured: EmbeddedZooKeeper, superuser: Superuser, root: str, identity: Identity
+) -> None:
+    async with session_of(secured.hosts, root, identity.alice) as session:
+        await session.queue("jobs").put_many([b"1", b"2", b"3"])
+        async with session.queue("jobs").consume(settle="explicit") as deliveries:
+            await (await anext(deliveries)).reject("dead")
+    before = await superuser.data(root)
+    async with session_of(secured.hosts, root, identity.mallory) as stranger:
+        jobs: zq.Queue[bytes] = stranger.queue("jobs")
+        for act in attempts_on(stranger, jobs):
+            with pytest.raises(zq.AccessDeniedError, match="jobs"):
+                await asyncio.wait_for(act(), 5)
+    after = await superuser.data(root)
+    assert after == before
+    async with session_of(secured.hosts, root, identity.alice) as session:
+        assert [m.body for m in await session.queue("jobs").peek()] == [b"2", b"3"]
+        async with session.begin() as tx:
+            assert await tx.take(session.queue("jobs"), timeout=5)
+
+
+def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callable[[], Awaitable[Any]]]:
+    async def take() -> None:
+        async with session.transaction() as tx:
+            await tx.take(jobs, timeout=None)
+
+    async def consume() -> None:
+        async with jobs.consume() as deliveries:
+            await anext(deliveries)
+
+    async def listen() -> None:
+        async def handler(_: zq.Delivery[bytes]) -> None: ...
+
+        await session.listener(jobs, handler).run()
+
+    async def transact() -> None:
+        async with session.begin() as tx:
+            tx.put(jobs, b"4")
+
+    return [
+        lambda: jobs.put(b"4"),
+        lambda: jobs.put_many([b"4", b"5"]),
+        transact,
+        take,
+        consume,
+        listen,
+        jobs.peek,
+        jobs.stats,
+        jobs.purge,
+        jobs.release_claims,
+        jobs.configuration,
+        lambda: jobs.configure(zq.QueueConfig(shards=2)),
+        jobs.dead_letters.peek,
+        jobs.dead_letters.redrive,
+        jobs.dead_letters.purge,
+    ]
+
+
+@SCHEMES
+async def test_a_stranger_is_told_of_the_root_when_he_names_no_queue(
+    secured: EmbeddedZooKeeper, root: str, identity: Identity
+) -> None:
+    async with session_of(secured.hosts, root, identity.alice) as session:
+        await session.queue("jobs").put(b"1")
+    async with session_of(secured.hosts, root, identity.mallory) as stranger:
+        with pytest.raises(zq.AccessDeniedError, match=root):
+            await asyncio.wait_for(stranger.diagnose(), 5)
+        with pytest.raises(zq.AccessDeniedError, match="other"):
+            await asyncio.wait_for(stranger.queue("other").put(b"1"), 5)
+
+
+async def test_an_acl_that_names_others_lets_them_work_together(
+    secured: EmbeddedZooKeeper, superuser: Superuser, root: str
+) -> None:
+    alice, mallory = IDENTITIES["digest"].alice, IDENTITIES["digest"].mallory
+    acl = [zq.Acl.digest(alice.user, alice.password), zq.Acl.digest(mallory.user, mallory.password)]
+    async with (
+        zq.connect(secured.hosts, root=root, auth=[alice], acl=acl) as producer,
+        zq.connect(secured.hosts, root=root, auth=[mallory], acl=acl) as consumer,
+    ):
+        await producer.queue("shared").put(b"1")
+        async with consumer.begin() as tx:
+            message = await tx.take(consumer.queue("shared"), timeout=5)
+            assert message is not None
+        for path, entries in (await superuser.acls(root)).items():
+            assert {entry.id.id.partition(":")[0] for entry in entries} == {"alice", "mallory"}, path

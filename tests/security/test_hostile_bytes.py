@@ -1,0 +1,448 @@
+"""Bytes that another program, or an enemy, writes into a queue: a typed error or a dead letter, and work goes on.
+
+Every decoder is met end to end: an independent client writes into items, records, locks, delays and the configuration
+of a real queue, and a consumer must come past it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+import sys
+import uuid
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kazoo.client import KazooClient
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus, Buses
+from aiozkqueue.layout import MAGIC
+from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
+from tests.security.decoders import DECODERS, typed
+from tests.security.fuzzing import FUZZ, LONG
+from tests.unit.layout.hostile import HOSTILE_JSON, json_objects
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+pytestmark = pytest.mark.timeout(3600 if LONG else 60)
+
+#: Under which nothing may come near: what is read at once is bounded.
+MEMORY = 400 * 1024 * 1024
+
+hostile_json = (
+    st.sampled_from(HOSTILE_JSON)
+    | st.binary(max_size=200)
+    | json_objects("attempts", "claim", "error", "due", "owner", "end", "policy", "shards", "width", "generations")
+)
+
+
+@st.composite
+def envelopes(draw: st.DrawFn) -> bytes:
+    """Something that begins as an envelope, with any length and header."""
+    header = draw(st.sampled_from(HOSTILE_JSON) | json_objects("headers", "key", "priority", "enqueued_at", "dead"))
+    length = draw(st.just(len(header)) | st.integers(0, 2**32 - 1))
+    cut = draw(st.integers(0, 12)) if draw(st.booleans()) else None
+    return (MAGIC + length.to_bytes(4, "big") + header + draw(st.binary(max_size=20)))[:cut]
+
+
+items = st.binary(max_size=200) | envelopes()
+#: What ZooKeeper lets a znode be called.
+names = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E, exclude_characters="/"), max_size=60).filter(
+    lambda name: name not in {"", ".", ".."}
+)
+item_names = (
+    names
+    | st.from_regex(r"item-(t[0-9]{0,18}-)?(i[A-Za-z0-9]{0,40}-)?[0-9-]{1,12}", fullmatch=True)
+    | st.integers(25, 3000).map(lambda size: f"item-i{'x' * size}-0000000001")
+    | st.integers(25, 3000).map(lambda size: f"item-{'q' * size}-ishort-0000000001")
+)
+due_names = names | st.builds(
+    lambda due, who: f"{due:013d}-{who}", st.integers(0, 10**15 - 1), st.sampled_from(["victim", "nobody", "x" * 500])
+)
+places = st.sampled_from(
+    [b"", b"items/item-ivictim-0000000001", b"items", b"/", b"../../x/item-ivictim-0000000001", b"//", b"\x00", b"\xff"]
+) | st.integers(1, 900_000).map(lambda size: b"x" * size + b"/item-ivictim-0000000001")
+
+
+class Writer:
+    """An independent client, which writes what it likes. It blocks: call it before a loop runs."""
+
+    def __init__(self, client: KazooClient) -> None:
+        self.client = client
+
+    def queue(self, root: str, **znodes: bytes) -> None:
+        """Make the folders of the queue ``q``, and these znodes in them; ``/`` is written ``__``."""
+        base = f"{root}/q"
+        for folder in ("items", "lanes", "locks", "meta", "dlq", "consumers", "due"):
+            self.client.ensure_path(f"{base}/{folder}")
+        for path, data in znodes.items():
+            self.create(f"{base}/{path.replace('__', '/')}", data)
+
+    def create(self, path: str, data: bytes) -> None:
+        with contextlib.suppress(Exception):  # a name that the server refuses does no harm
+            self.client.create(path, data)
+
+
+@pytest.fixture(scope="module")
+def writer(zookeeper: str) -> Iterator[Writer]:
+    client = KazooClient(zookeeper)
+    client.start(15)
+    yield Writer(client)
+    client.stop()
+    client.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_is_bounded() -> Iterator[None]:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    scale = 1 if sys.platform == "darwin" else 1024
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * scale < MEMORY
+
+
+@contextlib.asynccontextmanager
+async def consuming(hosts: str, root: str) -> AsyncIterator[zq.QueueSession]:
+    async with asyncio.timeout(30), zq.connect(hosts, root=root, session_timeout=4) as session:
+        yield session
+        assert session._engine.tasks.failure is None
+
+
+async def drain(queue: zq.Queue[Any], wanted: bytes) -> list[bytes]:
+    """Consume what there is, the wanted message among it; what came besides."""
+    came: list[bytes] = []
+    async with queue.consume(prefetch=4, until_idle=0) as deliveries:
+        async for delivery in deliveries:
+            await delivery.commit()
+            came.append(delivery.body)
+    came.remove(wanted)
+    return came
+
+
+async def take(session: zq.QueueSession, queue: zq.Queue[Any]) -> None:
+    async with session.begin() as tx:
+        assert await tx.take(queue, timeout=None)
+
+
+async def settled(queue: zq.Queue[Any]) -> None:
+    """Wait until what was not handed over has found its end, beside the consumer."""
+    async with asyncio.timeout(10):
+        while await queue.size():  # noqa: ASYNC110 -- the session does it, and tells nobody
+            await asyncio.sleep(0.005)
+
+
+def new_root() -> str:
+    return f"/hostile-{uuid.uuid4().hex[:12]}"
+
+
+@FUZZ
+@given(data=st.lists(items, min_size=1, max_size=4))
+def test_an_item_of_any_bytes_is_delivered_or_dead_with_a_reason(
+    data: list[bytes], zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root, **{f"items__item-ihostile{n}-{n:010d}": one for n, one in enumerate(data)})
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q")
+            await queue.put(b"sound")
+            came = await drain(queue, b"sound")
+            await settled(queue)
+            letters = await queue.dead_letters.peek(100)
+            assert len(came) + len(letters) == len(data)
+            assert all(letter.reason for letter in letters)
+            assert all(letter.body in data for letter in letters)  # not a byte is lost
+            assert await queue.dead_letters.redrive() == len(letters)  # whoever wants to look again, may
+            await queue.put(b"after")
+            await drain(queue, b"after")
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+@FUZZ
+@given(record=hostile_json, policy=st.sampled_from([zq.AtLeastOnce(), zq.ConsumeTimes(3)]))
+def test_a_record_of_attempts_of_any_bytes_kills_its_message_alone(
+    record: bytes, policy: zq.Policy, zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root, **{"items__item-ivictim-0000000001": b"victim", "meta__meta-victim": record})
+    writer.client.set(f"{root}/q/items/item-ivictim-0000000001", b"victim")  # a touched item may have a record
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q", policy=policy)
+            await queue.put(b"sound")
+            came = await drain(queue, b"sound")
+            await settled(queue)
+            letters = await queue.dead_letters.peek()
+            assert [*came, *(letter.body for letter in letters)] == [b"victim"]
+            assert all(letter.reason for letter in letters)
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+@FUZZ
+@given(lock=hostile_json, due=places, due_name=due_names)
+def test_a_lock_and_a_delay_of_any_bytes_hold_their_message_alone(
+    lock: bytes, due: bytes, due_name: str, zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root, **{"items__item-ivictim-0000000001": b"victim", "locks__lock-victim": lock})
+    writer.create(f"{root}/q/due/{due_name}", due)
+    writer.create(f"{root}/q/due/1000000000000-victim", due)
+    writer.create(f"{root}/q/due/1000000000000-other", due)
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q")
+            await queue.put(b"sound")
+            came = await drain(queue, b"sound")
+            if not came:
+                await queue.release_claims()
+                await drain(queue, b"victim")
+            await session.diagnose()
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+@FUZZ
+@given(found=st.lists(item_names, min_size=1, max_size=4))
+def test_znodes_of_any_name_among_the_items_are_passed_by_or_delivered(
+    found: list[str], zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root)
+    for name in found:
+        writer.create(f"{root}/q/items/{name}", b"hostile")
+        writer.create(f"{root}/q/locks/{name}", b"")
+        writer.create(f"{root}/q/meta/{name}", b"")
+        writer.create(f"{root}/q/dlq/{name}", b"")
+        writer.create(f"{root}/q/consumers/{name}", b"")
+        writer.create(f"{root}/{name}", b"")
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q")
+            await queue.put(b"sound")
+            assert set(await drain(queue, b"sound")) <= {b"hostile"}
+            await queue.stats()
+            await queue.dead_letters.peek()
+            await session.diagnose()
+            await queue.purge()
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+@FUZZ
+@given(config=hostile_json)
+def test_a_configuration_of_any_bytes_is_followed_or_refused_by_name(
+    config: bytes, zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root)
+    writer.client.set(f"{root}/q", config)
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue, other = session.queue("q"), session.queue("other")
+            await other.put(b"sound")
+            try:
+                await queue.put(b"sound")
+                await drain(queue, b"sound")
+            except zq.PayloadError as error:
+                assert "'q'" in str(error)  # noqa: PT017 -- either is right
+                with pytest.raises(zq.PayloadError, match="'q'"):
+                    await drain(queue, b"sound")
+                diagnosis = await session.diagnose("q")
+                assert not diagnosis.healthy
+            await drain(other, b"sound")
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+def test_a_configuration_that_breaks_while_a_consumer_waits_ends_it_with_a_typed_error(
+    zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root)
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q")
+            waiting = asyncio.create_task(take(session, queue))
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(writer.client.set, f"{root}/q", b"{")
+            await asyncio.to_thread(writer.client.create, f"{root}/q/items/item-", b"sound", sequence=True)
+            with pytest.raises(zq.PayloadError, match="'q'"):
+                await waiting
+            await asyncio.to_thread(writer.client.set, f"{root}/q", json.dumps({"shards": 2}).encode())
+            await drain(queue, b"sound")
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+@pytest.mark.parametrize("size", [500_000, 900_000, 1_000_000, 1_047_900])
+@pytest.mark.parametrize("start", [b"", MAGIC + b"\xff\xff\xff\xff"], ids=["bare", "broken envelope"])
+def test_items_as_large_as_the_server_takes_them_come_or_die_with_every_byte(
+    size: int, start: bytes, zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root)
+    data = start + b"x" * (size - len(start))
+    for number in range(3):
+        writer.client.create(f"{root}/q/items/item-ihuge{number}-{number:010d}", data)
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q")
+            await queue.put(b"sound")
+            came = await drain(queue, b"sound")
+            await settled(queue)
+            letters = await queue.dead_letters.peek()
+            assert len(came) + len(letters) == 3
+            assert all(body == data for body in [*came, *(letter.body for letter in letters)])
+
+    asyncio.run(consume())
+    writer.client.delete(root, recursive=True)
+
+
+def test_an_item_too_large_to_be_moved_is_told_of_and_kept_while_others_come(
+    zookeeper: str, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = new_root()
+    data = (MAGIC + b"\xff" * 4).ljust(1_048_450, b"x")
+    writer.queue(root, **{"items__item-ihuge-0000000001": data})
+
+    async def consume() -> None:
+        async with consuming(zookeeper, root) as session:
+            queue = session.queue("q")
+            await queue.put(b"sound")
+            assert await drain(queue, b"sound") == []
+            async with asyncio.timeout(10):
+                while "too large to become a dead letter" not in caplog.text:  # noqa: ASYNC110 -- the session tells
+                    await asyncio.sleep(0.005)
+            await queue.put(b"after")
+            assert await drain(queue, b"after") == []
+            assert [message.body for message in await queue.peek()] == [data]
+
+    asyncio.run(consume())
+    assert "item-ihuge-0000000001 by hand" in caplog.text
+    writer.client.delete(root, recursive=True)
+
+
+class _Event(BaseModel):
+    number: int
+
+
+_RECORDS = hostile_json | json_objects(
+    "cron", "zone", "queue", "missed", "limit", "tolerance", "paused", "last", "body", "groups", "source", "target",
+    "state", "moved", "outcome", "put", "ended", "headers",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("decoder", DECODERS.values(), ids=DECODERS)
+@FUZZ
+@given(data=_RECORDS | envelopes() | st.text(max_size=80).map(str.encode))
+def test_a_decoder_reads_any_bytes_or_refuses_them_with_its_own_error(
+    decoder: Callable[[bytes], None], data: bytes
+) -> None:
+    typed(decoder)(data)
+
+
+@FUZZ
+@given(record=_RECORDS)
+def test_records_of_any_bytes_beside_the_queues_are_told_of_by_a_typed_error(
+    record: bytes, zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+    writer.queue(root)
+    for folder in (".schedule", ".moves", ".buses"):
+        writer.client.ensure_path(f"{root}/{folder}")
+        writer.create(f"{root}/{folder}/bad", record)
+    writer.client.ensure_path(f"{root}/q/history/2023-11-14T22")
+    writer.create(f"{root}/q/history/2023-11-14T22/1700000000000-abcdefghijklmnopqr", record)
+
+    async def look() -> None:
+        async with consuming(zookeeper, root) as session:
+            jobs, bus = Jobs(session), Bus(session, "bad", _Event)
+            async with Scheduler(session):
+                for act in (
+                    lambda: jobs.get("bad"),
+                    jobs.list,
+                    lambda: jobs.pause("bad"),
+                    lambda: session.moves.status("bad"),
+                    session.moves.all,
+                    session.moves.resume,
+                    bus.groups,
+                    lambda: bus.join("audit"),
+                    lambda: bus.post(_Event(number=1)),
+                    lambda: Buses(session).queues("bad"),
+                    lambda: session.queue("q").state("abcdefghijklmnopqr"),
+                    lambda: session.clean("q"),
+                ):
+                    with contextlib.suppress(zq.QueueError):
+                        await act()
+                with contextlib.suppress(zq.PayloadError):
+                    async for _ in session.queue("q").history():
+                        pass
+            await session.queue("other").put(b"sound")
+            await drain(session.queue("other"), b"sound")
+
+    asyncio.run(look())
+    writer.client.delete(root, recursive=True)
+
+
+def test_a_bus_and_a_notification_queue_bury_what_does_not_decode_and_handle_the_rest(
+    zookeeper: str, writer: Writer
+) -> None:
+    root = new_root()
+
+    async def serve() -> None:
+        async with consuming(zookeeper, root) as session:
+            bus = Bus(session, "events", _Event)
+            reminders = await Notifications(session).create("s", "n", _Event)
+            for number, data in enumerate([*HOSTILE_JSON, b'{"number":"x"}']):
+                await session.queue("events").put(data, headers={"bus-event": "_Event"} if number % 2 else {})
+                await session.queue(reminders.queue.name).put(data, headers={"notification-at": "never"})
+            came = list[str]()
+            done = asyncio.Event()
+
+            async def subscriber(event: _Event) -> None:
+                came.append(f"bus {event.number}")
+                if len(came) == 2:
+                    done.set()
+
+            async def handler(notification: Notification[_Event]) -> None:
+                came.append(f"notified {notification.event.number}")
+                if len(came) == 2:
+                    done.set()
+
+            bus.subscribe(_Event, subscriber)
+            await bus.post(_Event(number=1))
+            await reminders.schedule(_Event(number=2), datetime.now(UTC))
+            async with bus.listener(), reminders.listener(handler):
+                await done.wait()
+                await settled(bus.queue())
+                await settled(reminders.queue)
+            assert sorted(came) == ["bus 1", "notified 2"]
+            for queue in (bus.queue(), reminders.queue):
+                letters = await session.queue(queue.name).dead_letters.peek(100)
+                assert len(letters) == len(HOSTILE_JSON) + 1
+                assert all(letter.reason for letter in letters)
+
+    asyncio.run(serve())
+    writer.client.delete(root, recursive=True)

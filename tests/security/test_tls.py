@@ -1,0 +1,99 @@
+"""TLS and mutual TLS through `aiozkqueue.connect`: who is let in, and which servers are believed."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.testing import Certificates
+    from tests.cli.conftest import Cli
+
+SHORT = 1.0
+
+
+async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
+    async with zq.connect(hosts, root=root, session_timeout=4, tls=tls) as session:
+        queue = session.queue("q")
+        await queue.put(bytes(300_000))
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=5)
+            assert message is not None
+            assert len(message.body) == 300_000
+
+
+@pytest.fixture(scope="module")
+def strict(
+    embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper], certificates: Certificates
+) -> EmbeddedZooKeeper:
+    """A server that wants certificates of its clients."""
+    return embedded_server(ServerOptions(tls=certificates.server_tls(client_certificate=True), fsync=False))
+
+
+async def test_a_queue_works_over_tls_by_name_and_by_address(
+    secured: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext
+) -> None:
+    assert trusting.check_hostname  # nobody had to ask for it
+    port = secured.node.ports.secure
+    await round_trip(f"localhost:{port}", root, trusting)
+    await round_trip(f"127.0.0.1:{port}", root, trusting)
+
+
+async def test_a_server_by_another_name_is_not_believed(
+    secured: EmbeddedZooKeeper, root: str, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(_: object) -> list[str]:
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
+    port = secured.node.ports.secure
+    with pytest.raises(zq.ConnectionLostError, match=r"not valid for 'bank\.example'|Hostname mismatch"):
+        async with zq.connect(f"bank.example:{port}", root=root, tls=trusting, connect_timeout=SHORT):
+            pass
+
+
+async def test_a_server_that_nobody_vouches_for_is_not_believed(secured: EmbeddedZooKeeper, root: str) -> None:
+    tls = await asyncio.to_thread(ssl.create_default_context)
+    with pytest.raises(zq.ConnectionLostError, match="CERTIFICATE_VERIFY_FAILED"):
+        async with zq.connect(secured.secure_hosts, root=root, tls=tls, connect_timeout=SHORT):
+            pass
+
+
+async def test_without_tls_nothing_is_said_to_the_tls_port(secured: EmbeddedZooKeeper, root: str) -> None:
+    with pytest.raises(zq.ConnectionLostError):
+        async with zq.connect(secured.secure_hosts, root=root, connect_timeout=SHORT):
+            pass
+
+
+async def test_mutual_tls_lets_in_those_with_a_certificate_alone(
+    strict: EmbeddedZooKeeper, root: str, certificates: Certificates, trusting: ssl.SSLContext
+) -> None:
+    known = await asyncio.to_thread(lambda: certificates.client_context(client_certificate=True))
+    await round_trip(strict.secure_hosts, root, known)
+    with pytest.raises(zq.ConnectionLostError):
+        async with zq.connect(strict.secure_hosts, root=root, tls=trusting, connect_timeout=SHORT):
+            pass
+
+
+def test_the_command_line_takes_the_same_files(
+    strict: EmbeddedZooKeeper, certificates: Certificates, cli: Cli, root: str
+) -> None:
+    tls: dict[str, Any] = {
+        "AIOZKQUEUE_HOSTS": strict.secure_hosts,
+        "AIOZKQUEUE_ROOT": root,
+        "AIOZKQUEUE_TLS_CA": str(certificates.authority),
+        "AIOZKQUEUE_TLS_CERT": str(certificates.client),
+        "AIOZKQUEUE_CONNECT_TIMEOUT": "3",
+    }
+    assert cli("put", "q", "1", **tls).status == 0
+    doctor = cli("doctor", "--json", **tls)
+    assert doctor.status == 0, doctor.stderr
+    assert doctor.records[0]["version"].startswith("3.")  # asked over TLS, too

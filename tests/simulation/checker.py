@@ -1,0 +1,27 @@
+"""Decides whether a history kept the guarantees. Pure: it sees what clients were told, and what was left at the end.
+
+A rule is a generator of violations, registered by `@rule` in a module of `tests.simulation.rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.simulation.history import History
+from tests.simulation.joining import load
+
+Rule = Callable[[History], Iterator[str]]
+
+rules: dict[str, Rule] = {}
+
+
+def rule(function: Rule) -> Rule:
+    """Register a rule under its name."""
+    rules[function.__name__] = function
+    return function
+
+
+def check(history: History) -> list[str]:
+    """All violations, each with its rule."""
+    load("tests.simulation.rules")
+    return [f"{name}: {violation}" for name, one in rules.items() for violation in one(history)]

@@ -1,0 +1,197 @@
+"""A public coroutine, called on a fresh simulated queue and struck at one instant.
+
+What is struck: one of its requests (lost before it is applied, after it, late, in silence, or its session ends with
+it), one of its suspensions (cancelled while it waits, or when the answer is there), or both. A coroutine that is added
+to one of the classes is in the matrix by itself; a parameter that nobody has told `subjects` of fails its test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import warnings
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import aiozkqueue as zq
+from aiozkqueue.layout import decode
+from aiozkqueue.testing.simulator import Cluster, Fault, Request, run_virtual, simulated
+from tests.faults.stepping import _Watched
+from tests.simulation.subjects import ENTERED, SESSION_TIMEOUT, SUBJECTS, arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from aiozkqueue.testing.simulator.server import ServerConnection
+    from tests.simulation.features_subjects import Ready
+
+#: Virtual seconds that any of them may take, whatever befalls it.
+PATIENCE = 200.0
+
+
+@dataclass
+class Strike:
+    """What befalls one call."""
+
+    request: int = 0
+    """Which of its requests; 0: none."""
+    fault: Fault | None = None
+    """What befalls it; None: its session ends."""
+    suspension: int = 0
+    """At which of its suspensions it is cancelled; 0: at none."""
+    answered: bool = False
+    """When what it waits for is there, instead of while it waits."""
+
+
+@dataclass
+class Called:
+    """How a call went, and what was left."""
+
+    requests: int = 0
+    suspensions: int = 0
+    error: BaseException | None = None
+    state: dict[str, list[str]] | None = None
+    troubles: tuple[str, ...] = ()
+
+
+def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = False) -> Called:
+    """Call a coroutine on a fresh queue, strike it, and look at what is left when all has been closed."""
+    called = Called()
+
+    async def main() -> None:
+        # One server that ends a session drops its connection; of three, the leader answers that it is over.
+        async with simulated(servers=1 if strike.fault or not strike.request else 3) as cluster:
+            cluster.ensemble.tick = 0.1
+            cluster.ensemble.delays.lingering = lambda: 0.5
+            cluster.ensemble.delays.network = lambda: 0.001
+            await _prepare(cluster)
+            async with AsyncExitStack() as stack:
+                session = await stack.enter_async_context(
+                    cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck")
+                )
+                try:
+                    async with SUBJECTS[kind](session) as ready:
+                        if not skip:
+                            await _struck(cluster, ready, name, strike, called)
+                except (zq.QueueError, asyncio.CancelledError) as error:
+                    called.error = called.error or error
+                cluster.ensemble.judge = lambda *_: None
+                await asyncio.sleep(3 * SESSION_TIMEOUT)
+                troubles = await _still_works(session)
+            if kind is zq.Leases:
+                async with cluster.connect(name="after") as after:
+                    await after.queue("jobs").release_claims()  # nobody takes what has ended off
+            called.state, left = await _left(cluster)
+            loop: Any = asyncio.get_running_loop()
+            called.troubles = (*troubles, *left, *loop.failures)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_virtual(main, limit=PATIENCE)
+    return called
+
+
+async def _prepare(cluster: Cluster) -> None:
+    async with cluster.connect(name="before") as session:
+        queue = session.queue("jobs", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
+        await queue.put(b"dead")
+        async with session.begin() as tx:
+            message = await tx.take(queue)
+            assert message is not None
+            tx.reject(message, "bad")
+        await queue.put_many([b"a", b"b"])
+        await session.queue("results").put(b"r0")
+
+
+async def _struck(cluster: Cluster, ready: Ready, name: str, strike: Strike, called: Called) -> None:
+    if name == "__aexit__" and type(ready.subject) in ENTERED:
+        await ready.subject.__aenter__()
+        await asyncio.sleep(0.01)
+    loop = asyncio.get_running_loop()
+
+    def suspended(awaited: object) -> None:
+        called.suspensions += 1
+        if called.suspensions == strike.suspension:
+            if strike.answered and isinstance(awaited, asyncio.Future):
+                awaited.add_done_callback(lambda _: task.cancel())
+            else:
+                loop.call_soon(task.cancel)
+
+    function = getattr(ready.subject, name)
+    positional, named = arguments(ready, function)
+
+    async def called_it() -> object:
+        if inspect.isasyncgenfunction(function):
+            return [one async for one in function(*positional, **named)]
+        return await function(*positional, **named)
+
+    async def watched() -> object:
+        return await _Watched(called_it(), suspended)
+
+    cluster.ensemble.judge = _judge(cluster, strike, called)
+    task = loop.create_task(watched())
+    done, _ = await asyncio.wait({task}, timeout=PATIENCE / 2)
+    cluster.ensemble.judge = lambda *_: None
+    if not done:
+        task.cancel()
+        raise TimeoutError(f"{name} hangs: {strike}")
+    called.error = asyncio.CancelledError() if task.cancelled() else task.exception()
+
+
+def _judge(cluster: Cluster, strike: Strike, called: Called) -> Callable[[ServerConnection, Request], Fault | None]:
+    """Count the requests of the client under test, and strike the one chosen."""
+
+    def judge(connection: ServerConnection, _: Request) -> Fault | None:
+        if connection.client.name != "struck":
+            return None
+        called.requests += 1
+        if called.requests != strike.request:
+            return None
+        if strike.fault is None:
+            cluster.ensemble.expire(connection.session.id)
+        return strike.fault
+
+    return judge
+
+
+async def _still_works(session: zq.QueueSession) -> list[str]:
+    queue = session.queue("other")
+    await queue.put(b"x")
+    async with session.begin() as tx:
+        message = await tx.take(queue, timeout=10)
+    return [] if message is not None else ["the session does not work any more"]
+
+
+def _beside(path: str, data: bytes) -> list[str]:
+    """What belongs to a feature: a message in a queue of its own, or a record of its own."""
+    _, _, owner, *_, name = path.split("/") if path.count("/") > 2 else ("", "", "", "")
+    if owner in (".schedule", ".buses", ".notifications"):
+        record = json.loads(data or b"{}")
+        return [f"{path} {[record.get(field) for field in ('cron', 'paused', 'groups')]}"]
+    return [f"{owner}: {decode(data)[1].decode()}"] if name.startswith("item-") and owner != "other" else []
+
+
+async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
+    """What messages are where, and what belongs to nothing."""
+    state: dict[str, list[str]] = {"jobs": [], "results": [], "dead": [], "beside": []}
+    leftovers = []
+    nodes = cluster.ensemble.tree.nodes
+    items = [path for path in nodes if "/item-" in path]
+    for path, node in nodes.items():
+        parts = path.split("/")
+        queue, folder, name = parts[2:3], parts[3:4], parts[-1]
+        if queue not in (["jobs"], ["results"]):
+            state["beside"] += _beside(path, node.data)
+            continue
+        if name.startswith("item-"):
+            state["dead" if folder == ["dlq"] else queue[0]].append(decode(node.data)[1].decode())
+        elif (
+            name.startswith("lock-")
+            or (folder in (["due"], ["consumers"]) and len(parts) > 4)
+            or (name.startswith("meta-") and not any(name.removeprefix("meta-") in item for item in items))
+        ):
+            leftovers.append(f"left: {path}")
+    return {name: sorted(values) for name, values in state.items()}, leftovers

@@ -1,0 +1,56 @@
+"""Deliberate defects, each of which the checker must find. One that it does not find is a hole in the checker.
+
+Most change what is sent (`sending`), so that they hold on to the protocol and not to how it is written. A feature that
+makes a promise adds a module of its own here, with the defects that break it: functions of a `pytest.MonkeyPatch`,
+registered by `@mutation`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.simulation.joining import load
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from tests.simulation.history import History
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A defect, and the histories that show it."""
+
+    name: str
+    apply: Callable[[pytest.MonkeyPatch], None]
+    history: Callable[[str], History]
+
+
+_registered: list[Mutation] = []
+
+rough = partial(run, rough=True)
+
+
+def mutation(
+    history: Callable[[str], History] = run,
+) -> Callable[[Callable[[pytest.MonkeyPatch], None]], None]:
+    """Register a defect; it is looked for in histories made by ``history`` of seeds.
+
+    That is `run`, ``partial(run, feature="…")`` for what only a feature's programs do, or a story.
+    """
+
+    def register(function: Callable[[pytest.MonkeyPatch], None]) -> None:
+        _registered.append(Mutation(function.__name__, function, history))
+
+    return register
+
+
+def mutations() -> list[Mutation]:
+    """All of them."""
+    load("tests.simulation.mutations")
+    return _registered

@@ -1,0 +1,58 @@
+"""Attempts and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.layout import AttemptRecord
+from aiozkqueue.queue import hand_over
+from aiozkqueue.testing.simulator import SimulatedClient
+from tests.simulation.mutations import mutation
+from tests.simulation.mutations.sending import leave_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from aiozkqueue.zookeeper import Node
+
+
+@mutation()
+def attempt_recorded_after_hand_over(patch: pytest.MonkeyPatch) -> None:
+    record = hand_over._record
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def later(engine: Any, dispenser: Any, claims: list[Any]) -> list[Any]:
+        task = asyncio.ensure_future(record(engine, dispenser, claims))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return claims
+
+    patch.setattr(hand_over, "_record", later)
+
+
+@mutation()
+def attempts_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    read_many = SimulatedClient.read_many
+
+    async def blind(self: SimulatedClient, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
+        nodes = await read_many(self, paths, generation=generation)
+        return [
+            node._replace(data=AttemptRecord(0).encode()) if node is not None and "/meta/" in path else node
+            for path, node in zip(paths, nodes, strict=True)
+        ]
+
+    patch.setattr(SimulatedClient, "read_many", blind)
+
+
+@mutation()
+def attempts_not_written(patch: pytest.MonkeyPatch) -> None:
+    leave_out(patch, lambda one: "/meta/" in one.path)
+
+
+@mutation()
+def dead_letters_dropped(patch: pytest.MonkeyPatch) -> None:
+    leave_out(patch, lambda one: "/dlq/" in one.path)

@@ -1,0 +1,54 @@
+"""The bus."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.bus import bus, events
+from aiozkqueue.queue import settlements
+from aiozkqueue.zookeeper import Check
+from tests.simulation.mutations import mutation
+from tests.simulation.mutations.sending import leave_out
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    import pytest
+
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.settlements import Ending
+    from aiozkqueue.zookeeper import Operation
+
+of_buses = partial(run, feature="bus")
+
+
+@mutation(of_buses)
+def groups_not_checked_by_a_post(patch: pytest.MonkeyPatch) -> None:
+    leave_out(patch, lambda one: "/.buses/" in one.path and isinstance(one, Check))
+
+
+@mutation(of_buses)
+def word_of_who_is_done_not_left(patch: pytest.MonkeyPatch) -> None:
+    guard = settlements.guard
+
+    def forgetful(claim: Claim, ending: Ending) -> Operation:
+        return guard(claim, ending._replace(rewrite=None))
+
+    patch.setattr(settlements, "guard", forgetful)
+
+
+@mutation(of_buses)
+def all_subscribers_called_again(patch: pytest.MonkeyPatch) -> None:
+    handle = bus.Bus._handle
+
+    async def again(self: bus.Bus[Any], delivery: Any, group: str | None) -> None:
+        delivery._content = delivery._content._replace(header=_forgotten(delivery._content.header))
+        await handle(self, delivery, group)
+
+    patch.setattr(bus.Bus, "_handle", again)
+
+
+def _forgotten(header: Any) -> Any:
+    """The header without word of who is done."""
+    return replace(header, headers={name: text for name, text in header.headers.items() if name != events.DONE})

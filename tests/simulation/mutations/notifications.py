@@ -1,0 +1,33 @@
+"""Notifications."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.queue.found import Found
+from aiozkqueue.schedule import notifications
+from tests.simulation.mutations import mutation
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pytest
+
+    from aiozkqueue.queue.changes import Change
+
+of_notifications = partial(run, feature="notifications")
+
+
+@mutation(of_notifications)
+def notifications_changed_whoever_holds_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Found, "in_flight", property(lambda _: False))
+
+
+@mutation(of_notifications)
+def a_removal_that_was_left_is_told_to_be_made(patch: pytest.MonkeyPatch) -> None:
+    async def told(_: Any, changes: Iterable[Change]) -> list[bool]:
+        return [True for _ in changes]
+
+    patch.setattr(notifications, "apply_changes", told)

@@ -1,0 +1,98 @@
+"""Histories, and what takes away what is left over."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.layout import End
+from aiozkqueue.queue import cleaning
+from aiozkqueue.queue import history as histories
+from aiozkqueue.testing.simulator import SimulatedClient
+from aiozkqueue.zookeeper import Check, Create, Delete
+from tests.simulation.mutations import mutation
+from tests.simulation.mutations.sending import is_slot, leave_out
+from tests.simulation.stories.records import attempts_are_cleaned_while_messages_fail
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from aiozkqueue.zookeeper import Operation, Result
+
+with_records = partial(run, feature="records")
+
+
+def is_record(operation: Operation) -> bool:
+    return "/history/" in operation.path and isinstance(operation, Create) and bool(operation.data)
+
+
+@mutation(with_records)
+def records_in_a_multi_of_their_own(patch: pytest.MonkeyPatch) -> None:
+    multi = SimulatedClient.multi
+
+    def split(
+        self: SimulatedClient, operations: Sequence[Operation], *, generation: int | None = None
+    ) -> asyncio.Future[list[Result]]:
+        records = [one for one in operations if is_record(one)]
+        if not records or not is_slot(operations[0]):
+            return multi(self, operations, generation=generation)
+        hour = records[0].path.rpartition("/")[0]
+        whole = multi(
+            self, [Check(hour) if is_record(one) else one for one in operations], generation=generation
+        )  # refused, and mended, as long as the hour is missing
+        multi(self, records, generation=generation).add_done_callback(lambda done: done.cancelled() or done.exception())
+        return whole
+
+    patch.setattr(SimulatedClient, "multi", split)
+
+
+@mutation(with_records)
+def what_is_released_is_recorded_as_finished(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(histories._OUTCOMES, "release", End.FINISHED)
+
+
+@mutation(with_records)
+def dead_letters_are_not_recorded(patch: pytest.MonkeyPatch) -> None:
+    patch.delitem(histories._OUTCOMES, "dead")
+
+
+@mutation(with_records)
+def young_history_is_cleaned(patch: pytest.MonkeyPatch) -> None:
+    look = cleaning._Cleaning.look_at_the_clock
+
+    async def hasty(self: Any) -> None:
+        await look(self)
+        self._now += 8 * 24 * 3600 * 1000
+
+    patch.setattr(cleaning._Cleaning, "look_at_the_clock", hasty)
+
+
+@mutation(attempts_are_cleaned_while_messages_fail)
+def items_are_listed_before_their_attempts(patch: pytest.MonkeyPatch) -> None:
+    attempts = cleaning._Cleaning.attempts
+
+    async def early(self: Any) -> int:
+        ids: set[str] = await self._ids(await self._item_folders())
+        await asyncio.sleep(0.005)
+
+        async def known(_: object) -> set[str]:
+            return ids
+
+        self._ids = known
+        self._now += 60_000  # nor is what has just been written too young
+        return await attempts(self)
+
+    patch.setattr(cleaning._Cleaning, "attempts", early)
+
+
+@mutation(attempts_are_cleaned_while_messages_fail)
+def an_orphans_lock_is_left(patch: pytest.MonkeyPatch) -> None:
+    leave_out(
+        patch,
+        lambda one: "/lock-" in one.path and isinstance(one, Delete),
+        lambda operations: isinstance(operations[0], Create) and "/lock-" in operations[0].path,
+    )

@@ -1,0 +1,44 @@
+"""Scheduled retries."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.queue import delivery
+from aiozkqueue.queue.settlements import PutSettlement
+from tests.simulation.mutations import mutation
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import pytest
+
+of_retries = partial(run, feature="scheduled retries")
+
+
+@mutation(of_retries)
+def retries_at_once_whatever_the_schedule_says(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(delivery, "retry_delay", lambda *_: 0.0)
+
+
+@mutation(of_retries)
+def the_last_act_is_not_part_of_the_dead_letter(patch: pytest.MonkeyPatch) -> None:
+    give_up = delivery.WorkSettling.give_up
+
+    async def in_two_steps(self: delivery.WorkSettling, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
+        await last_act()
+        engine, puts = self.work.engine, list(self.work._puts)
+        for put in puts:
+            await put.store.open()
+        await engine.settle(PutSettlement(engine.ids.next(), puts))
+        await asyncio.sleep(0.3)
+        await give_up(self, reason, _nothing)
+
+    patch.setattr(delivery.WorkSettling, "give_up", in_two_steps)
+
+
+async def _nothing() -> None:
+    pass

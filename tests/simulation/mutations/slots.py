@@ -1,0 +1,109 @@
+"""Commits: what decides that a multi was applied, once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiozkqueue.queue.slot import Fate, Sent, Slot
+from aiozkqueue.testing.simulator import SimulatedClient
+from aiozkqueue.zookeeper import Check, ConnectionLossError, Create, Delete, Operation, Result, SetData
+from tests.simulation.mutations import mutation, rough
+from tests.simulation.mutations.sending import is_item, is_slot, replace_where
+from tests.simulation.stories.slots import (
+    a_copy_comes_when_what_refused_the_next_one_has_passed,
+    the_next_session_begins_at_a_server_and_goes_on_at_one_that_lags,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    import pytest
+
+    from aiozkqueue.zookeeper import Node
+
+
+@mutation()
+def resend_without_a_slot(patch: pytest.MonkeyPatch) -> None:
+    replace_where(patch, lambda one: is_slot(one) and isinstance(one, SetData), lambda one: one._replace(version=-1))
+
+
+@mutation()
+def take_a_verdict_for_the_outcome(patch: pytest.MonkeyPatch) -> None:
+    async def not_applied(self: Slot, *_: object) -> Fate:
+        self._version = None
+        return Fate.NOT_APPLIED
+
+    patch.setattr(Slot, "_read_verdict", not_applied)
+
+
+@mutation()
+def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
+    send = Slot.send
+
+    async def careless(self: Slot, operations: Sequence[Operation], generation: int) -> Sent:
+        multi = self._zookeeper.multi
+
+        async def once() -> Sent:
+            return await send(self, operations, generation)
+
+        if self._version is None:
+            return await once()
+        try:
+            stamp = self._stamp(self._version)
+            results = await multi([stamp, *operations], generation=generation)
+        except ConnectionLossError:
+            self._version = None
+            return Sent(Fate.APPLIED)
+        except Exception:  # noqa: BLE001 - whatever it is, the real one finds it again
+            return await once()
+        self._moved_on(results[0])
+        return Sent(Fate.APPLIED, results[1:])
+
+    patch.setattr(Slot, "send", careless)
+
+
+@mutation(rough)
+def slot_read_by_an_older_session(patch: pytest.MonkeyPatch) -> None:
+    read = SimulatedClient.read
+
+    async def stale(self: SimulatedClient, path: str, *, generation: int | None = None) -> Node:
+        if "/slot-" not in path:
+            return await read(self, path, generation=generation)
+        slowest = min(self.session._servers.servers, key=lambda server: server.tree.applied)
+        return slowest.tree.read(path)
+
+    patch.setattr(SimulatedClient, "read", stale)
+
+
+@mutation(a_copy_comes_when_what_refused_the_next_one_has_passed)
+def no_seal_after_a_lost_copy(patch: pytest.MonkeyPatch) -> None:
+    async def trusting(*_: object) -> Fate:
+        return Fate.NOT_APPLIED
+
+    patch.setattr(Slot, "_seal", trusting)
+
+
+@mutation()
+def commit_in_two_parts(patch: pytest.MonkeyPatch) -> None:
+    multi = SimulatedClient.multi
+
+    def split(
+        self: SimulatedClient, operations: Sequence[Operation], *, generation: int | None = None
+    ) -> asyncio.Future[list[Result]]:
+        takes = any(isinstance(one, Delete) and is_item(one) for one in operations)
+        puts = [one for one in operations if isinstance(one, Create) and is_item(one)]
+        if not (takes and puts):
+            return multi(self, operations, generation=generation)
+        multi(self, puts, generation=generation)
+        return multi(self, [Check("/") if one in puts else one for one in operations], generation=generation)
+
+    patch.setattr(SimulatedClient, "multi", split)
+
+
+@mutation(the_next_session_begins_at_a_server_and_goes_on_at_one_that_lags)
+def verdict_read_from_a_server_that_lags(patch: pytest.MonkeyPatch) -> None:
+    async def no_sync(*_: object) -> None: ...
+
+    patch.setattr(SimulatedClient, "sync", no_sync)

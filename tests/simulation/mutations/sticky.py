@@ -1,0 +1,47 @@
+"""Sticky queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.queue import handing_on
+from aiozkqueue.zookeeper import Delete, SetData
+from tests.simulation.mutations import mutation
+from tests.simulation.mutations.sending import is_item, is_lock
+from tests.simulation.stories.sticky import several_reap_what_a_node_still_takes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from aiozkqueue.queue.changes import Change
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.found import Found
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+
+def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> None:
+    make = handing_on._handing_on
+
+    async def defective(engine: Engine, store: QueueStore, found: Found) -> Change:
+        change = await make(engine, store, found)
+        return change._replace(operations=[one for one in change.operations if not where(one)])
+
+    patch.setattr(handing_on, "_handing_on", defective)
+
+
+@mutation(several_reap_what_a_node_still_takes)
+def reaped_without_the_lock(patch: pytest.MonkeyPatch) -> None:
+    _without(patch, is_lock)
+
+
+@mutation(several_reap_what_a_node_still_takes)
+def reaped_and_left_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    _without(patch, lambda one: is_item(one) and isinstance(one, Delete))
+
+
+@mutation(several_reap_what_a_node_still_takes)
+def reaped_and_not_put_again(patch: pytest.MonkeyPatch) -> None:
+    _without(patch, lambda one: (is_item(one) and not isinstance(one, Delete | SetData)) or isinstance(one, SetData))

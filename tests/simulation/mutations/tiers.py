@@ -1,0 +1,39 @@
+"""Priorities and schedules."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import HOUR, later_of
+from aiozkqueue.queue import levels, placing
+from aiozkqueue.queue.later import Later
+from aiozkqueue.queue.placing import Placing
+from tests.simulation.mutations import mutation
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    import pytest
+
+of_tiers = partial(run, feature="tiers")
+
+
+@mutation(of_tiers)
+def what_is_scheduled_is_taken_a_little_early(patch: pytest.MonkeyPatch) -> None:
+    due = Later.due
+    patch.setattr(Later, "due", lambda self, now: due(self, now + 200))
+
+
+@mutation(of_tiers)
+def the_due_time_is_that_of_an_hour_in_the_past(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Placing, "_is_past", lambda *_: True)
+
+
+@mutation(of_tiers)
+def the_least_urgent_comes_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(levels.Levels, "__iter__", lambda self: reversed(self._levels))
+
+
+@mutation(of_tiers)
+def what_is_scheduled_lies_in_the_folder_of_another_hour(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(placing, "later_of", lambda due: later_of(due + 1000 * HOUR))

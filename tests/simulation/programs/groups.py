@@ -1,0 +1,105 @@
+"""Groups: producers that put in order, and takers of all kinds, of a queue with groups and of an ordered one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.history import Status
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.history import Handed
+    from tests.simulation.recorder import Recorder
+
+GROUPED, ORDERED = "grouped", "ordered"
+
+
+@dataclass
+class Rest:
+    """A message given back for a while: meanwhile its group waits."""
+
+    one: Handed
+    told: float
+    """When its holder was told that it had been."""
+    over: float
+
+
+@dataclass
+class Order:
+    """What is known of the order."""
+
+    places: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Of each message whose put is known to have been applied, its group and its number there."""
+    rests: list[Rest] = field(default_factory=list["Rest"])
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:
+    soon = zq.Exponential(0.05, 2, 0.4, 0.1)
+    policy = zq.AtLeastOnce(backoff=soon)
+    await run.configure(session, GROUPED, zq.QueueConfig(policy=policy, shards=2))
+    await run.configure(session, ORDERED, zq.QueueConfig(policy=policy, ordered=True))
+
+
+async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Put to a group of its own and to one that is the only one of the ordered queue, awaiting each."""
+    name = run.random.choice([GROUPED, GROUPED, ORDERED])
+    group = f"{client}-{run.random.random()}"
+    for number in range(run.random.randint(3, 8)):
+        unit = run.unit(client)
+        token = run.token()
+        unit.puts = {token: name}
+        async with run.told(unit):
+            if name == GROUPED:
+                await session.queue(name).put(token.encode(), group=group)
+            else:
+                await session.queue(name).put(token.encode())
+            run.decide(unit, Status.COMMITTED)
+        if unit.status is not Status.COMMITTED:
+            return  # whether it has a place in the order is not known
+        run.history.part(Order).places[token] = (group, number)
+        await asyncio.sleep(run.random.random() * run.random.choice([0, 0.01, 0.1]))
+
+
+async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Take one or several in a transaction; now and then it is undone."""
+    queue = session.queue(run.random.choice([GROUPED, ORDERED]))
+    for _ in range(run.random.randint(4, 12)):
+        unit = run.unit(client)
+        async with run.told(unit), session.begin() as tx:
+            for message in await tx.take_many(queue, run.random.choice([1, 1, 3]), timeout=0.3):
+                run.show(unit, client, session, message)
+            await asyncio.sleep(run.random.random() * run.random.choice([0, 0.02]))
+            run.let_go(unit)
+            if run.random.random() < 0.2:
+                delay, began = run.random.choice([0, 0.05, 1.0]), run.loop.time()
+                await tx.rollback(delay=delay)
+                told = run.loop.time()
+                run.history.part(Order).rests += [Rest(one, told, began + delay) for one in unit.takes[:1]]
+                run.decide(unit, Status.NOT_COMMITTED)
+            else:
+                await tx.commit()
+                run.decide(unit, Status.COMMITTED)
+
+
+async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Handle them one by one, several groups at a time; now and then one fails."""
+    queue = session.queue(run.random.choice([GROUPED, ORDERED]))
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        unit = run.unit(client)
+        run.show(unit, client, session, delivery)
+        try:
+            await asyncio.sleep(run.random.random() * run.random.choice([0, 0.02]))
+            if run.random.random() < 0.2:
+                raise zq.Retry(delay=run.random.choice([None, 0, 0.05]))
+        finally:
+            run.let_go(unit)
+
+    async with session.listener(queue, handler, concurrency=run.random.choice([1, 3])):
+        await asyncio.sleep(1 + run.random.random() * 3)
+
+
+join(Feature("groups", prepare, [put, put, take, consume]))

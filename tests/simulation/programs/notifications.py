@@ -1,0 +1,106 @@
+"""A notification queue: scheduled, replaced, removed and handled beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.queue.register import server_time
+from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.recorder import Recorder
+
+
+@dataclass(slots=True)
+class Entry:
+    """One notification."""
+
+    date: datetime
+    removed: float = float("inf")
+    """When a removal was told to have been made."""
+    replaced: float = float("inf")
+    """When a replacement was."""
+
+
+@dataclass(slots=True)
+class Shown:
+    """A notification in a handler's hands."""
+
+    id: str
+    event: bytes
+    session: int
+    """The ZooKeeper session that holds it."""
+    at: float
+    until: float = float("inf")
+
+
+@dataclass
+class NotificationLog:
+    """What is known of them, by id."""
+
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    handled: list[Shown] = field(default_factory=list[Shown])
+    changes: list[tuple[str, float, float]] = field(default_factory=list[tuple[str, float, float]])
+    """Id, begin and end of each removal and replacement that was told to have been made."""
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
+    # A policy that counts would find out about a change when it records the attempt.
+    await Notifications(session).create("s", "n", bytes, policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+
+
+async def schedule(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    random, log = run.random, run.history.part(NotificationLog)
+    queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
+    for _ in range(random.randint(2, 5)):
+        now = await server_time(session.engine)
+        date = datetime.fromtimestamp(now / 1000, UTC) + timedelta(seconds=random.choice([-1, 0.02, 0.3]))
+        with suppress(zq.OutcomeUnknownError):
+            one = await queue.schedule(b"old", date, search_key2=random.choice(["x", "y"]))
+            log.entries[one] = Entry(date)
+        await asyncio.sleep(random.random() * 0.1)
+
+
+async def change(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    random, log = run.random, run.history.part(NotificationLog)
+    queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
+    for _ in range(8):
+        await asyncio.sleep(random.random() * 0.1)
+        waiting = [one for one, entry in log.entries.items() if entry.removed == float("inf")]
+        if not waiting:
+            continue
+        chosen, began = random.choice(waiting), run.loop.time()
+        with suppress(zq.OutcomeUnknownError):
+            if random.random() < 0.5:
+                if await queue.update(chosen, b"new"):
+                    log.changes.append((chosen, began, run.loop.time()))
+                    log.entries[chosen].replaced = min(log.entries[chosen].replaced, run.loop.time())
+            elif await queue.remove(chosen):
+                log.changes.append((chosen, began, run.loop.time()))
+                log.entries[chosen].removed = run.loop.time()
+
+
+async def handle(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    random, log = run.random, run.history.part(NotificationLog)
+    queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
+
+    async def handler(notification: Notification[bytes]) -> None:
+        zookeeper = session.engine.zookeeper
+        shown = Shown(notification.id, notification.event, zookeeper.session_id, run.loop.time())
+        log.handled.append(shown)
+        await asyncio.sleep(random.random() * 0.2)
+        shown.until = run.loop.time()
+        if random.random() < 0.3:
+            raise zq.Retry(delay=random.choice([0, 0.05]))
+
+    async with queue.listener(handler, concurrency=2):
+        await asyncio.sleep(random.random() * 2)
+
+
+join(Feature("notifications", prepare, [schedule, change, change, handle, handle]))

@@ -1,0 +1,63 @@
+"""Messages that fail until their scheduled retries are used up; what is put then stays, to be counted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.recorder import Recorder
+
+TRIED, GIVEN_UP = "tried", "given-up"
+SCHEDULE = (0.4, 1.0)
+
+
+@dataclass
+class Tries:
+    """What was seen of them."""
+
+    put_at: dict[str, float] = field(default_factory=dict[str, float])
+    """When each put began."""
+    tries: list[tuple[str, int, float]] = field(default_factory=list[tuple[str, int, float]])
+    """Token, attempt, and when it was handed over."""
+    failed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """The attempts that ended by a `Retry`, and not because their process was going."""
+    looks: list[tuple[list[str], list[str]]] = field(default_factory=list[tuple[list[str], list[str]]])
+    """The dead letters, and right after it what was put when they were given up."""
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
+    await session.queue(TRIED).configure(zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+
+
+async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    for _ in range(run.random.randint(1, 4)):
+        token = run.token()
+        run.history.part(Tries).put_at[token] = run.loop.time()
+        await session.queue(TRIED).put(token.encode())
+
+
+async def fail(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    seen, queue = run.history.part(Tries), session.queue(TRIED)
+
+    async def give_up(delivery: zq.Delivery[bytes]) -> None:
+        await asyncio.sleep(run.random.random() * 0.05)
+        delivery.put(GIVEN_UP, delivery.value)
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        seen.tries.append((delivery.value.decode(), delivery.attempt, run.loop.time()))
+        await asyncio.sleep(run.random.random() * 0.1)
+        seen.failed.add((delivery.value.decode(), delivery.attempt))
+        raise zq.Retry(schedule=SCHEDULE, exhausted=give_up)
+
+    async with session.listener(queue, handler, concurrency=2):
+        await asyncio.sleep(run.random.random() * 4)
+    dead = [one.value.decode() for one in await queue.dead_letters.peek(10_000)]
+    seen.looks.append((dead, [one.value.decode() for one in await session.queue(GIVEN_UP).peek(10_000)]))
+
+
+join(Feature("scheduled retries", prepare, [put, fail, fail]))

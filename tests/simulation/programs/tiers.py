@@ -1,0 +1,76 @@
+"""Priorities and schedules: messages of several levels, now and for later, that consumers take one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.history import Status
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.recorder import Recorder
+
+LEVELS = "levels"
+PRIORITIES = (-5, 0, 5)
+
+
+@dataclass
+class Order:
+    """What was seen of it."""
+
+    dues: dict[str, float] = field(default_factory=dict[str, float])
+    """Before when a message may not be handed over."""
+    drained: list[list[tuple[int, str]]] = field(default_factory=list[list[tuple[int, str]]])
+    """The priorities and tokens in the order in which one who is alone on a queue has taken all there was."""
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:
+    await run.configure(session, LEVELS, zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2))))
+
+
+async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random, seen = run.random, run.history.part(Order)
+    queue = session.queue(LEVELS)
+    for _ in range(random.randint(2, 8)):
+        await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
+        unit, token = run.unit(client), run.token()
+        unit.puts = {token: LEVELS}
+        delay = random.choice([0, 0, 0.3, 1.5])
+        if delay:
+            seen.dues[token] = run.loop.time() + delay
+        priority = random.choice(PRIORITIES)
+        async with run.told(unit):
+            if random.random() < 0.5:
+                await queue.put(token.encode(), delay=delay, priority=priority)
+            else:
+                async with session.begin() as tx:
+                    tx.put(queue, token.encode(), delay=delay, priority=priority)
+            run.decide(unit, Status.COMMITTED)
+
+
+async def drain(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    """Put what has different levels at once into a queue of one's own, and take it."""
+    for _ in range(run.random.randint(1, 3)):
+        with suppress(zq.NotCommittedError):
+            await drain_one(run, session)
+
+
+async def drain_one(run: Recorder, session: zq.QueueSession) -> None:
+    random = run.random
+    queue, taken = session.queue(f"own-{run.token()}"), list[tuple[int, str]]()
+    async with session.begin() as tx:
+        for _ in range(random.randint(1, 6)):
+            tx.put(queue, run.token().encode(), priority=random.choice(PRIORITIES))
+    while await queue.size():
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=5)
+            if message is not None:
+                taken.append((message.priority, message.value.decode()))
+    run.history.part(Order).drained.append(taken)
+
+
+join(Feature("tiers", prepare, [put, put, drain]))

@@ -1,0 +1,109 @@
+"""Keys, lifetimes and cancelling: what is one by its key is one, what has ended or was cancelled is not delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.simulation.checker import rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.history import History
+
+NEVER = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One message: what was asked for, when, and what came of it."""
+
+    key: str
+    number: int
+    """Counts the puts of a key, made one after the other."""
+    began: float
+    put: float = NEVER
+    """When it was known to be stored."""
+    refused: float = NEVER
+    expires: float = NEVER
+    delivered: float = NEVER
+    ending: float = NEVER
+    """When its end was asked for."""
+    ended: float = NEVER
+    """When it was known to have ended."""
+    cancelled: float = NEVER
+
+
+@dataclass(slots=True)
+class Keyed:
+    """What was seen of messages with keys."""
+
+    lives: list[Life] = field(default_factory=list)
+    collapsing: bool = False
+    unique: bool = False
+    polls: list[tuple[float, list[Life]]] = field(default_factory=list)
+    """When each began, and what it gave."""
+    leftovers: list[str] = field(default_factory=list)
+    """Locks, attempts and keys on the server that belong to nothing."""
+
+
+@rule
+def every_put_is_followed_by_a_delivery_of_its_key(history: History) -> Iterator[str]:
+    keyed = history.part(Keyed)
+    for life in keyed.lives if keyed.collapsing else ():
+        later = (one for one in keyed.lives if one.key == life.key and one.number >= life.number)
+        if life.put < NEVER and not any(one.delivered < NEVER for one in later):
+            yield f"put {life.number} of {life.key}: nothing that was put then or later has been delivered"
+
+
+@rule
+def what_lies_together_is_delivered_once(history: History) -> Iterator[str]:
+    keyed = history.part(Keyed)
+    for began, given in keyed.polls if keyed.collapsing else ():
+        for life in given:
+            others = [one for one in given if one.key == life.key and one.number > life.number]
+            if any(one.put < began for one in others):
+                yield f"a poll gave {life.key} as put {life.number} and as {others[0].number}, which lay there"
+
+
+@rule
+def of_a_unique_key_one_is_there(history: History) -> Iterator[str]:
+    keyed = history.part(Keyed)
+    for life in keyed.lives if keyed.unique else ():
+        for other in keyed.lives:
+            if other.key != life.key or other is life:
+                continue
+            if life.put < NEVER and other.put <= life.began and life.put <= other.ending:
+                yield f"put {life.number} of {life.key} was made while {other.number} was there"
+
+
+@rule
+def no_put_of_a_unique_key_is_refused_in_vain(history: History) -> Iterator[str]:
+    keyed = history.part(Keyed)
+    for life in keyed.lives:
+        if life.refused < NEVER and not any(
+            other.key == life.key and other is not life and other.began < life.refused and life.began < other.ended
+            for other in keyed.lives
+            if other.refused == NEVER
+        ):
+            yield f"put {life.number} of {life.key} was refused, and no other was there"
+
+
+@rule
+def nothing_is_delivered_after_its_end(history: History) -> Iterator[str]:
+    for life in history.part(Keyed).lives:
+        if life.expires < life.delivered < NEVER:
+            yield f"{life.key}, put {life.number}, was delivered at {life.delivered}, its life ended at {life.expires}"
+
+
+@rule
+def nothing_is_delivered_that_was_cancelled(history: History) -> Iterator[str]:
+    for life in history.part(Keyed).lives:
+        if life.cancelled < NEVER and life.delivered < NEVER and life.ended < NEVER:
+            yield f"{life.key}, put {life.number}, was cancelled at {life.cancelled} and consumed all the same"
+
+
+@rule
+def what_belongs_to_a_message_ends_with_it(history: History) -> Iterator[str]:
+    yield from history.part(Keyed).leftovers

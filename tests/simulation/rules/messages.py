@@ -1,0 +1,82 @@
+"""Messages: none lost, none twice, none that nobody put; and nothing that nobody foresaw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tests.simulation.checker import rule
+from tests.simulation.history import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.history import History
+
+
+@rule
+def nothing_unforeseen(history: History) -> Iterator[str]:
+    yield from history.trouble
+
+
+@rule
+def no_committed_message_is_lost(history: History) -> Iterator[str]:
+    ends, handed = history.ends(), history.handed()
+    settled_unknown = {
+        one.token for unit in history.units if unit.status in (Status.UNKNOWN, Status.PENDING) for one in unit.takes
+    }
+    left = {token for tokens in history.final.items.values() for token in tokens}
+    purged = Counter[str]()
+    for one in history.purged:
+        purged[one.queue] += one.removed  # type: ignore[assignment]  # infinity counts, too
+    for token, (queue, unit) in history.put().items():
+        if unit.status is not Status.COMMITTED or ends[token] or token in left or token in settled_unknown:
+            continue
+        if queue in history.drops and history.exhausted(queue, len(handed.get(token, ()))):
+            continue
+        purged[queue] -= 1
+        if purged[queue] >= 0:
+            continue
+        yield f"{token} in {queue!r}, put by {unit.client}, has gone; handed over {len(handed.get(token, ()))} times"
+
+
+@rule
+def each_message_ends_once(history: History) -> Iterator[str]:
+    left = Counter(token for tokens in history.final.items.values() for token in tokens)
+    ends = history.ends()
+    for token in sorted({*left, *ends}):
+        if left[token] + ends[token] > 1:
+            yield f"{token}: {ends[token]} ends, and {left[token]} times left"
+
+
+@rule
+def what_was_not_committed_has_no_effect(history: History) -> Iterator[str]:
+    seen = set(history.handed())
+    for tokens in (*history.final.items.values(), *history.final.dead.values()):
+        seen.update(tokens)
+    for unit in history.units:
+        if unit.status is Status.NOT_COMMITTED:
+            for token in unit.puts:
+                if token in seen:
+                    yield f"{token} is there, though {unit.client} was told that it is not: {unit.why}"
+
+
+@rule
+def what_nobody_put_is_not_there(history: History) -> Iterator[str]:
+    known = history.put()
+    for token in {*history.handed(), *history.ends()}:
+        if token not in known:
+            yield f"{token} came from nowhere"
+
+
+@rule
+def what_was_consumed_is_not_offered_again(history: History) -> Iterator[str]:
+    handed = history.handed()
+    for unit in history.units:
+        if unit.status is Status.COMMITTED:
+            for one in unit.takes:
+                for again in handed[one.token]:
+                    if history.stood_still(again) or history.forced_out(again):
+                        continue
+                    if again.at > unit.decided and one.token not in unit.keeps | unit.rejects:
+                        yield f"{one.token} was given to {again.client} after {unit.client} had committed it"

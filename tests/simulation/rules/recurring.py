@@ -1,0 +1,33 @@
+"""Recurring jobs: each occurrence once, none left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tests.simulation.checker import rule
+from tests.simulation.programs.recurring import Ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.history import History
+
+
+@rule
+def each_occurrence_is_put_once(history: History) -> Iterator[str]:
+    put = {message: date for seen in history.part(Ticks).seen for message, date in seen.items()}
+    for date, count in Counter(put.values()).items():
+        if count > 1:
+            yield f"the job that occurs at {date} was put {count} times"
+
+
+@rule
+def no_occurrence_is_left_out(history: History) -> Iterator[str]:
+    for seen in history.part(Ticks).seen:
+        dates = sorted({datetime.fromisoformat(date) for date in seen.values()})
+        for before, after in pairwise(dates):
+            if after - before != timedelta(seconds=1):
+                yield f"nothing was put between {before} and {after}, and something before and after"

@@ -1,0 +1,59 @@
+"""What happens in more than one story."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiozkqueue.testing.simulator import SimulatedClient
+from tests.simulation.history import Status
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+    from aiozkqueue.testing.simulator.server import Server
+    from tests.simulation.workload import Run
+
+
+async def put(run: Run, queue: zq.Queue[bytes], count: int) -> None:
+    for _ in range(count):
+        unit = run.unit("producer")
+        unit.puts = {run.token(): "a"}
+        await queue.put(next(iter(unit.puts)).encode())
+        run.decide(unit, Status.COMMITTED)
+        await asyncio.sleep(run.random.random() * 2 * run.weather.scale)
+
+
+async def take_and_commit(run: Run, name: str, slowness: int, patience: float = 0.2) -> None:
+    """Take and commit one message after the other."""
+    async with run.cluster.connect(name=name) as session:
+        for _ in range(8):
+            unit = run.unit(name)
+            async with run.told(unit), session.begin() as tx:
+                message = await tx.take(session.queue("a"), timeout=patience)
+                if message is not None:
+                    run.show(unit, name, session, message)
+                    await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+                run.let_go(unit)
+                await tx.commit()
+                run.decide(unit, Status.COMMITTED)
+
+
+async def end(run: Run) -> None:
+    await run.heal()
+    await run.drain()
+    run.finish()
+
+
+def simulated_client(session: zq.QueueSession) -> SimulatedClient:
+    """The client below a session."""
+    zookeeper = session._engine.zookeeper
+    assert isinstance(zookeeper, SimulatedClient)
+    return zookeeper
+
+
+async def move(run: Run, session: zq.QueueSession, name: str, server: Server) -> None:
+    """Let a client be connected to this server."""
+    zookeeper = simulated_client(session)
+    zookeeper.session.server = server
+    run.cluster.cut(name)
+    await zookeeper.session.wait_connected()

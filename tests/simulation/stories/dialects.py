@@ -1,0 +1,95 @@
+"""A peer with Curator's protocol beside consumers of ours: it locks, reads, works, deletes; sometimes it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.dialects.framing import unframe
+from aiozkqueue.testing.simulator import run_virtual
+from aiozkqueue.zookeeper import Create, Delete, MultiError, NoNodeError
+from tests.simulation.rules.dialects import Shared
+from tests.simulation.stories import story
+from tests.simulation.workload import LIMIT, Run
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+PATH, LOCKS = "/app/queue", "/app/locks"
+ITEMS = 12
+
+
+@story
+def a_peer_takes_from_a_curator_queue_too(seed: int | str) -> History:
+    """Two sessions of ours and a peer empty one queue; now and then one of ours gives back, or the peer fails."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        shared = run.history.part(Shared)
+        async with (
+            run.cluster.connect(name="one") as one,
+            run.cluster.connect(name="two") as two,
+            run.cluster.connect(name="peer") as peer,
+        ):
+            queue = one.curator_queue(PATH, lock_path=LOCKS)
+            for number in range(ITEMS):
+                shared.put.add(f"m{number}")
+                await queue.put(f"m{number}".encode())
+            await asyncio.gather(_ours(run, shared, one), _ours(run, shared, two), _peer(run, shared, peer))
+            shared.left += await one.engine.zookeeper.children(PATH) + await one.engine.zookeeper.children(LOCKS)
+        run.finish()
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
+    queue = session.curator_queue(PATH, lock_path=LOCKS)
+    while sum(shared.consumed.values()) < ITEMS:
+        async with session.transaction() as tx:
+            message = await tx.take(queue, timeout=0.2)
+            if message is None:
+                await tx.rollback()
+                continue
+            body = message.body.decode()
+            if body in shared.by_peer:
+                shared.taken_from_peer.append(body)
+            await asyncio.sleep(run.random.random() * 4 * run.weather.scale)
+            if run.random.random() < 0.25:
+                await tx.rollback(delay=run.random.choice([0, 0.05]))
+                continue
+            try:
+                await tx.commit()
+            except zq.ClaimLostError:
+                shared.taken_from_peer.append(body)
+            else:
+                shared.consumed[body] += 1
+
+
+async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
+    """Curator's safe mode, request by request."""
+    zookeeper = session.engine.zookeeper
+    while sum(shared.consumed.values()) < ITEMS:
+        for name in sorted(await zookeeper.children(PATH)):
+            lock = f"{LOCKS}/{name}"
+            try:
+                await zookeeper.multi([Create(lock, b"10.0.0.1", ephemeral=True)])
+            except MultiError:
+                continue
+            body = None
+            with suppress(NoNodeError):
+                body = unframe((await zookeeper.read(f"{PATH}/{name}")).data)[0].decode()
+            if body is not None:
+                shared.by_peer.add(body)
+                await asyncio.sleep(run.random.random() * 8 * run.weather.scale)
+                shared.by_peer.discard(body)
+                if run.random.random() < 0.7:  # else it has failed, and leaves the item
+                    with suppress(MultiError):
+                        await zookeeper.multi([Delete(f"{PATH}/{name}")])
+                        shared.consumed[body] += 1
+            with suppress(MultiError):
+                await zookeeper.multi([Delete(lock)])
+        await asyncio.sleep(4 * run.weather.scale)

@@ -1,0 +1,99 @@
+"""Late copies of a multi."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import Fault, Kind, Request, run_virtual
+from aiozkqueue.zookeeper import Delete, State
+from tests.simulation.history import History, Status
+from tests.simulation.programs import QUEUES
+from tests.simulation.stories import story
+from tests.simulation.stories.acts import end, move, simulated_client
+from tests.simulation.weather import has_a_slot
+from tests.simulation.workload import LIMIT, Run
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+
+@story
+def a_copy_comes_when_what_refused_the_next_one_has_passed(seed: int | str) -> History:
+    """A put lingers; sent again it is refused, since somebody has deleted the lane; the lane is made anew."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        ensemble, weather = run.ensemble, run.weather
+        weather.calm = True
+        ensemble.strays = has_a_slot
+        ensemble.delays.lingering = lambda: run.random.random() * 20 * weather.scale
+        async with run.cluster.connect(name="first") as session:
+            for name in QUEUES:
+                await run.configure(session, name, zq.QueueConfig(policy=zq.AtLeastOnce()))
+            struck: list[Request] = []
+
+            def judge(_: ServerConnection, request: Request) -> Fault | None:
+                if struck or request.kind is not Kind.MULTI or "/item-" not in request.argument[-1].path:
+                    return None
+                struck.append(request)
+                ensemble.tree.write([Delete("/zms/a/items")], 0, ensemble.tree.applied, ensemble.now())
+                return Fault.LATE
+
+            ensemble.judge = judge
+            unit = run.unit("first")
+            unit.puts = {run.token(): "a"}
+            async with run.told(unit):
+                await session.queue("a").put(next(iter(unit.puts)).encode())
+                run.decide(unit, Status.COMMITTED)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+@story
+def the_next_session_begins_at_a_server_and_goes_on_at_one_that_lags(seed: int | str) -> History:
+    """The reply to a put is lost, its session ends, and the next one has moved when it reads the slot."""
+
+    async def main() -> History:
+        run = Run(seed, size=3)
+        ensemble = run.ensemble
+        run.weather.calm = True
+        first, second, _ = ensemble.servers
+        async with run.cluster.connect(name="first") as session:
+            await run.configure(session, "a", zq.QueueConfig(policy=zq.AtLeastOnce()))
+            await move(run, session, "first", first)
+            zookeeper = simulated_client(session)
+            struck: list[Request] = []
+
+            def judge(connection: ServerConnection, request: Request) -> Fault | None:
+                if struck or request.kind is not Kind.MULTI or "/item-" not in request.argument[-1].path:
+                    return None
+                struck.append(request)
+                second.lag = 1.0
+                end_when_applied(connection.session.id)
+                return Fault.LOST_AFTER
+
+            def end_when_applied(session_id: int) -> None:
+                if any("/item-" in path for path in first.tree.nodes):
+                    ensemble.expire(session_id)
+                else:
+                    run.loop.call_later(run.weather.scale / 100, end_when_applied, session_id)
+
+            def go_on_elsewhere(state: State, generation: int) -> None:
+                if state is State.CONNECTED and generation == 2 and zookeeper.session.server is first:
+                    zookeeper.session.server = second
+                    run.loop.call_soon(run.cluster.cut, "first")
+
+            zookeeper.on_state(go_on_elsewhere)
+            ensemble.judge = judge
+            unit = run.unit("first")
+            unit.puts = {run.token(): "a"}
+            async with run.told(unit):
+                await session.queue("a").put(next(iter(unit.puts)).encode())
+                run.decide(unit, Status.COMMITTED)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)

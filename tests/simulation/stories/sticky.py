@@ -1,0 +1,59 @@
+"""A node that leaves its messages lying, and others that hand them on to all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import run_virtual
+from tests.simulation.history import History, Status
+from tests.simulation.rules.sticky import Reaped
+from tests.simulation.stories import story
+from tests.simulation.stories.acts import end, put, take_and_commit
+from tests.simulation.workload import LIMIT, Run
+
+STICKY = zq.QueueConfig(
+    policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), affinity="producer", reap_after=0.001, reap_every=3600
+)
+
+
+@story
+def several_reap_what_a_node_still_takes(seed: int | str) -> History:
+    """One node puts and takes, two others reap and take at the same time: what is handed on is handed on once."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        run.history.part(Reaped).alone = True
+        async with run.cluster.connect(name="producer") as producer:
+            await run.configure(producer, "a", STICKY)
+
+            async def reap(name: str) -> None:
+                async with run.cluster.connect(name=name) as session:
+                    for _ in range(12):
+                        await session.queue("a").reap()
+                        await asyncio.sleep(run.random.random() * 4 * run.weather.scale)
+
+            takers = [take_and_commit(run, name, 8, patience=0.05) for name in ("t1", "t2")]
+            await asyncio.gather(
+                put(run, producer.queue("a"), 8), reap("r1"), reap("r2"), *takers, _take_own(run, producer)
+            )
+            await producer.queue("a").configure(zq.QueueConfig(affinity="any"))
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+async def _take_own(run: Run, session: zq.QueueSession) -> None:
+    """What the node that puts takes itself, slowly."""
+    for _ in range(6):
+        unit = run.unit("producer")
+        async with run.told(unit), session.begin() as tx:
+            message = await tx.take(session.queue("a"), timeout=0.05)
+            if message is not None:
+                run.show(unit, "producer", session, message)
+                await asyncio.sleep(run.random.random() * 20 * run.weather.scale)
+            run.let_go(unit)
+            await tx.commit()
+            run.decide(unit, Status.COMMITTED)

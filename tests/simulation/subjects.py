@@ -1,0 +1,236 @@
+"""Every public coroutine, found by looking at the package and its classes, and what it is called on and with."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import aiozkqueue as zq
+import aiozkqueue.bus
+import aiozkqueue.queue.session
+import aiozkqueue.schedule
+from aiozkqueue.queue.session import _Connecting
+from aiozkqueue.queue.transaction import TransactionBlock
+from aiozkqueue.schedule import Scheduler
+from aiozkqueue.testing.simulator import Cluster, SimulatedClient
+from tests.simulation import features_subjects
+from tests.simulation.features_subjects import Ready
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from types import ModuleType
+
+SESSION_TIMEOUT = 6.0
+
+
+@asynccontextmanager
+async def _of_session(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    async with session.transaction() as tx:
+        await tx.take(session.queue("jobs"))
+        yield Ready(session, session, {"transaction_id": tx.id})
+
+
+@asynccontextmanager
+async def _of_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    yield Ready(session.queue("jobs"), session, {})
+
+
+@asynccontextmanager
+async def _of_dead_letters(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    yield Ready(session.queue("jobs").dead_letters, session, {})
+
+
+@asynccontextmanager
+async def _of_transaction(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    async with session.transaction() as tx:
+        await tx.take(session.queue("jobs"))
+        tx.put("results", b"r1")
+        yield Ready(tx, session, {})
+
+
+@asynccontextmanager
+async def _of_delivery(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    async with session.queue("jobs").consume(settle="explicit") as deliveries:
+        async for delivery in deliveries:
+            delivery.put("results", b"r1")
+            try:
+                yield Ready(delivery, session, {})
+            finally:
+                if delivery.outcome is zq.Outcome.OPEN:
+                    await delivery.rollback(delay=0)
+            break
+
+
+@asynccontextmanager
+async def _of_consumer(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    consumer = session.queue("jobs").consume(prefetch=4)
+    async with consumer as deliveries:
+        await anext(aiter(deliveries))
+        yield Ready(consumer, session, {})
+
+
+@asynccontextmanager
+async def _of_listener(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    seen: set[bytes] = set()
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        delivery.put("results", b"r-" + delivery.value)
+        seen.add(delivery.value)
+        if len(seen) == 2:
+            listener.stop()
+
+    listener = session.listener(session.queue("jobs"), handler, concurrency=2)
+    yield Ready(listener, session, {})
+
+
+@asynccontextmanager
+async def _of_block(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    block: Any = session.begin()
+    tx = await block.__aenter__()
+    await tx.take(session.queue("jobs"))
+    tx.put("results", b"r1")
+    try:
+        yield Ready(block, session, {})
+    finally:
+        if tx.outcome is zq.Outcome.OPEN:
+            await tx.rollback(delay=0)
+
+
+@asynccontextmanager
+async def _of_connecting(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    zookeeper = session._engine.zookeeper
+    assert isinstance(zookeeper, SimulatedClient)
+    cluster = Cluster(zookeeper.session._servers, "connecting")
+
+    async def connect_zookeeper(_: str, **options: Any) -> SimulatedClient:
+        return await cluster.client(session_timeout=options["session_timeout"], name="struck")
+
+    with patch.object(aiozkqueue.queue.session, "connect_zookeeper", connect_zookeeper):
+        block: Any = zq.connect("simulated:2181", session_timeout=SESSION_TIMEOUT, clock=cluster.clock)
+        inner = await block.__aenter__()
+        async with inner.transaction() as tx:
+            await tx.take(inner.queue("jobs"))
+            tx.put("results", b"r1")
+            try:
+                yield Ready(block, session, {})
+            finally:
+                await block.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def _of_package(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    async with _of_listener(session) as (listener, *_):
+        yield Ready(zq, session, {"listeners": [listener]})
+
+
+SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
+    zq.QueueSession: _of_session,
+    zq.Queue: _of_queue,
+    zq.DeadLetters: _of_dead_letters,
+    zq.Transaction: _of_transaction,
+    zq.Delivery: _of_delivery,
+    zq.Consumer: _of_consumer,
+    zq.Listener: _of_listener,
+    TransactionBlock: _of_block,
+    _Connecting: _of_connecting,
+    zq: _of_package,
+    **features_subjects.SUBJECTS,
+}
+
+#: What parameters are given, by name; those with a default that are not here keep it.
+ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
+    "value": lambda _: b"new",
+    "values": lambda _: [b"new1", b"new2"],
+    "queue": lambda ready: ready.session.queue("jobs"),
+    "limit": lambda _: 2,
+    "claims": lambda ready: list(ready.subject.claims),
+    "id": lambda _: "nobody",
+    "reason": lambda _: "bad",
+    "message_id": lambda _: "0" * 18,
+    "config": lambda _: zq.QueueConfig(shards=2),
+    "transaction_id": lambda ready: ready.extras["transaction_id"],
+    "kind": lambda _: None,
+    "error": lambda _: None,
+    "traceback": lambda _: None,
+    "signals": lambda _: (),
+    **features_subjects.ARGUMENTS,
+}
+
+#: Coroutines that do several things one after the other: interrupted, some of them are done.
+GRADUAL = {
+    "aiozkqueue.run",
+    "Listener.run",
+    "Listener.__aexit__",
+    "Listener.__aenter__",
+    "Queue.purge",
+    "DeadLetters.purge",
+    "DeadLetters.redrive",
+    "Queue.put_many",
+}
+#: What settles by itself, and goes on when that fails: the message comes again, and a warning says so.
+ABSORBING = {"Consumer.__anext__"}
+#: Classes whose `__aexit__` is nothing without an `__aenter__` before.
+ENTERED = {zq.Listener, Scheduler}
+
+
+def is_coroutine(member: object) -> bool:
+    """Whether it is awaited, or iterated over."""
+    return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+
+
+#: Queues shared with Curator and kazoo: what befalls them is tried beside their peers, by tests/dialects.
+WITH_PEERS = {"CuratorQueue", "CuratorShards", "ForeignQueue"}
+
+
+def without_a_subject() -> list[str]:
+    """The classes of the public packages that have coroutines, and nothing to call them on."""
+    return sorted(
+        kind.__name__
+        for package in (zq, aiozkqueue.bus, aiozkqueue.schedule)
+        for _, kind in inspect.getmembers(package, inspect.isclass)
+        if kind not in SUBJECTS and kind.__name__ not in WITH_PEERS
+        if any(not name.startswith("_") for name, _ in inspect.getmembers(kind, is_coroutine))
+    )
+
+
+def coroutines() -> list[tuple[type | ModuleType, str]]:
+    """Those of the package and of every class that users hold, with what ``async with`` and ``async for`` call."""
+    found: list[tuple[type | ModuleType, str]] = []
+    for kind in SUBJECTS:
+        for name, member in inspect.getmembers(kind, is_coroutine):
+            public = not name.startswith("_") or name in ("__aenter__", "__aexit__", "__anext__")
+            if public and name not in ("__aenter__", "release_ledger"):  # tests/spark strikes ledgers at every write
+                assert member
+                found.append((kind, name))
+    return found
+
+
+#: What those with any number of parameters are given.
+ANY_NUMBER: dict[str, Callable[[Ready], list[Any]]] = {
+    "queues": lambda _: ["jobs"],
+    "services": lambda ready: ready.extras["listeners"],
+}
+
+
+def arguments(ready: Ready, function: Callable[..., Awaitable[object]]) -> tuple[list[Any], dict[str, Any]]:
+    """What a coroutine is called with."""
+    positional, named = [], {}
+    special = features_subjects.IN.get(function.__qualname__, {})
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue
+        if parameter.kind is parameter.VAR_POSITIONAL and parameter.name in ANY_NUMBER:
+            positional += ANY_NUMBER[parameter.name](ready)
+        elif parameter.name in ARGUMENTS:
+            value = special.get(parameter.name) or ARGUMENTS[parameter.name](ready)
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                named[parameter.name] = value
+            else:
+                positional.append(value)
+        elif parameter.default is parameter.empty:
+            raise LookupError(
+                f"{function.__qualname__} takes {parameter.name!r}: tell tests.simulation.subjects what that is"
+            )
+    return positional, named

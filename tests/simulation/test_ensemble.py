@@ -1,0 +1,269 @@
+"""What the simulated ensemble does that one real server cannot be made to show."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from contextvars import copy_context
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Fault, Kind, Process, StuckError, VirtualLoop
+from aiozkqueue.testing.simulator.loop import PROCESS
+from aiozkqueue.testing.simulator.tree import LAST_SEQUENCE
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    EventKind,
+    MultiError,
+    NodeExistsError,
+    SetData,
+    State,
+    WatchEvent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import Cluster
+
+
+def virtually(servers: int = 1) -> Callable[[Callable[[Cluster], Awaitable[None]]], Callable[[], None]]:
+    """Run a test on a virtual clock, with an ensemble."""
+
+    def wrap(test: Callable[[Cluster], Awaitable[None]]) -> Callable[[], None]:
+        async def main() -> None:
+            async with simulated(servers=servers) as cluster:
+                await test(cluster)
+
+        def run() -> None:
+            run_virtual(main)
+
+        run.__name__ = test.__name__
+        return run
+
+    return wrap
+
+
+@virtually()
+async def test_a_counter_sticks_at_its_end(cluster: Cluster) -> None:
+    a = await cluster.client()
+    await a.ensure("/q")
+    node = cluster.ensemble.tree.nodes["/q"]
+    node.creates = LAST_SEQUENCE
+    before = node.pzxid
+    assert await a.multi([Create("/q/n-", sequential=True)]) == ["/q/n-2147483647"]
+    for _ in range(2):
+        with pytest.raises(MultiError) as refused:
+            await a.multi([Create("/q/n-", sequential=True)])
+        assert isinstance(refused.value.error, NodeExistsError)
+    assert node.pzxid == before
+
+
+@virtually(servers=3)
+async def test_a_session_that_ends_with_too_many_ephemerals_takes_every_server_along(cluster: Cluster) -> None:
+    a, b = await cluster.client(), await cluster.client()
+    cluster.ensemble.max_request = 1500
+
+    async def create(count: int) -> None:  # each takes 97 bytes: its path of 93, and 4
+        for number in range(count):
+            await a.multi([Create(f"/{number:092d}", ephemeral=True)])
+
+    await create(30)
+    cluster.expire("client-1")
+    assert not cluster.ensemble.dead
+    await a.wait_connected(after=1)
+    await create(31)
+    cluster.expire("client-1")
+    assert cluster.ensemble.dead
+    with pytest.raises(ConnectionLossError):
+        await b.multi([])
+    await asyncio.sleep(100)
+    assert b.state is State.SUSPENDED
+
+
+@virtually(servers=3)
+async def test_a_client_at_a_lagging_follower_reads_the_past_until_it_syncs(cluster: Cluster) -> None:
+    a, b = await cluster.client(), await cluster.client()
+    server = b.session.connection.server  # type: ignore[union-attr]
+    server.lag = 5.0
+    a.session.server = next(one for one in cluster.ensemble.servers if one is not server)
+    cluster.cut("client-1")
+    await a.wait_connected()
+    await a.multi([Create("/new")])
+    assert await a.exists("/new") is not None
+    assert await b.exists("/new") is None
+    began = asyncio.get_running_loop().time()
+    await b.sync("/")
+    assert await b.exists("/new") is not None
+    assert asyncio.get_running_loop().time() - began == pytest.approx(5.0, abs=0.1)
+
+
+@virtually(servers=3)
+async def test_no_server_behind_what_a_client_has_seen_takes_it(cluster: Cluster) -> None:
+    a = await cluster.client()
+    first, second, third = cluster.ensemble.servers
+    there = a.session.connection.server  # type: ignore[union-attr]
+    for server in (first, second, third):
+        server.lag = 0.0 if server is there else 3.0
+    await a.multi([Create("/new")])
+    a.session.server = next(server for server in cluster.ensemble.servers if server is not there)
+    cluster.cut("client-1")
+    began = asyncio.get_running_loop().time()
+    await a.wait_connected()
+    assert await a.exists("/new") is not None
+    assert asyncio.get_running_loop().time() - began > 2.5
+
+
+@virtually(servers=3)
+async def test_a_sync_returns_before_what_is_only_proposed_is_committed(cluster: Cluster) -> None:
+    a, b = await cluster.client(), await cluster.client()
+    cluster.ensemble.delays.commit = lambda: 1.0
+    cluster.ensemble._committing._delay = lambda: 1.0
+    pending = a.multi([Create("/new")])
+    await asyncio.sleep(0.5)
+    await b.sync("/")
+    assert await b.exists("/new") is None
+    await pending
+    await b.sync("/")
+    assert await b.exists("/new") is not None
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_an_election_keeps_all_that_was_committed_and_a_part_of_what_was_proposed(kept: int) -> None:
+    @virtually(servers=3)
+    async def test(cluster: Cluster) -> None:
+        a, b = await cluster.client(), await cluster.client()
+        await a.multi([Create("/committed")])
+        cluster.ensemble._committing._delay = lambda: 1.0
+        pending = a.multi([Create("/proposed"), SetData("/committed", b"1")])
+        await asyncio.sleep(0.5)
+        epoch = a.last_zxid >> 32
+        cluster.ensemble.elect(keep=kept)
+        with pytest.raises(ConnectionLossError):
+            await pending
+        cluster.ensemble._committing._delay = lambda: 0.0
+        for client in (a, b):
+            assert await client.wait_connected(generation=1) == 1
+            await client.sync("/")
+            assert (await client.exists("/proposed") is not None) == kept
+            assert (await client.read("/committed")).data == b"1" * kept
+        await a.multi([Create("/after")])
+        assert a.last_zxid >> 32 == epoch + 1
+
+    test()
+
+
+@pytest.mark.parametrize(
+    ("fault", "stray", "applied"),
+    [
+        (Fault.LOST_BEFORE, False, False),
+        (Fault.LOST_AFTER, False, True),
+        (Fault.LATE, False, False),  # the session has come back meanwhile: refused
+        (Fault.LATE, True, True),
+        (Fault.SILENCE, False, False),
+    ],
+)
+def test_a_fault_strikes_as_its_name_says(fault: Fault, *, stray: bool, applied: bool) -> None:
+    @virtually()
+    async def test(cluster: Cluster) -> None:
+        a, loop = await cluster.client(session_timeout=6), asyncio.get_running_loop()
+        ensemble = cluster.ensemble
+        ensemble.strays = lambda _: stray
+        ensemble.delays.lingering = lambda: 0.5
+        ensemble.judge = lambda _, request: fault if request.kind is Kind.MULTI else None
+        began = loop.time()
+        with pytest.raises(ConnectionLossError):
+            await a.multi([Create("/x")])
+        assert loop.time() - began == pytest.approx(4.0 if fault is Fault.SILENCE else 0.0, abs=0.01)
+        assert await a.wait_connected(generation=1) == 1
+        assert (await a.exists("/x") is not None) == (fault is Fault.LOST_AFTER)
+        await asyncio.sleep(1)
+        assert (await a.exists("/x") is not None) == applied
+
+    test()
+
+
+@virtually()
+async def test_a_late_event_is_told_before_a_later_read_is_answered(cluster: Cluster) -> None:
+    a, b = await cluster.client(), await cluster.client()
+    told: list[WatchEvent] = []
+    await a.watch("/", told.append, recursive=True)
+    stream = a.session.connection.stream  # type: ignore[union-attr]
+    stream._delay = lambda: 3.0
+    await b.multi([Create("/x")])
+    reading = asyncio.ensure_future(a.exists("/x"))
+    await asyncio.sleep(1)
+    assert told == []
+    assert not reading.done()
+    assert await reading is not None
+    assert told == [WatchEvent(EventKind.CREATED, "/x")]
+
+
+@virtually()
+async def test_a_paused_process_does_nothing_and_loses_its_session(cluster: Cluster) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    process = Process(loop, "paused")
+    context = copy_context()
+    context.run(PROCESS.set, process)
+    beats: list[float] = []
+    lost: list[int] = []
+
+    async def live() -> None:
+        client = await cluster.client(session_timeout=6)
+        await client.multi([Create("/e", ephemeral=True)])
+        for _ in range(30):
+            await asyncio.sleep(1)
+            beats.append(loop.time())
+        lost.append(client.generation)
+
+    task = loop.create_task(live(), context=context)
+    other = await cluster.client()
+    await asyncio.sleep(3.5)
+    process.pause(20)
+    await asyncio.sleep(5)
+    assert await other.exists("/e") is not None
+    await asyncio.sleep(3)
+    assert await other.exists("/e") is None
+    await task
+    assert len(beats) == 30
+    assert max(after - before for before, after in itertools.pairwise(beats)) > 19
+    assert lost == [2]
+
+
+def test_waiting_for_ever_is_told_with_what_waits_and_where() -> None:
+    async def main() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(StuckError, match=r"for ever.*test_ensemble.py"):
+        run_virtual(main)
+
+    async def slow() -> None:
+        await asyncio.sleep(100)
+
+    with pytest.raises(StuckError, match="virtual time"):
+        run_virtual(slow, limit=10)
+
+
+def test_cleaning_up_is_done_although_the_program_failed() -> None:
+    done: list[str] = []
+
+    async def background() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(1)
+            done.append("background")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(background())
+        await asyncio.sleep(1)
+        assert not task.done()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        run_virtual(main)
+    assert done == ["background"]

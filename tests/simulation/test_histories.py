@@ -1,0 +1,83 @@
+"""Thousands of programs made by chance, with faults, and not one guarantee broken.
+
+``HISTORIES=n`` says how many (`make simulate`); a seed that fails is run alone by ``SEED=n``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.checker import check
+from tests.simulation.joining import load
+from tests.simulation.programs import feature_of
+from tests.simulation.stories import Story, stories
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+HISTORIES = int(os.environ.get("HISTORIES", "10000"))
+ROUGH = 4  # one in so many
+SEED = os.environ.get("SEED")
+#: Two classes, since `make test` gives a class to one process; each in parts, which `make simulate` deals out.
+HALVES = 1 if SEED else 2
+PARTS = 1 if SEED else 10
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Histories:
+    half: int
+
+    @pytest.mark.timeout(0)
+    @pytest.mark.parametrize("part", range(PARTS))
+    def test_no_history_breaks_a_guarantee(self, part: int, record_property: Callable[[str, object], None]) -> None:
+        seeds = [int(SEED)] if SEED else range(self.half + HALVES * part, HISTORIES, HALVES * PARTS)
+        counts = Counter[str]()
+        broken: list[str] = []
+        began = time.process_time()
+        for seed in seeds:
+            trace: list[tuple[object, ...]] = []
+            history = run(seed, rough=seed % ROUGH == 0, feature=feature_of(seed), trace=trace)
+            counts["faults"] += sum(fault is not None for _, _, _, fault in trace)
+            counts["requests"] += len(trace)
+            counts["hand-overs"] += sum(len(unit.takes) for unit in history.units)
+            counts["ZooKeeper sessions ended"] += len(history.sessions_over)
+            broken += [f"SEED={seed}: {violation}" for violation in check(history)]
+        rate = len(seeds) / (time.process_time() - began)
+        record_property(
+            "figures",
+            f"{len(seeds)} histories, {rate:.0f} a second of processor time; {dict(counts)}; {len(broken)} violations",
+        )
+        assert not broken, "\n".join(broken[:20])
+
+
+class TestOneHalf(Histories):
+    half = 0
+
+
+if not SEED:
+
+    class TestTheOtherHalf(Histories):
+        half = 1
+
+
+load("tests.simulation.stories")
+
+
+@pytest.mark.parametrize("story", stories, ids=lambda story: story.__name__)
+def test_no_story_breaks_a_guarantee(story: Story) -> None:
+    for seed in range(200):
+        assert check(story(seed)) == [], seed

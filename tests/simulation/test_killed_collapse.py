@@ -1,0 +1,50 @@
+"""A taker killed at any of its requests: what collapsed is delivered all the same, once, as it was put last."""
+
+from __future__ import annotations
+
+import pytest
+
+import aiozkqueue as zq
+from tests.simulation.killing import When, killed_at
+
+
+async def _put(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    await queue.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+    for number in range(3):
+        await queue.put(b"k%d" % number, key="k")
+        await queue.put(b"l%d" % number, key="l", unique="ignore")
+
+
+async def _take(session: zq.QueueSession) -> None:
+    async with session.begin() as tx:
+        await tx.take_many(session.queue("jobs"), 2, timeout=5)
+        tx.put("done", b"yes")
+
+
+async def _look(session: zq.QueueSession) -> list[str]:
+    left: list[bytes] = []
+    async with session.begin() as tx:
+        while messages := await tx.take_many(session.queue("jobs"), 10, timeout=30):
+            left += [message.body for message in messages]
+    left.sort()
+    done = await session.queue("done").size()
+    expected = [] if done else [b"k2", b"l0"]
+    found = [] if left == expected else [f"{left} is left, the commit was {'' if done else 'not '}applied"]
+    zookeeper, paths = session._engine.zookeeper, session._engine.store("jobs").paths
+    for folder in (paths.items, paths.locks, paths.metas, paths.keys):
+        found += [f"{folder}/{name} is left" for name in await zookeeper.children(folder)]
+    return found
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("when", When)
+def test_whenever_a_taker_is_killed_each_set_is_delivered_once(when: When) -> None:
+    number = 0
+    while True:
+        number += 1
+        struck, found = killed_at(number, when, before=_put, work=_take, after=_look)
+        assert not found, f"killed at request {number}, {when.name}: {found}"
+        if not struck:
+            break
+    assert number > 5

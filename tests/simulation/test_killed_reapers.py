@@ -1,0 +1,56 @@
+"""A reaper killed at any of its requests loses no message and doubles none: another one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.simulation.killing import When, killed_at
+from tests.simulation.stories.sticky import STICKY
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MESSAGES = [str(number).encode() for number in range(3)]
+
+
+async def _put(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(STICKY)
+    await jobs.configure(zq.QueueConfig(history=zq.History()))
+    await jobs.put_many(MESSAGES)
+    await asyncio.sleep(1)
+
+
+async def _reap(session: zq.QueueSession) -> None:
+    assert await session.queue("jobs").reap() == len(MESSAGES)
+
+
+async def _go_on(session: zq.QueueSession) -> list[str]:
+    jobs = session.queue("jobs")
+    await jobs.reap()
+    taken: list[bytes] = []
+    while True:
+        async with session.begin() as tx:
+            messages = await tx.take_many(jobs, 10, timeout=1)
+        if not messages:
+            break
+        taken += [message.value for message in messages]
+    ends = sorted([record.outcome.value async for record in jobs.history()])
+    wrong = [] if sorted(taken) == MESSAGES else [f"taken: {taken}"]
+    return wrong if ends == ["finished"] * 3 + ["reaped"] * 3 else [*wrong, f"recorded: {ends}"]
+
+
+@pytest.mark.parametrize("when", When)
+def test_a_reaper_killed_at_any_request_loses_and_doubles_nothing(when: When) -> None:
+    number = 0
+    reached = True
+    work: Callable[[zq.QueueSession], Awaitable[None]] = _reap
+    while reached:
+        number += 1
+        reached, found = killed_at(number, when, before=_put, work=work, after=_go_on)
+        assert not found, f"killed at request {number}, {when.value.value}"
+    assert number > 5

@@ -1,0 +1,201 @@
+"""Order, whatever is put, taken, rolled back and retried, by however many: random histories on a simulated ensemble."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import run_virtual, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+pytestmark = pytest.mark.timeout(300)
+
+histories = settings(max_examples=60, deadline=None)
+
+#: Virtual seconds that any of them may take.
+LIMIT = 600.0
+#: By when a more urgent message of another's is known, seconds.
+NOTICED = 0.1
+
+SOON = zq.AtLeastOnce(backoff=zq.Fixed(0.05))
+
+#: What becomes of what is taken: committed, given back at once or for a while, or failed with by a handler.
+fates = st.lists(st.sampled_from(["commit", "back", "later", "failed"]), min_size=1, max_size=12)
+
+
+def played(main: Callable[[], Coroutine[None, None, None]]) -> None:
+    run_virtual(main, limit=LIMIT)
+
+
+class Groups:
+    """What each group has left, and who has what; it refuses what comes out of order."""
+
+    def __init__(self) -> None:
+        self.left = defaultdict[str, list[int]](list)
+        self.held = dict[str, object]()
+
+    def shown(self, messages: list[zq.Message[bytes]], holder: object) -> None:
+        by_group = defaultdict[str, list[int]](list)
+        for message in messages:
+            group, number = message.body.decode().split()
+            by_group[group].append(int(number))
+        for group, numbers in by_group.items():
+            assert self.held.setdefault(group, holder) is holder, f"{group} is out twice"
+            assert numbers == self.left[group][: len(numbers)]
+
+    def given_back(self, holder: object) -> None:
+        self.held = {group: one for group, one in self.held.items() if one is not holder}
+
+    def consumed(self, messages: list[zq.Message[bytes]]) -> None:
+        for message in messages:
+            group, number = message.body.decode().split()
+            self.left[group].remove(int(number))
+
+    @property
+    def empty(self) -> bool:
+        return not any(self.left.values())
+
+
+@histories
+@given(
+    puts=st.lists(st.sampled_from("abc"), min_size=1, max_size=14),
+    consumers=st.lists(st.tuples(fates, st.integers(1, 3)), min_size=1, max_size=4),
+    shards=st.integers(1, 3),
+    ordered=st.booleans(),
+)
+def test_a_group_is_handed_over_in_the_order_of_its_puts_one_at_a_time(
+    *, puts: list[str], consumers: list[tuple[list[str], int]], shards: int, ordered: bool
+) -> None:
+    async def main() -> None:
+        groups = Groups()
+        async with simulated(servers=1) as cluster, cluster.connect() as producer, asyncio.TaskGroup() as tasks:
+            queue = producer.queue("jobs")
+            config = (
+                zq.QueueConfig(policy=SOON, ordered=True) if ordered else zq.QueueConfig(policy=SOON, shards=shards)
+            )
+            await queue.configure(config)
+
+            async def put() -> None:
+                for number, one in enumerate(puts):
+                    group = "all" if ordered else one
+                    groups.left[group].append(number)
+                    options: zq.PutOptions = {} if ordered else {"group": group}
+                    await queue.put(f"{group} {number}".encode(), **options)
+                groups.left["last"] = []
+
+            async def consume(name: str, planned: list[str], limit: int) -> None:
+                async with cluster.connect(name=name) as session:
+                    mine, number = session.queue("jobs"), 0
+                    while "last" not in groups.left or not groups.empty:
+                        fate = planned[number] if number < len(planned) else "commit"
+                        number += await take(session, mine, fate, limit)
+
+            async def take(session: zq.QueueSession, mine: zq.Queue[bytes], fate: str, limit: int) -> int:
+                async with session.transaction() as tx:
+                    messages = await tx.take_many(mine, limit, timeout=0.5)
+                    groups.shown(messages, tx)
+                    await asyncio.sleep(0.01)
+                    if fate == "commit":
+                        groups.consumed(messages)
+                    groups.given_back(tx)
+                    if fate == "commit":
+                        await tx.commit()
+                    else:
+                        await tx.rollback(delay={"back": 0, "later": 0.1, "failed": None}[fate])
+                    return len(messages)
+
+            tasks.create_task(put())
+            for number, (planned, limit) in enumerate(consumers):
+                tasks.create_task(consume(f"c{number}", planned, limit))
+
+    played(main)
+
+
+acts = st.lists(
+    st.tuples(st.just("put"), st.sampled_from([-128, -1, 0, 1, 127]))
+    | st.tuples(st.just("take"), fates.map(lambda f: f[0])),
+    min_size=1,
+    max_size=30,
+)
+
+
+@histories
+@given(acts=acts, by_another=st.booleans())
+def test_a_lone_consumer_gets_the_most_urgent_that_waits_and_of_equals_the_oldest(
+    *, acts: list[tuple[str, int | str]], by_another: bool
+) -> None:
+    async def main() -> None:
+        async with simulated(servers=1) as cluster, cluster.connect() as session, cluster.connect() as other:
+            queue = session.queue("jobs")
+            await queue.configure(zq.QueueConfig(policy=SOON))
+            target = other.queue("jobs") if by_another else queue
+            waiting: list[tuple[int, int]] = []
+            for number, (what, how) in enumerate(acts):
+                if isinstance(how, int):
+                    await target.put(b"%d" % number, priority=how)
+                    waiting.append((how, number))
+                    if by_another:
+                        await asyncio.sleep(NOTICED)
+                    continue
+                async with session.transaction() as tx:
+                    message = await tx.take(queue)
+                    taken = None if message is None else int(message.body)
+                    assert taken == (min(waiting)[1] if waiting else None), what
+                    if message is None:
+                        await tx.rollback()
+                    elif how == "commit":
+                        waiting.remove(min(waiting))
+                        await tx.commit()
+                    else:
+                        await tx.rollback(delay={"back": 0, "later": 0.1, "failed": None}[how])
+                        await asyncio.sleep(0.5)  # its retry is due, and it takes its place again
+
+    played(main)
+
+
+@histories
+@given(
+    delays=st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    failing=st.sets(st.integers(0, 11)),
+    waits=st.lists(st.sampled_from([0, 0.01, 0.3]), min_size=12, max_size=12),
+)
+def test_nothing_scheduled_is_early_and_a_lone_consumer_gets_it_in_the_order_of_its_dates(
+    delays: list[int], failing: set[int], waits: list[float]
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with simulated(servers=1) as cluster, cluster.connect() as session:
+            queue = session.queue("jobs")
+            await queue.configure(zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+            due_at: list[float] = []
+            for number, delay in enumerate(delays):
+                due_at.append(loop.time() + 1 + delay / 10)
+                await queue.put(b"%d" % number, delay=1 + delay / 10)
+            left = set(range(len(delays)))
+            while left:
+                async with session.transaction() as tx:
+                    message = await tx.take(queue, timeout=30)
+                    assert message is not None
+                    number = int(message.body)
+                    assert loop.time() >= due_at[number]
+                    # What is due within a few milliseconds may be known to be so in either order.
+                    earlier = [one for one in left if due_at[one] < due_at[number] - 0.05]
+                    assert not earlier, (number, earlier)
+                    if number in failing:
+                        failing.discard(number)
+                        await tx.rollback()
+                        continue
+                    await asyncio.sleep(waits[number % len(waits)])
+                    left.discard(number)
+                    await tx.commit()
+
+    failing = set(failing)
+    played(main)

@@ -1,0 +1,70 @@
+"""One seed is one history: request by request, in any process, on any machine, at any time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.programs import feature_of
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SEEDS = range(40)
+#: What another process does before it repeats the histories: it is another one, elsewhere, later and slower, which has
+#: simulated before.
+ELSEWHERE = """
+import os, socket, time
+from tests.simulation import test_repetition as here
+os.getpid, socket.gethostname = lambda: {pid}, lambda: {host!r}
+late = iter(range(10**9, 10**12, 7))
+time.time = time.monotonic = time.perf_counter = lambda: float(next(late))
+here.histories(range(1000, 1005))
+print(*here.histories(here.SEEDS), sep="\\n")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def histories(seeds: range) -> list[str]:
+    """Every request in these histories, in order, with its fault: one line each."""
+    lines: list[str] = []
+    for seed in seeds:
+        trace: list[tuple[object, ...]] = []
+        run(seed, rough=seed % 4 == 0, feature=feature_of(seed), trace=trace)
+        lines += [f"SEED={seed}: {request!r}" for request in trace]
+    return lines
+
+
+def assert_same(first: list[str], second: list[str]) -> None:
+    """Raises: AssertionError, with the first request that differs."""
+    for number, (one, other) in enumerate(itertools.zip_longest(first, second)):
+        assert one == other, f"request {number} differs:\n  {one}\n  {other}"
+
+
+def test_one_seed_is_one_history_in_this_process() -> None:
+    assert_same(histories(SEEDS), histories(SEEDS))
+
+
+@pytest.mark.parametrize(("hash_seed", "pid", "host"), [("1", 7, "a"), ("2", 4_000_000, "a.host.with.a.longer.name")])
+@pytest.mark.timeout(300)
+def test_one_seed_is_one_history_in_any_other_process(hash_seed: str, pid: int, host: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    program = ELSEWHERE.format(pid=pid, host=host)
+    printed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, check=True
+    )
+    assert_same(histories(SEEDS), printed.stdout.decode().splitlines())

@@ -1,0 +1,55 @@
+"""The whole queue in memory, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+
+
+def test_a_message_goes_through_two_sessions_in_no_time() -> None:
+    async def main() -> float:
+        began = asyncio.get_running_loop().time()
+        async with simulated() as cluster, cluster.connect() as producer, cluster.connect() as consumer:
+            await producer.queue("jobs").put(b"one")
+            async with consumer.begin() as tx:
+                message = await tx.take(consumer.queue("jobs"), timeout=5)
+                assert message is not None
+                assert message.value == b"one"
+                tx.put("results", b"two")
+            assert await producer.queue("jobs").size() == 0
+            assert await producer.queue("results").size() == 1
+            await asyncio.sleep(1000)
+        return asyncio.get_running_loop().time() - began
+
+    started = time.perf_counter()
+    assert 1000 < run_virtual(main) < 1001
+    assert time.perf_counter() - started < 1
+
+
+async def test_it_runs_on_any_loop() -> None:
+    async with simulated() as cluster, cluster.connect() as session:
+        await session.queue("jobs").put(b"one")
+        async with session.queue("jobs").consume(until_idle=0) as deliveries:
+            assert [delivery.value async for delivery in deliveries] == [b"one"]
+
+
+def test_a_session_ends_as_by_the_server_and_its_locks_with_it() -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(name="a") as a, cluster.connect() as b:
+            await a.queue("jobs").put(b"one")
+            tx = a.transaction()
+            async with tx as taken:
+                assert await taken.take(a.queue("jobs"), timeout=5) is not None
+                cluster.expire("a")
+                async with b.begin() as other:
+                    assert await other.take(b.queue("jobs"), timeout=5) is not None
+                try:
+                    await taken.commit()
+                except zq.SessionExpiredError:
+                    return
+                raise AssertionError
+
+    run_virtual(main)

@@ -1,0 +1,49 @@
+"""Faults and delays by chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.testing.simulator import Fault, Kind
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+SESSION_TIMEOUT = 4.0
+
+
+class Weather:
+    """Faults by chance, as many as this history gets."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.level = random.choice([0.0, 0.01, 0.03, 0.08, 0.15])
+        self.calm = False
+        self._kinds = random.choices(list(Fault), k=3)
+        self._spikes = random.choice([0.0, 0.0, 0.005, 0.03])
+        self.scale = random.choice([0.0005, 0.002, 0.02])
+
+    def judge(self, _: ServerConnection, request: Request) -> Fault | None:
+        """What becomes of a request."""
+        if self.calm or self._random.random() >= self.level or request.kind is Kind.CLOSE:
+            return None
+        return self._random.choice(self._kinds)
+
+    def delay(self) -> float:
+        """How long a message takes."""
+        random = self._random.random
+        if self._spikes and not self.calm and random() < self._spikes:
+            return random() * SESSION_TIMEOUT
+        return random() * self.scale
+
+    def lingering(self) -> float:
+        """How late a late request is."""
+        return self._random.random() * self._random.choice([0.01, 0.3, 6.0])
+
+
+def has_a_slot(request: Request) -> bool:
+    """Slots hold also where requests of one session come out of order; claims rely on the order."""
+    return bool(request.argument) and "/slot-" in request.argument[0].path

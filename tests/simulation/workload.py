@@ -1,0 +1,276 @@
+"""A program made by chance: producers, transactions, consumers and listeners over two queues, and what befalls them.
+
+`run(seed)` is one history: the same seed gives the same one, request by request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from contextlib import suppress
+from contextvars import copy_context
+from random import Random
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.errors import ImplicitSettleWarning, UncommittedWarning
+from aiozkqueue.layout import LANE_END, decode
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Process, StuckError, VirtualLoop
+from aiozkqueue.testing.simulator.loop import PROCESS, run_virtual
+from tests.simulation.history import Final, History, Status
+from tests.simulation.joining import load
+from tests.simulation.programs import QUEUES, Program, features
+from tests.simulation.programs.consumers import consume, listen
+from tests.simulation.programs.operators import operate
+from tests.simulation.programs.producers import produce
+from tests.simulation.programs.transactions import transact
+from tests.simulation.recorder import Recorder
+from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+#: Virtual seconds after which a history that has not ended is stuck.
+LIMIT = 600.0
+#: How long the last consumer waits for another message: longer than any session and any backoff.
+IDLE = 30.0
+
+
+class Run(Recorder):
+    """One history while it happens."""
+
+    def __init__(
+        self,
+        seed: int | str,
+        *,
+        trace: list[tuple[object, ...]] | None = None,
+        rough: bool = False,
+        size: int | None = None,
+        feature: str | None = None,
+    ) -> None:
+        super().__init__(Random(f"{seed} workload"))
+        self.feature = None if feature is None else features[feature]
+        self.seed = seed
+        self.weather = Weather(Random(f"{seed} weather"))
+        self.ensemble = Ensemble(
+            Random(f"{seed} ensemble"),
+            size=size or self.random.choice([1, 1, 3]),
+            delays=Delays(self.weather.delay, self.weather.delay, self.weather.delay, self.weather.lingering),
+            judge=self.weather.judge,
+            tick=0.1,
+            offset=self.random.uniform(-5, 5),
+            trace=trace,
+        )
+        if rough:
+            self.weather.level = max(self.weather.level, 0.08)
+            if self.random.random() < 0.5:
+                self.ensemble.strays = has_a_slot
+        self.rough = rough
+        self.ensemble.on_session_over = self._session_over
+        self.cluster = Cluster(self.ensemble, seed)
+        self.killed: set[str] = set()
+
+    def _session_over(self, session: int, closed: bool) -> None:  # noqa: FBT001 - a callback
+        self.history.sessions_over[session] = self.loop.time()
+        self.history.interrupted += not closed
+
+    # Processes
+
+    async def process(self, name: str, programs: Sequence[Program]) -> None:
+        """One process: a session, and programs beside each other."""
+        async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name=name) as session:
+            patience = self.random.random() * 2 if self.random.random() < 0.15 else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience), asyncio.TaskGroup() as group:
+                    for program in programs:
+                        group.create_task(self._closing(program(self, name, session)))
+            if patience is None:
+                self.done[name].set()
+                await self.over.wait()
+            else:
+                self.history.interrupted += 10  # it leaves in the middle of what it does
+        self.done[name].set()
+
+    async def _closing(self, program: Awaitable[None]) -> None:
+        with suppress(zq.SessionClosedError):
+            await program
+
+    async def chaos(self, processes: dict[str, Process]) -> None:
+        """What befalls the processes and the servers."""
+        random, ensemble = self.random, self.ensemble
+        for _ in range(random.choice([0, 0, 1, 2, 4])):
+            await asyncio.sleep(random.random() * random.choice([0.02, 0.5, 3]))
+            name = random.choice(list(processes))
+            what = random.random()
+            if what < 0.3:
+                with suppress(KeyError):
+                    self.cluster.expire(name)
+            elif what < 0.5:
+                processes[name].pause(random.random() * 3 * SESSION_TIMEOUT)
+            elif what < 0.6 and len(self.killed) < len(processes) - 1:
+                self.killed.add(name)
+                processes[name].pause(2 * LIMIT)
+            elif what < 0.75:
+                with suppress(KeyError):
+                    self.cluster.cut(name)
+            elif what < 0.85 and not ensemble.alone:
+                ensemble.elect()
+            elif not ensemble.alone:
+                random.choice(ensemble.servers).lag = random.random() * 3
+
+    async def main(self) -> History:
+        """The whole history."""
+        history, loop = self.history, asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.over = asyncio.Event()
+        await self.set_up()
+        processes = {name: Process(loop, name) for name in (f"p{one}" for one in range(self.random.randint(1, 3)))}
+        self.done = {name: asyncio.Event() for name in processes}
+        running = [self.start(process) for process in processes.values()]
+        chaos = asyncio.create_task(self.chaos(processes))
+        while any(not done.is_set() for name, done in self.done.items() if name not in self.killed):
+            if self.failures(running):
+                break
+            await asyncio.wait(running, timeout=0.5)
+        history.trouble += self.failures(running)
+        chaos.cancel()
+        await self.heal()
+        if not history.trouble:
+            await self.drain()
+        self.finish()
+        self.over.set()
+        for process in processes.values():
+            if process.name not in self.killed:
+                process.resume()
+        survivors = [task for task in running if task.get_name() not in self.killed]
+        if survivors:
+            await asyncio.wait(survivors)
+        if not history.trouble:
+            history.trouble += self.failures(survivors)
+        history.trouble += loop.failures
+        return history
+
+    async def set_up(self) -> None:
+        """Make the queues."""
+        random = self.random
+        self.weather.calm = True
+        async with self.cluster.connect(name="first") as session:
+            for name in QUEUES:
+                await self.configure(session, name, zq.QueueConfig(policy=self.policy()))
+                if random.random() < 0.1:
+                    await session.queue(name).configure(zq.QueueConfig(shards=2))
+                if random.random() < 0.1:
+                    self.near_the_end(f"/zms/{name}/items")
+            if self.feature is not None:
+                await self.feature.prepare(self, session)
+        self.weather.calm = False
+
+    def start(self, process: Process) -> asyncio.Task[None]:
+        """Start a process with programs of its own."""
+        random = self.random
+        programs: list[Program] = [produce, produce, transact, transact, consume, listen]
+        if random.random() < (0.3 if self.rough else 0.1):
+            programs += [operate] * 2
+        chosen = [produce, *random.choices(programs, k=random.randint(1, 3))]
+        if self.feature is not None:
+            chosen += random.choices(self.feature.programs, k=random.randint(1, 2))
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        return asyncio.get_running_loop().create_task(
+            self.process(process.name, chosen), name=process.name, context=context
+        )
+
+    @staticmethod
+    def failures(running: Sequence[asyncio.Task[None]]) -> list[str]:
+        """How processes ended that should not have."""
+        ended = [(task.get_name(), task.exception()) for task in running if task.done()]
+        return [f"{name} failed: {_innermost(error)!r}" for name, error in ended if error is not None]
+
+    def near_the_end(self, lane: str) -> None:
+        """Let a lane's counter have come so far that the next generation is opened soon."""
+        trees = {self.ensemble.tree, *(server.tree for server in self.ensemble.servers)}
+        for tree in trees:
+            if lane in tree.nodes:
+                tree.nodes[lane].creates = LANE_END - 3
+
+    async def heal(self) -> None:
+        """No more faults, but their consequences."""
+        self.weather.calm = True
+        for server in self.ensemble.servers:
+            server.lag = 0.0
+        await asyncio.sleep(2 * SESSION_TIMEOUT)
+
+    async def drain(self) -> None:
+        """Take what can still be taken, while the processes are idle."""
+        async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name="last") as session:
+            for name in self.queues:
+                left = True
+                while left:
+                    unit = self.unit("last")
+                    async with session.begin() as tx:
+                        messages = await tx.take_many(session.queue(name), 50, timeout=IDLE)
+                        for message in messages:
+                            self.show(unit, "last", session, message)
+                        self.let_go(unit)
+                    self.decide(unit, Status.COMMITTED)
+                    left = bool(messages)
+
+    def finish(self) -> None:
+        """Take down what is left on the servers."""
+        final, nodes = Final(), self.ensemble.tree.nodes
+        for queue in self.queues:
+            base = f"/zms/{queue}/"
+            final.items[queue], final.dead[queue] = [], []
+            for path, node in nodes.items():
+                if not path.startswith(base):
+                    continue
+                folder, _, name = path[len(base) :].rpartition("/")
+                if folder == "dlq":
+                    final.dead[queue].append(decode(node.data)[1].decode())
+                elif folder == "items" or (folder.startswith(("lanes/", "later/")) and name.startswith("item")):
+                    final.items[queue].append(decode(node.data)[1].decode())
+                elif folder in ("locks", "meta", "due"):
+                    final.leftovers.append(f"{path} {json.dumps(node.data.decode())}")
+        self.history.final = final
+        if self.feature is not None and self.feature.finish is not None:
+            self.feature.finish(self, nodes)
+
+
+def _innermost(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def run(
+    seed: int | str,
+    *,
+    trace: list[tuple[object, ...]] | None = None,
+    rough: bool = False,
+    feature: str | None = None,
+) -> History:
+    """Make one history.
+
+    Args:
+        seed: gives the same history each time.
+        trace: takes every request, with its fault.
+        rough: with more faults, and late requests that come when they could not any more.
+        feature: the name of one that takes part.
+    """
+    load("tests.simulation.programs")
+    made: list[Run] = []
+
+    async def main() -> History:
+        made.append(Run(seed, trace=trace, rough=rough, feature=feature))
+        return await made[0].main()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImplicitSettleWarning)
+        warnings.simplefilter("ignore", UncommittedWarning)
+        try:
+            return run_virtual(main, limit=LIMIT)
+        except StuckError as error:
+            history = made[0].history
+            history.trouble.append(f"stuck: {error}")
+            return history

@@ -1,0 +1,200 @@
+"""What befalls the servers and the clients, in the order that a seed gives."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.history import Opened
+from tests.soak.plan import CONNECT_TIMEOUT, LIMIT, ROOT, SESSION_TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from aiozkqueue.testing import EmbeddedEnsemble
+    from tests.soak.fleet import Fleet, Member
+
+SHORT, LONG = 0.25 * SESSION_TIMEOUT, 1.5 * SESSION_TIMEOUT
+
+
+@dataclass(slots=True, eq=False)
+class Befallen:
+    """One fault."""
+
+    kind: str
+    victim: str
+    at: float
+    ended: float = float("inf")
+
+
+class Driver:
+    """Breaks things until it is cancelled; `heal` repairs all of them."""
+
+    def __init__(self, ensemble: EmbeddedEnsemble, fleet: Fleet, seed: int) -> None:
+        self._ensemble = ensemble
+        self._fleet = fleet
+        self._servers = random.Random(f"{seed} servers")
+        self._clients = random.Random(f"{seed} clients")
+        self._claims = random.Random(f"{seed} claims")
+        self.befallen: list[Befallen] = []
+        self.opened: list[Opened] = []
+
+    @contextmanager
+    def _noted(self, kind: str, victim: object) -> Iterator[None]:
+        fault = Befallen(kind, str(victim), time.monotonic())
+        self.befallen.append(fault)
+        try:
+            yield
+        finally:
+            fault.ended = time.monotonic()
+
+    # Servers
+
+    async def break_servers(self) -> None:
+        """One after the other, so that a majority is there but for the one fault that takes everything."""
+        faults: list[Callable[[], Awaitable[None]]] = [
+            self._kill_leader,
+            self._kill_follower,
+            self._pause_leader,
+            self._pause_follower,
+            self._restart_everything,
+        ]
+        while True:
+            for fault in self._servers.sample(faults, len(faults)):
+                await asyncio.sleep(self._servers.uniform(3, 9))
+                await fault()
+
+    async def _leader(self) -> int:
+        leader = await asyncio.to_thread(self._ensemble.leader)
+        return self._ensemble.nodes.index(leader)
+
+    async def _follower(self) -> int:
+        leader = await self._leader()
+        return self._servers.choice([index for index in range(len(self._ensemble.nodes)) if index != leader])
+
+    async def _kill(self, index: int, kind: str) -> None:
+        node = self._ensemble.nodes[index]
+        with self._noted(kind, f"server {index}"):
+            await asyncio.to_thread(node.kill)
+            await asyncio.sleep(self._servers.uniform(0, 4))
+            await asyncio.to_thread(node.start)
+
+    async def _pause(self, index: int, kind: str) -> None:
+        node = self._ensemble.nodes[index]
+        with self._noted(kind, f"server {index}"):
+            node.pause()
+            await asyncio.sleep(self._servers.choice([SHORT, LONG, 2 * LONG]))
+            node.resume()
+            await asyncio.to_thread(node.wait_serving)
+
+    async def _kill_leader(self) -> None:
+        await self._kill(await self._leader(), "leader killed")
+
+    async def _kill_follower(self) -> None:
+        await self._kill(await self._follower(), "follower killed")
+
+    async def _pause_leader(self) -> None:
+        await self._pause(await self._leader(), "leader paused")
+
+    async def _pause_follower(self) -> None:
+        await self._pause(await self._follower(), "follower paused")
+
+    async def _restart_everything(self) -> None:
+        with self._noted("everything restarted", "all servers"):
+            for node in self._ensemble.nodes:
+                await asyncio.to_thread(node.kill)
+            await asyncio.sleep(self._servers.uniform(0, LONG))
+            for node in self._ensemble.nodes:
+                await asyncio.to_thread(node.launch)
+            for node in self._ensemble.nodes:
+                await asyncio.to_thread(node.wait_serving, 60.0)
+
+    # Clients
+
+    async def break_clients(self) -> None:
+        """Up to three at once; each fault takes a client that no other has."""
+        faults: list[tuple[str, Callable[[Member, random.Random], Awaitable[None]]]] = [
+            ("client killed", self._kill_client),
+            ("client stopped", self._stop_client),
+            ("client stopped", self._stop_client),
+            ("connections reset", self._reset_client),
+            ("replies lost", self._lose_replies),
+            ("blackout", self._black_out),
+            ("blackout", self._black_out),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(self._clients.uniform(0.5, 4))
+                free = [member for member in self._fleet.members if not member.busy]
+                kind, fault = self._clients.choice(faults)
+                chance, member = random.Random(self._clients.random()), self._clients.choice(self._fleet.members)
+                if member in free and len(free) > len(self._fleet.members) - 3:
+                    member.busy = True
+                    tasks.create_task(self._befall(member, kind, fault(member, chance)))
+
+    async def _befall(self, member: Member, kind: str, fault: Awaitable[None]) -> None:
+        try:
+            with self._noted(kind, member.name):
+                await fault
+        finally:
+            member.busy = False
+
+    async def _kill_client(self, member: Member, chance: random.Random) -> None:
+        member.kill()
+        await asyncio.sleep(chance.choice([0, SHORT, LONG]))
+        member.start()
+
+    async def _stop_client(self, member: Member, chance: random.Random) -> None:
+        member.signal(signal.SIGSTOP)
+        await asyncio.sleep(chance.choice([SHORT, LONG, 2 * LONG]))
+        member.signal(signal.SIGCONT)
+
+    async def _reset_client(self, member: Member, chance: random.Random) -> None:
+        for _ in range(chance.choice([1, 3, 10])):
+            member.reset()
+            await asyncio.sleep(chance.uniform(0, 0.3))
+
+    async def _lose_replies(self, member: Member, chance: random.Random) -> None:
+        member.lose_replies()
+        await asyncio.sleep(chance.choice([0.05, SHORT]))
+        await member.heal()
+
+    async def _black_out(self, member: Member, chance: random.Random) -> None:
+        chance.choice([member.silence, member.refuse])()
+        await asyncio.sleep(chance.choice([SHORT, LONG, 2 * LONG]))
+        await member.heal()
+
+    # Claims
+
+    async def break_claims(self) -> None:
+        """Force all claims on a queue open, now and then."""
+        async with zq.connect(self._ensemble.hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
+            while True:
+                await asyncio.sleep(self._claims.uniform(3, 15))
+                opened = Opened(self._claims.choice(list(LIMIT)), time.monotonic())
+                self.opened.append(opened)
+                with self._noted("claims forced open", opened.queue):
+                    await session.queue(opened.queue).release_claims()
+                opened.ended = time.monotonic()
+
+    # Afterwards
+
+    async def heal(self) -> None:
+        """Bring everything back."""
+        for node in self._ensemble.nodes:
+            if node.running:
+                node.resume()
+            await asyncio.to_thread(node.launch)
+        for node in self._ensemble.nodes:
+            await asyncio.to_thread(node.wait_serving, 60.0)
+        for member in self._fleet.members:
+            await member.heal()
+            member.signal(signal.SIGCONT)
+            if member.code() is not None and member.code() == -signal.SIGKILL:
+                member.start()

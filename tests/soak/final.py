@@ -1,0 +1,42 @@
+"""What is on the servers in the end, read by a client that had no part in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import decode
+from tests.simulation.history import Final
+from tests.soak.plan import LIMIT, ROOT
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+
+@dataclass
+class Seen:
+    """The servers' own account."""
+
+    final: Final = field(default_factory=Final)
+    attempts: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """Of each dead letter, how many hand-overs were recorded, and its reason."""
+
+
+async def read(view: Observer) -> Seen:
+    """Read all queues."""
+    seen = Seen()
+    for queue in LIMIT:
+        base = f"{ROOT}/{queue}/"
+        items, dead = seen.final.items.setdefault(queue, []), seen.final.dead.setdefault(queue, [])
+        for path, data in (await view.tree(base.rstrip("/"))).items():
+            folder, _, name = path[len(base) :].rpartition("/")
+            if folder == "dlq":
+                header, body = decode(data)
+                dead.append(body.decode())
+                if header.dead is not None:
+                    seen.attempts[body.decode()] = (header.dead.attempts, header.dead.reason)
+            elif folder == "items" or (folder.startswith("lanes/") and name.startswith("item")):
+                items.append(decode(data)[1].decode())
+            elif folder in ("locks", "meta", "due", "consumers"):
+                seen.final.leftovers.append(f"{path} {data!r}")
+    return seen

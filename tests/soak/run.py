@@ -1,0 +1,221 @@
+"""One soak: an ensemble, its clients, what befalls them, and the account at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.testing import EmbeddedEnsemble, ServerOptions
+from tests.observer import observer
+from tests.simulation.checker import check
+from tests.simulation.history import History, Status
+from tests.soak import final, transaction_log
+from tests.soak.faults import Driver
+from tests.soak.fleet import Fleet
+from tests.soak.journal import OVER, Journal, lines, merge, resolve
+from tests.soak.plan import (
+    CLAIMED_AHEAD,
+    CLIENTS,
+    CONNECT_TIMEOUT,
+    LANES,
+    LIMIT,
+    ON_THE_WAY,
+    POLICIES,
+    ROOT,
+    SESSION_TIMEOUT,
+)
+from tests.soak.waits import Waits, longest_waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.soak.faults import Befallen
+
+#: How long the clients may take, once everything is whole, to empty the queues, and then to end.
+PATIENCE = 60.0
+#: Seconds of work without faults, in which each client has to take part.
+ROLL_CALL = 8.0
+
+
+@dataclass
+class Result:
+    """What a soak has shown."""
+
+    seed: int
+    seconds: float
+    violations: list[str] = field(default_factory=list[str])
+    history: History = field(default_factory=History)
+    befallen: list[Befallen] = field(default_factory=list["Befallen"])
+    servers: transaction_log.ServerRecord = field(default_factory=transaction_log.ServerRecord)
+    waits: Waits = field(default_factory=Waits)
+    unresolved: int = 0
+
+
+async def soak(seed: int, seconds: float, folder: Path, tell: Callable[[str, float], None]) -> Result:
+    """Run for so long with faults, then to the end without, and check. ``tell(what, seconds gone)`` shows progress."""
+    options = ServerOptions(heap=192, settings={"autopurge.purgeInterval": 0})  # the logs are evidence
+    tell("starting", 0)
+    async with EmbeddedEnsemble(3, options, data_dir=folder / "servers") as ensemble:
+        await _configure(ensemble.hosts)
+        hosts = [node.hosts for node in ensemble.nodes]
+        result = Result(seed, seconds)
+        trouble: list[str] = []
+        async with Fleet(CLIENTS, hosts, folder, seed) as fleet:
+            driver = Driver(ensemble, fleet, seed)
+            try:
+                await _storm(driver, seconds, tell)
+                tell("healing", seconds)
+                await driver.heal()
+                trouble += await _settle(fleet, ensemble.hosts, tell, seconds)
+            finally:
+                result.befallen = driver.befallen
+                await asyncio.to_thread(_write_down, driver.befallen, folder / "faults.jsonl")
+            tell("draining", seconds)
+        await _drain(ensemble.hosts, folder)
+        tell("checking", seconds)
+        async with observer(ensemble.hosts) as view:
+            await asyncio.sleep(1.5 * SESSION_TIMEOUT)  # the sessions of the last who were killed
+            seen = await final.read(view)
+        result.servers = await asyncio.to_thread(transaction_log.read, [node.folder for node in ensemble.nodes])
+    result.history = await asyncio.to_thread(_merged, folder)
+    result.history.opened, result.history.ahead = driver.opened, CLAIMED_AHEAD
+    result.history.trouble += trouble
+    _account(result, seen)
+    return result
+
+
+def _merged(folder: Path) -> History:
+    return merge(sorted(folder.glob("c*.jsonl")))
+
+
+def _write_down(befallen: list[Befallen], path: Path) -> None:
+    path.write_text("".join(f"{json.dumps(asdict(fault))}\n" for fault in befallen))
+
+
+def _account(result: Result, seen: final.Seen) -> None:
+    history = result.history
+    history.final, history.limits = seen.final, dict(LIMIT)
+    ahead = time.time() - time.monotonic()
+    history.sessions_over |= {session: at - ahead for session, at in result.servers.ended.items()}
+    killed = sum(fault.kind == "client killed" for fault in result.befallen)
+    history.interrupted = ON_THE_WAY * (killed + len(result.servers.expired))
+    result.unresolved = resolve(history)
+    result.violations = [*check(history), *_dead_letters_count_right(history, seen)]
+    result.waits = longest_waits(history, result.befallen)
+
+
+def _dead_letters_count_right(history: History, seen: final.Seen) -> list[str]:
+    """By message what the checker allows to the run as a whole: dead of exhaustion only with all attempts recorded.
+
+    Attempts that nobody saw are those of sessions that ended between the record and the handler: at most so many.
+    """
+    handed = history.handed()
+    rejected = {token for unit in history.units for token in unit.rejects}
+    wrong, unseen = [], 0
+    for queue, tokens in history.final.dead.items():
+        limit = history.limits[queue]
+        for token in tokens:
+            attempts, reason = seen.attempts.get(token, (0, ""))
+            if token in rejected:
+                continue
+            if limit is None or attempts != limit:
+                wrong.append(f"dead letters: {token} of {queue!r} after {attempts} attempts of {limit}: {reason}")
+            unseen += attempts - len(handed.get(token, ()))
+    if unseen > history.interrupted:
+        wrong.append(f"dead letters: {unseen} attempts that nobody saw, {history.interrupted} can be explained")
+    return wrong
+
+
+async def _configure(hosts: str) -> None:
+    async with zq.connect(hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
+        for name, policy in POLICIES.items():
+            await session.queue(name).configure(zq.QueueConfig(policy=policy, shards=LANES[name]))
+
+
+async def _storm(driver: Driver, seconds: float, tell: Callable[[str, float], None]) -> None:
+    began = time.monotonic()
+
+    async def watch() -> None:
+        while True:
+            kind = driver.befallen[-1].kind if driver.befallen else "all is well"
+            tell(kind, time.monotonic() - began)
+            await asyncio.sleep(0.5)
+
+    await asyncio.sleep(2)  # the clients come
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
+            tasks.create_task(driver.break_servers())
+            tasks.create_task(driver.break_clients())
+            tasks.create_task(driver.break_claims())
+            tasks.create_task(watch())
+
+
+async def _settle(fleet: Fleet, hosts: str, tell: Callable[[str, float], None], seconds: float) -> list[str]:
+    """Let the clients go on alone: each has to take part, the queues to become empty, all to end. What is wrong."""
+    trouble: list[str] = []
+    healed = time.monotonic()
+    tell("roll call", seconds)
+    # A client that was stopped for long finds its session over, and has to begin another.
+    silent = {member.name: member for member in fleet.members}
+    while silent and time.monotonic() < healed + PATIENCE:
+        await asyncio.sleep(ROLL_CALL)
+        for name, member in list(silent.items()):
+            if await asyncio.to_thread(_took_part, member.journal, healed, fleet_programs(member.number)):
+                del silent[name]
+    for member in silent.values():
+        member.signal(signal.SIGUSR2)
+    trouble += [f"{name}: one of its programs did nothing for {PATIENCE:g} s without faults" for name in silent]
+    tell("emptying", seconds)
+    for member in fleet.members:
+        member.signal(signal.SIGUSR1)
+    trouble += await _emptied(hosts)
+    for member in fleet.members:
+        member.signal(signal.SIGTERM)
+    for member in fleet.members:
+        if (code := await member.ended(PATIENCE)) != 0:
+            trouble.append(f"{member.name} {'does not end' if code is None else f'ended with {code}'}")
+    return trouble
+
+
+def fleet_programs(number: int) -> set[str]:
+    """The names of the programs that a client's units carry."""
+    return {program.replace(":", " ") for program in CLIENTS[number].split(",")}
+
+
+def _took_part(journal: Path, since: float, programs: set[str]) -> bool:
+    seen = {line["unit"].split("/")[1] for line in lines(journal) if line["event"] == "end" and line["at"] > since}
+    return programs <= seen
+
+
+async def _emptied(hosts: str) -> list[str]:
+    deadline = time.monotonic() + PATIENCE
+    async with zq.connect(hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
+        while left := {name: size for name in LIMIT if (size := await session.queue(name).size())}:
+            if time.monotonic() > deadline:
+                return [f"stuck: {left} after {PATIENCE:g} s without faults"]
+            await asyncio.sleep(0.2)
+    return []
+
+
+async def _drain(hosts: str, folder: Path) -> None:
+    """Take what can still be taken."""
+    journal = Journal(folder / "c-last.jsonl", "last")
+    async with zq.connect(hosts, root=ROOT, connect_timeout=CONNECT_TIMEOUT) as session:
+        for name in LIMIT:
+            left = True
+            while left:
+                unit = journal.unit("drain")
+                async with session.begin() as tx:
+                    messages = await tx.take_many(session.queue(name), 50, timeout=SESSION_TIMEOUT)
+                    for message in messages:
+                        unit.show(message.value.decode(), name, session._engine.zookeeper.session_id or OVER)
+                    unit.let_go()
+                unit.end(Status.COMMITTED)
+                left = bool(messages)

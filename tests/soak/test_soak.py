@@ -1,0 +1,44 @@
+"""A soak of some minutes, as `make soak` runs it: ``SOAK_SECONDS=n`` says how many seconds of faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).parents[2]
+SECONDS = float(os.environ.get("SOAK_SECONDS", "180"))
+#: Starting, healing, emptying and checking come on top.
+REST = 420.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + REST)
+def test_real_servers_and_clients_are_broken_and_nothing_is_lost_doubled_or_stuck(
+    record_property: Callable[[str, object], None],
+) -> None:
+    command = [sys.executable, "-m", "tests.soak", "--minutes", str(SECONDS / 60), "--json"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    figures = json.loads(done.stdout)
+    record_property("figures", f"soak: {figures}")
+    assert figures["violations"] == figures["lost"] == figures["doubled"] == figures["stuck"] == 0
+    assert figures["messages put"] > 3 * SECONDS
+    assert figures["sessions expired"] > 0
+    if SECONDS >= 120:
+        assert figures["elections"] > 0
+        assert set(figures["faults"]) >= {
+            "leader killed",
+            "client killed",
+            "client stopped",
+            "blackout",
+            "claims forced open",
+        }

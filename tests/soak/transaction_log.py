@@ -1,0 +1,70 @@
+"""When the servers ended each session, and how often they elected a leader: from what they wrote on disk themselves.
+
+A ZooKeeper log file is a header of 16 bytes, then records of a checksum, a length, a transaction and an end mark; a
+transaction begins with session, xid, zxid, time and type. The upper half of a zxid counts the elections.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_HEADER = 16
+_LENGTH = struct.Struct(">qi")
+_TRANSACTION = struct.Struct(">qiqqi")
+_CLOSE_SESSION = -11
+
+
+@dataclass
+class ServerRecord:
+    """What the logs of all servers tell."""
+
+    ended: dict[int, float] = field(default_factory=dict[int, float])
+    """When each session ended, in seconds since 1970."""
+    expired: set[int] = field(default_factory=set[int])
+    """Those that the server ended by itself."""
+    epochs: set[int] = field(default_factory=set[int])
+    """One for each leader that was elected and wrote something."""
+    transactions: set[int] = field(default_factory=set[int])
+
+
+def read(folders: Iterable[Path]) -> ServerRecord:
+    """Read the logs of these servers' folders."""
+    record = ServerRecord()
+    logs = [
+        {transaction for path in (folder / "data" / "version-2").glob("log.*") for transaction in _read(path)}
+        for folder in folders
+    ]
+    written = Counter(transaction for log in logs for transaction in log)
+    for (session, xid, zxid, time, kind), copies in written.items():
+        if copies <= len(logs) // 2:
+            continue  # a leader that was deposed wrote it for itself alone
+        record.epochs.add(zxid >> 32)
+        record.transactions.add(zxid)
+        if kind == _CLOSE_SESSION:
+            record.ended[session] = time / 1000
+            if xid == 0:  # the server's own request, not a client's
+                record.expired.add(session)
+    return record
+
+
+def _read(path: Path) -> Iterator[tuple[int, int, int, int, int]]:
+    return _transactions(path.read_bytes())
+
+
+def _transactions(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    position = _HEADER
+    while position + _LENGTH.size + _TRANSACTION.size <= len(data):
+        _, length = _LENGTH.unpack_from(data, position)
+        if length < _TRANSACTION.size:
+            return  # the padding behind the last record
+        start = position + _LENGTH.size
+        session, xid, zxid, time, kind = _TRANSACTION.unpack_from(data, start)
+        yield session, xid, zxid, time, kind
+        position = start + length + 1

@@ -1,0 +1,59 @@
+"""How long messages waited for a hand-over because of a fault."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tests.simulation.history import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.simulation.history import History
+    from tests.soak.faults import Befallen
+
+
+@dataclass
+class Waits:
+    """The longest waits, in seconds."""
+
+    by_kind: dict[str, float] = field(default_factory=dict[str, float])
+    """From the fault (or the put, when that came later) to the hand-over, by the kind of the fault."""
+    longest: float = 0.0
+    token: str = ""
+    fault: str = ""
+    undisturbed: float = 0.0
+    """The longest of those that no fault fell upon."""
+
+
+def longest_waits(history: History, befallen: Sequence[Befallen]) -> Waits:
+    """Measure all of them; a wait counts to the first fault that was in force while it lasted."""
+    waits = Waits()
+    faults = sorted(befallen, key=lambda fault: fault.at)
+    starts = [fault.at for fault in faults]
+    for token, start, end in _waits(history):
+        in_force = [fault for fault in faults[: bisect_right(starts, end)] if fault.ended >= start]
+        if not in_force:
+            waits.undisturbed = max(waits.undisturbed, end - start)
+            continue
+        fault = in_force[0]
+        waited = end - max(start, fault.at)
+        waits.by_kind[fault.kind] = max(waits.by_kind.get(fault.kind, 0.0), waited)
+        if waited > waits.longest:
+            waits.longest, waits.token, waits.fault = waited, token, f"{fault.kind} ({fault.victim})"
+    return waits
+
+
+def _waits(history: History) -> Iterator[tuple[str, float, float]]:
+    """Each time that a message lay until it was handed over: from its put, or from the end of the last hand-over."""
+    put = history.put()
+    for token, handed in history.handed().items():
+        unit = put[token][1] if token in put else None
+        if unit is not None and unit.status is Status.COMMITTED and unit.decided < handed[0].at:
+            yield token, unit.decided, handed[0].at
+        for before, after in pairwise(handed):
+            start = before.at if before.until is None else before.until
+            yield token, start, max(start, after.at)

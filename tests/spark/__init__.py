@@ -1,0 +1,1 @@
+"""The data pipeline on Spark: real Spark in local mode, a real ZooKeeper."""

@@ -1,0 +1,226 @@
+"""Data frames into queues, and queues into data frames."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, functions
+
+import aiozkqueue as zq
+from aiozkqueue.spark import register
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def drained(options: Mapping[str, str]) -> list[bytes]:
+    """What plain consumers take until nothing is left."""
+
+    async def drain() -> list[bytes]:
+        bodies: list[bytes] = []
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+
+            async def take() -> None:
+                async with session.queue(options["queue"]).consume(until_idle=0, prefetch=500) as deliveries:
+                    bodies.extend([delivery.body async for delivery in deliveries])
+
+            await asyncio.gather(take(), take())
+        return bodies
+
+    return asyncio.run(drain())
+
+
+def put(options: Mapping[str, str], *bodies: bytes) -> list[str]:
+    """Put by the direct API."""
+
+    async def put_all() -> list[str]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            return await session.queue(options["queue"]).put_many(bodies)
+
+    return asyncio.run(put_all())
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 4) -> DataFrame:
+    return spark.range(0, count, 1, partitions).select(functions.col("id").cast("string").alias("body"))
+
+
+def write(frame: DataFrame, options: Mapping[str, str], **more: str) -> None:
+    frame.write.format("aiozkqueue").mode("append").options(**options, **more).save()
+
+
+def test_100_000_rows_are_written_and_taken_by_plain_consumers_each_once(
+    spark: SparkSession, options: dict[str, str], record_property: Callable[[str, object], None]
+) -> None:
+    began = datetime.now(UTC)
+    write(numbers(spark, 100_000), options)
+    took = (datetime.now(UTC) - began).total_seconds()
+    record_property("figures", f"Spark: {100_000 / took:,.0f} rows/s written by 4 partitions")
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(100_000))
+
+
+def test_a_snapshot_shows_what_is_there_and_claims_nothing(spark: SparkSession, options: dict[str, str]) -> None:
+    async def prepare() -> str:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            queue = session.queue("orders")
+            await queue.put(b"held")
+            await queue.put(b"urgent", priority=-3, headers={"tenant": "a"}, key="k")
+            await queue.put(b"tomorrow", delay=86_400)
+            async with session.begin() as tx:
+                (held_one,) = await tx.take_many(queue, 1)
+                rows = await asyncio.to_thread(lambda: frame().collect())
+                states.update({bytes(row.body): row for row in rows})
+                return held_one.id
+
+    def frame() -> DataFrame:
+        return spark.read.format("aiozkqueue").options(**options, minPartitions="3").load()
+
+    states: dict[bytes, Row] = {}
+    held = asyncio.run(prepare())
+    assert {body: row.state for body, row in states.items()} == {
+        b"held": "waiting",
+        b"urgent": "held",
+        b"tomorrow": "delayed",
+    }
+    urgent = states[b"urgent"]
+    assert (urgent.id, urgent.priority, urgent.headers, urgent.key) == (held, -3, {"tenant": "a"}, "k")
+    assert urgent.owner
+    assert states[b"tomorrow"].due > states[b"tomorrow"].enqueued_at
+    assert sorted(bytes(row.body) for row in frame().collect()) == [b"held", b"tomorrow"]
+
+
+def test_what_is_written_as_columns_is_json_and_read_back_by_a_schema(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    schema = "name string, amount decimal(10,2), at timestamp, tags array<string>, more map<string,bigint>, raw binary"
+    at = datetime(2026, 3, 1, 17, 30, tzinfo=UTC)
+    rows = [("é", "12.50", at, ["a", None], {"x": 1}, b"\x00\xff"), (None, None, None, None, None, None)]
+    frame = spark.createDataFrame(rows, schema.replace("decimal(10,2)", "string"))
+    frame = frame.withColumn("amount", functions.col("amount").cast("decimal(10,2)"))
+    write(frame, options)
+    read = spark.read.format("aiozkqueue").options(**options).schema(f"{schema}, _id string").load()
+    assert sorted(map(str, read.drop("_id").collect())) == sorted(map(str, frame.collect()))
+    assert all(row._id for row in read.collect())
+    assert json.loads(min(drained(options), key=len))["name"] is None
+
+
+def test_a_payload_that_does_not_decode_is_null_and_kept_or_fails_the_job(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    put(options, b'{"n": 1}', b'{"n": "one"}', b"\xff", b"[1]")
+    reader = spark.read.format("aiozkqueue").options(**options).schema("n int, _corrupt_record string")
+    found = {(row.n, row._corrupt_record) for row in reader.load().collect()}
+    assert found == {(1, None), (None, '{"n": "one"}'), (None, "\\xff"), (None, "[1]")}
+    with pytest.raises(PySparkException, match="does not decode"):
+        reader.option("mode", "FAILFAST").load().collect()
+
+
+def test_dead_letters_and_history_are_read(spark: SparkSession, options: dict[str, str]) -> None:
+    async def prepare() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            queue = session.queue("orders")
+            await queue.configure(zq.QueueConfig(history=zq.History()))
+            await queue.put_many([b"good", b"bad"])
+            async with queue.consume(until_idle=0) as deliveries:
+                async for delivery in deliveries:
+                    if delivery.body == b"bad":
+                        await delivery.reject("no such customer")
+
+    asyncio.run(prepare())
+    reader = spark.read.format("aiozkqueue").options(**options)
+    (dead,) = reader.option("content", "deadLetters").load().collect()
+    assert (bytes(dead.body), dead.reason) == (b"bad", "no such customer")
+    history = reader.option("content", "history").load().collect()
+    assert sorted(row.outcome for row in history) == ["dead-lettered", "finished"]
+    assert all(row.ended_at >= row.put_at for row in history)
+
+
+def test_a_write_repeated_with_its_write_id_adds_nothing_even_after_the_rows_were_taken(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    write(numbers(spark, 1000), options, writeId="day 1")
+    assert len(drained(options)) == 1000
+    write(numbers(spark, 1000), options, writeId="day 1")
+    assert drained(options) == []
+    write(numbers(spark, 1000), options, writeId="day 2")
+    assert len(drained(options)) == 1000
+
+
+def test_a_task_that_is_tried_again_goes_on_where_it_was_and_other_rows_are_refused(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    def half(rows: int) -> DataFrame:
+        """Rows of which the last cannot be put, and fails its task."""
+        frame = numbers(spark, rows, partitions=2)
+        return frame.withColumn("body", functions.when(functions.col("body") != str(rows - 1), functions.col("body")))
+
+    with pytest.raises(PySparkException, match="'body' is null"):
+        write(half(4000), options, writeId="again", rowsPerTransaction="100")
+    write(numbers(spark, 4000, partitions=2), options, writeId="again", rowsPerTransaction="100")
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(4000))
+    with pytest.raises(PySparkException, match="'body' is null"):
+        write(half(4000), options, writeId="other", rowsPerTransaction="100")
+    with pytest.raises(PySparkException, match="was given others"):
+        write(numbers(spark, 4000, partitions=3), options, writeId="other", rowsPerTransaction="100")
+
+
+def test_bad_options_and_columns_are_refused_before_any_job(spark: SparkSession, options: dict[str, str]) -> None:
+    def refused(match: str, **more: str) -> None:
+        with pytest.raises(PySparkException, match=match):
+            spark.read.format("aiozkqueue").options(**{**options, **more}).load()
+
+    refused("InvalidOptionError.*no option 'colour'", colour="red")
+    refused("InvalidOptionError.*content='all'", content="all")
+    refused("InvalidNameError", queue="a/b")
+    refused("minPartitions='0'", minPartitions="0")
+    with pytest.raises(PySparkException, match=r"NotFoundError.*there is no queue 'orders'"):
+        spark.read.format("aiozkqueue").options(**options).load().collect()
+    with pytest.raises(PySparkException, match="column 'colour'"):
+        write(numbers(spark, 1).withColumn("colour", functions.lit("red")), options)
+    with pytest.raises(PySparkException, match="not overwritten"):
+        numbers(spark, 1).write.format("aiozkqueue").mode("overwrite").options(**options).save()
+
+
+def test_no_secret_is_in_plans_errors_or_the_event_log(
+    spark: SparkSession,
+    options: dict[str, str],
+    tmp_path: Path,
+    spark_events: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    secret = "s3cr3t-" + "x" * 8
+    for name in ("auth", "password"):
+        with pytest.raises(PySparkException, match="authFile") as error:
+            spark.read.format("aiozkqueue").options(**options, **{name: f"digest:me:{secret}"}).load()
+        assert secret not in str(error.value)
+    credentials = tmp_path / "credentials"
+    credentials.write_text(f"digest:me:{secret}")
+    authenticated = {**options, "authFile": str(credentials)}
+    write(numbers(spark, 10), authenticated)
+    frame = spark.read.format("aiozkqueue").options(**authenticated).load()
+    assert frame.count() == 10
+    with pytest.raises(PySparkException, match="AccessDeniedError"):
+        spark.read.format("aiozkqueue").options(**options).load().collect()
+    frame.explain(mode="extended")
+    shown = capfd.readouterr()
+    logs = "".join(one.read_text() for one in spark_events.rglob("*") if one.is_file())
+    assert "aiozkqueue" in logs
+    assert secret not in shown.out + shown.err + logs
+
+
+def test_spark_finds_the_format_by_itself_and_registering_it_again_does_no_harm(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    put(options, b"x")
+    register(spark)
+    assert spark.read.format("aiozkqueue").options(**options).load().count() == 1

@@ -1,0 +1,207 @@
+"""The ledger of a stream: the same batch whenever it is asked for, whatever died in between."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.ledgers import ledgers, release
+from aiozkqueue.queue.pages import read_page
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from aiozkqueue.zookeeper import Operation
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class _DriverKilledError(Exception):
+    """The driver is dead from here on."""
+
+
+class Mortal:
+    """A client that dies at its n-th write, before the server has it or after."""
+
+    def __init__(self, zookeeper: Any, step: int | None, *, applied: bool) -> None:
+        self._zookeeper = zookeeper
+        self._left = step
+        self._applied = applied
+        self.steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._zookeeper, name)
+
+    async def multi(self, operations: Sequence[Operation]) -> object:
+        self.steps += 1
+        if self._left is not None and self.steps >= self._left:
+            if self._applied and self.steps == self._left:
+                await self._zookeeper.multi(operations)
+            raise _DriverKilledError
+        return await self._zookeeper.multi(operations)
+
+
+class Stream:
+    """What Spark does with a source and a sink that knows batches by their number, as far as the logs say."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.commits = 0
+        self.sink: dict[int, list[str]] = {}
+
+    async def run(self, ledger: Ledger, limit: int) -> None:
+        """Begin where the logs are, and go on until the queue is empty."""
+        zookeeper = ledger._zookeeper
+        while True:
+            if self.commits == len(self.offsets):
+                start = self.offsets[-1] if self.offsets else -1
+                await ledger.acknowledge(start)
+                latest = await ledger.next_batch(start, limit)
+                if latest == start:
+                    return
+                self.offsets.append(latest)
+            pages = await ledger.pages(self.offsets[-1])
+            places = [one.place for page in pages for one in await read_page(zookeeper.read, page.path)]
+            nodes = await zookeeper.read_many([ledger._store.paths.at(place) for place in places])
+            found = [node.data.decode() for node in nodes if node is not None]
+            assert len(found) == len(places), "a batch that was not committed has lost a message"
+            self.sink[self.offsets[-1]] = found
+            self.commits += 1
+
+
+@asynccontextmanager
+async def driver(hosts: str, root: str, step: int | None = None, *, applied: bool = False) -> AsyncIterator[Ledger]:
+    async with zq.connect(hosts, root=root, janitor=False) as session:
+        ledger = Ledger(session.engine, session.engine.store("orders"), "spark")
+        ledger._zookeeper = Mortal(session.engine.zookeeper, step, applied=applied)  # type: ignore[assignment]
+        yield ledger
+
+
+async def fill(hosts: str, root: str, count: int) -> list[str]:
+    async with zq.connect(hosts, root=root) as session:
+        bodies = [str(n) for n in range(count)]
+        await session.queue("orders").put_many([one.encode() for one in bodies])
+        return bodies
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 3)
+    step = 0
+    while True:
+        step += 1
+        root = f"{queue_root}/{step}"
+        bodies = await fill(zookeeper, root, 12)
+        stream = Stream()
+        died = False
+        async with driver(zookeeper, root, step, applied=applied) as ledger:
+            try:
+                await stream.run(ledger, 7)
+            except _DriverKilledError:
+                died = True
+        if not died:
+            break
+        async with driver(zookeeper, root) as ledger:
+            await stream.run(ledger, 7)
+            assert await ledger.batches() == []
+        taken = [body for batch in stream.sink.values() for body in batch]
+        assert Counter(taken) == Counter(bodies), f"killed at write {step}"
+        async with zq.connect(zookeeper, root=root) as session:
+            assert (await session.queue("orders").stats()).claimed == 0
+            assert await session.queue("orders").size() == 0
+    assert step > 10
+
+
+async def test_a_driver_that_comes_back_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
+    await fill(zookeeper, queue_root, 10)
+    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
+        first = await zombie.next_batch(-1, 4)
+        assert await heir.next_batch(-1, 4) == first  # the same batch
+        with pytest.raises(zq.ClaimLostError, match="taken over"):
+            await zombie.acknowledge(first)
+        with pytest.raises(zq.ClaimLostError, match="taken over"):
+            await zombie.next_batch(first, 4)
+        assert await heir.acknowledge(first) == 4
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        assert await session.queue("orders").size() == 6
+
+
+async def test_what_a_ledger_holds_is_taken_for_others_and_not_for_leftovers(zookeeper: str, queue_root: str) -> None:
+    await fill(zookeeper, queue_root, 10)
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        await ledger.next_batch(-1, 4)
+        queue = session.queue("orders")
+        async with session.begin() as tx:
+            assert len(await tx.take_many(queue, 10)) == 6
+        stats = await queue.stats()
+        assert (stats.size, stats.claimed, stats.ledgers) == (4, 4, 1)
+        await session.clean("orders")
+        assert (await queue.stats()).claimed == 4
+        diagnosis = await session.diagnose("orders")
+        assert "lock" not in json.dumps([str(one) for one in diagnosis.findings]).lower()
+
+
+async def test_a_released_ledger_gives_everything_back_and_fences_its_stream(zookeeper: str, queue_root: str) -> None:
+    await fill(zookeeper, queue_root, 10)
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        batch = await ledger.next_batch(-1, 4)
+        store = session.engine.store("orders")
+        (info,) = await ledgers(session.engine, store)
+        assert (info.group, info.batches, info.messages, info.client) == ("spark", 1, 4, ledger._engine.ids.client)
+        assert await release(session.engine, store, "spark") == 4
+        with pytest.raises(zq.ClaimLostError, match="taken over or released"):
+            await ledger.acknowledge(batch)
+        async with session.begin() as tx:
+            assert len(await tx.take_many(session.queue("orders"), 20)) == 10
+        with pytest.raises(zq.NotFoundError):
+            await release(session.engine, store, "other")
+
+
+async def test_batches_take_what_was_tried_before_and_what_has_a_key_a_history_or_a_priority(
+    zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        queue = session.queue("orders")
+        await queue.configure(zq.QueueConfig(history=zq.History()))
+        await queue.put(b"tried")
+        async with session.transaction() as tx:
+            message = await tx.take(queue)
+            assert message is not None
+            tx.release(message, delay=0)
+            await tx.commit()
+        await queue.put(b"only", key="k", unique=True)
+        await queue.put(b"urgent", priority=-1)
+        await queue.put(b"later", delay=3600)
+        async with driver(zookeeper, queue_root) as ledger:
+            batch = await ledger.next_batch(-1, None)
+            assert sum(page.items for page in await ledger.pages(batch)) == 3
+            await ledger.acknowledge(batch)
+        assert [one.body for one in await queue.peek()] == [b"later"]
+        assert [one.outcome.value async for one in queue.history()] == ["finished"] * 3
+        await queue.put(b"again", key="k", unique=True)  # the key is free
+
+
+async def test_a_paused_queue_gives_a_stream_nothing(zookeeper: str, queue_root: str) -> None:
+    await fill(zookeeper, queue_root, 10)
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        first = await ledger.next_batch(-1, 4)
+        await session.queue("orders").configure(zq.QueueConfig(paused=True))
+        assert await ledger.next_batch(first, 4) == first
+        await session.queue("orders").configure(zq.QueueConfig(paused=False))
+        assert await ledger.next_batch(first, 4) > first
+
+
+async def test_an_ordered_queue_is_no_stream(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        await session.queue("orders").configure(zq.QueueConfig(ordered=True))
+    async with driver(zookeeper, queue_root) as ledger:
+        with pytest.raises(zq.InvalidOptionError, match="keeps an order"):
+            await ledger.next_batch(-1, None)

@@ -1,0 +1,77 @@
+"""A stream into a queue: each row once, whatever is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+import aiozkqueue as zq
+from tests.spark.test_batch import drained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def pour(spark: SparkSession, options: Mapping[str, str], folder: Path, **more: str) -> None:
+    """Put every line of the folder's files that has not been put, each file a batch."""
+    lines = spark.readStream.option("maxFilesPerTrigger", "1").text(str(folder / "in"))
+    writer = lines.withColumnRenamed("value", "body").writeStream.format("aiozkqueue").options(**options, **more)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer.start().awaitTermination(120)
+
+
+def bring(folder: Path, name: str, *numbers: int) -> None:
+    (folder / "in").mkdir(exist_ok=True)
+    (folder / "in" / name).write_text("".join(f"{n}\n" for n in numbers))
+
+
+def test_batches_are_put_each_row_once_also_when_the_query_is_started_again(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    bring(tmp_path, "a", *range(1000))
+    pour(spark, options, tmp_path)
+    bring(tmp_path, "b", *range(1000, 1500))
+    pour(spark, options, tmp_path)
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(1500))
+
+
+def test_a_batch_that_is_replayed_after_its_rows_were_taken_puts_nothing(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    bring(tmp_path, "a", *range(1000))
+    pour(spark, options, tmp_path)
+    assert len(drained(options)) == 1000
+    for entry in (tmp_path / "checkpoint" / "commits").iterdir():
+        entry.unlink()  # as if the driver had been killed before it wrote that the batch is done
+    bring(tmp_path, "b", 1000)
+    pour(spark, options, tmp_path)
+    assert drained(options) == [b"1000"]
+
+
+def test_a_batch_that_failed_half_way_is_completed_and_nothing_of_it_comes_twice(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    bring(tmp_path, "a", *range(1000))
+    limited = {**options, "rowsPerTransaction": "100"}
+
+    async def limit(size: int) -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue("orders").configure(zq.QueueConfig(max_size=size))
+
+    asyncio.run(limit(350))
+    with pytest.raises(PySparkException, match="QueueFullError"):
+        pour(spark, limited, tmp_path, putTimeout="0")
+    first = drained(options)
+    assert 0 < len(first) <= 350
+    asyncio.run(limit(100_000))
+    pour(spark, limited, tmp_path)
+    assert Counter([*first, *drained(options)]) == Counter(b"%d" % n for n in range(1000))

@@ -1,0 +1,147 @@
+"""A queue as a stream: drained to files, beside consumers, through restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+import aiozkqueue as zq
+from tests.spark.test_batch import drained, put
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Files:
+    """A stream into Parquet files, which are written once for each batch."""
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, str], folder: Path) -> None:
+        self._spark = spark
+        self._options = options
+        self._folder = folder
+
+    def start(self, *, once: bool, **more: str) -> StreamingQuery:
+        stream = self._spark.readStream.format("aiozkqueue").options(**self._options, **more).load()
+        writer = stream.select("id", "body").writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
+        writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="100 milliseconds")
+        return writer.start(str(self._folder / "out"))
+
+    def drain(self, **more: str) -> None:
+        query = self.start(once=True, **more)
+        assert query.awaitTermination(240)
+
+    def bodies(self) -> list[bytes]:
+        return [bytes(row.body) for row in self._spark.read.parquet(str(self._folder / "out")).collect()]
+
+
+def left(options: Mapping[str, str]) -> tuple[int, int, int]:
+    """How many messages there are, are held, and how many ledgers hold any."""
+
+    async def look() -> tuple[int, int, int]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            stats = await session.queue(options["queue"]).stats()
+            return stats.size, stats.claimed, stats.ledgers
+
+    return asyncio.run(look())
+
+
+def test_100_000_messages_go_to_parquet_each_once_while_consumers_take_too(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    numbers = [b"%d" % n for n in range(100_000)]
+    put(options, *numbers)
+    taken: list[bytes] = []
+    done = threading.Event()
+
+    async def consume() -> None:
+        async with (
+            zq.connect(options["hosts"], root=options["root"]) as session,
+            session.queue("orders").consume(until_idle=0) as deliveries,
+        ):
+            async for delivery in deliveries:
+                async with delivery:
+                    taken.append(delivery.body)
+                if done.is_set() or len(taken) >= 5000:
+                    break
+
+    consumer = threading.Thread(target=asyncio.run, args=(consume(),))
+    files = Files(spark, options, tmp_path)
+    consumer.start()
+    files.drain(maxOffsetsPerTrigger="40000", minPartitions="4")
+    done.set()
+    consumer.join()
+    rest = drained(options)  # what the consumer gave back
+    assert taken
+    assert Counter([*files.bodies(), *taken, *rest]) == Counter(numbers)
+    assert left(options) == (0, 0, 0)
+
+
+def test_the_last_batch_of_an_idle_queue_is_acknowledged(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"a", b"b")
+    files = Files(spark, options, tmp_path)
+    query = files.start(once=False)
+    try:
+        for _ in range(600):
+            if left(options) == (0, 0, 0):
+                break
+            assert query.exception() is None
+            query.awaitTermination(1)
+        assert left(options) == (0, 0, 0)
+    finally:
+        query.stop()
+    assert sorted(files.bodies()) == [b"a", b"b"]
+
+
+def test_a_stream_that_is_stopped_and_started_again_goes_on_where_it_was(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    files = Files(spark, options, tmp_path)
+    put(options, b"1", b"2", b"3")
+    files.drain(maxOffsetsPerTrigger="2")
+    put(options, b"4", b"5")
+    files.drain(maxOffsetsPerTrigger="2")
+    assert sorted(files.bodies()) == [b"1", b"2", b"3", b"4", b"5"]
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_batch_that_failed_is_the_same_when_it_is_tried_again(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    seen: list[tuple[int, list[str]]] = []
+
+    def run(*, fail: bool) -> None:
+        def sink(frame: object, number: int) -> None:
+            seen.append((number, sorted(row.id for row in frame.collect())))  # type: ignore[attr-defined]
+            if fail and len(seen) == 2:
+                msg = "the sink is down"
+                raise RuntimeError(msg)
+
+        stream = spark.readStream.format("aiozkqueue").options(**options, maxOffsetsPerTrigger="10").load()
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(sink)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination(120)
+
+    ids = put(options, *[b"%d" % n for n in range(30)])
+    with pytest.raises(PySparkException, match="the sink is down"):
+        run(fail=True)
+    assert left(options) == (20, 10, 1)
+    put(options, b"new")
+    run(fail=False)
+    assert seen[1] == seen[2]
+    assert [number for number, _ in seen] == [0, 1, 1, 2, 3]
+    assert Counter(one for number, found in dict(seen).items() for one in found if number < 3) == Counter(ids)
+    assert left(options) == (0, 0, 0)

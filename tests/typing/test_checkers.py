@@ -1,0 +1,95 @@
+"""The public types: the programs users write first are accepted, and their mistakes refused, by mypy and pyright."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+PROGRAMS, MISUSES = HERE / "programs.py", HERE / "misuses.py"
+
+REFUSED = {
+    number: line.partition("# refused")[2].startswith(" by pyright")
+    for number, line in enumerate(MISUSES.read_text().splitlines(), start=1)
+    if "# refused" in line
+}
+BY_BOTH = {number for number, by_pyright_alone in REFUSED.items() if not by_pyright_alone}
+BY_PYRIGHT = set(REFUSED)
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def output(*command: str) -> str:
+    finished = subprocess.run(command, stdout=subprocess.PIPE, cwd=HERE, text=True, check=False)
+    assert finished.returncode in {0, 1}, finished.stdout
+    return finished.stdout
+
+
+def mypy(program: Path, cache: Path) -> dict[int, str]:
+    """Errors by line."""
+    printed = output(
+        sys.executable,
+        *("-m", "mypy", "--strict", "--python-version=3.11", "--config-file=", f"--cache-dir={cache}"),
+        *("--hide-error-context", "--no-error-summary", "--follow-imports=silent", str(program)),
+    )
+    return {int(found[1]): found[2] for found in re.finditer(r"^\S+?:(\d+): error: (.*)$", printed, re.MULTILINE)}
+
+
+def pyright(program: Path, folder: Path) -> dict[int, str]:
+    """Errors by line."""
+    shutil.copy(program, folder)
+    (folder / "pyrightconfig.json").write_text(
+        json.dumps(
+            {
+                "include": [program.name],
+                "typeCheckingMode": "strict",
+                "pythonVersion": "3.11",
+                "enableExperimentalFeatures": True,  # TypeForm
+                "reportDeprecated": "none",  # what typeshed thinks of contextlib's users changes from month to month
+            }
+        )
+    )
+    printed = output(
+        sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", "--project", str(folder)
+    )
+    return {
+        found["range"]["start"]["line"] + 1: found["message"]
+        for found in json.loads(printed)["generalDiagnostics"]
+        if found["severity"] == "error"
+    }
+
+
+@pytest.fixture
+def cache(request: pytest.FixtureRequest) -> Path:
+    assert request.config.cache is not None
+    return request.config.cache.mkdir("mypy")
+
+
+def test_mypy_accepts_the_first_programs(cache: Path) -> None:
+    assert mypy(PROGRAMS, cache) == {}
+
+
+def test_pyright_accepts_the_first_programs(tmp_path: Path) -> None:
+    assert pyright(PROGRAMS, tmp_path) == {}
+
+
+def test_mypy_refuses_exactly_the_misuses(cache: Path) -> None:
+    refused = mypy(MISUSES, cache)
+    # It may refuse what only pyright has to, and nothing else.
+    assert BY_BOTH <= set(refused) <= BY_PYRIGHT, refused
+
+
+def test_pyright_refuses_exactly_the_misuses(tmp_path: Path) -> None:
+    refused = pyright(MISUSES, tmp_path)
+    assert set(refused) == BY_PYRIGHT, refused
+
+
+def test_the_misuses_are_all_found() -> None:
+    assert len(BY_BOTH) == 7
+    assert len(BY_PYRIGHT) == 8

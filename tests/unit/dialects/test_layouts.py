@@ -1,0 +1,87 @@
+"""Names and bytes of Curator and kazoo, as their clients write and read them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.dialects import Dialect, ForeignPaths, PutNames, curator, kazoo
+from aiozkqueue.dialects.framing import frame, unframe
+from aiozkqueue.layout import MalformedError
+
+
+@pytest.mark.parametrize(
+    ("messages", "stored"),
+    [
+        ([b"test"], "00010001010000000474657374" + "02"),
+        ([b"a", b""], "0001000101000000016101" + "0000000002"),
+        ([], "0001000102"),
+    ],
+)
+def test_the_frame_is_curators(messages: list[bytes], stored: str) -> None:
+    assert frame(messages).hex() == stored
+    assert unframe(bytes.fromhex(stored)) == messages
+
+
+@given(st.lists(st.binary(max_size=50), max_size=5), st.binary(max_size=9))
+def test_what_is_framed_is_read_back_whatever_follows(messages: list[bytes], behind: bytes) -> None:
+    assert unframe(frame(messages) + behind) == messages
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_other_bytes_are_read_or_refused_and_nothing_else(data: bytes, versioned: bool) -> None:  # noqa: FBT001
+    try:
+        messages = unframe(bytes.fromhex("00010001") + data if versioned else data)
+    except MalformedError:
+        return
+    assert sum(map(len, messages)) <= len(data)
+
+
+@pytest.mark.parametrize(
+    ("priority", "digits"),
+    [(0, "100000000"), (10, "10000000A"), (-1, "0FFFFFFFF"), (-(2**31), "080000000"), (2**31 - 1, "17FFFFFFF")],
+)
+def test_priorities_are_written_as_curator_does(priority: int, digits: str) -> None:
+    assert curator("/q", kind="priority").name(PutNames(priority=priority)) == f"queue-{digits}"
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
+def test_priorities_sort_as_their_numbers(one: int, other: int) -> None:
+    dialect = curator("/q", kind="priority")
+    first, second = (dialect.name(PutNames(priority=priority)) + "0000000001" for priority in (one, other))
+    assert (dialect.order(first) < dialect.order(second)) == (one < other)
+
+
+def test_delays_are_the_number_between_the_last_two_bars() -> None:
+    dialect = curator("/q", kind="delay")
+    assert dialect.name(PutNames(due=1_700_000_000_000)) == "queue-|18BCFE56800|"
+    assert dialect.due("queue-|18BCFE56800|0000000001") == 1_700_000_000_000
+    assert dialect.due("queue-|x|18BCFE56800|0000000001") == 1_700_000_000_000
+    for unparsable in ("queue-0000000001", "queue-|zz|0000000001", "queue-||0000000001", "queue-|0000000001"):
+        assert dialect.due(unparsable) == 0
+
+
+def test_ids_lose_what_a_name_cannot_hold() -> None:
+    assert curator("/q", kind="id").name(PutNames(key="a/b|c")) == "queue-|a_b_c|"
+
+
+def test_kazoos_entries() -> None:
+    assert kazoo("/q").name(PutNames()) == "entry-100-"
+    assert kazoo("/q").name(PutNames(priority=7)) == "entry-007-"
+    assert (kazoo("/q").items, kazoo("/q").locks) == ("/q/entries", "/q/taken")
+    assert (kazoo("/q", locking=False).items, kazoo("/q", locking=False).locks) == ("/q", None)
+
+
+@pytest.mark.parametrize("dialect", [curator("/a/q", "/a/l"), kazoo("/a/q"), kazoo("/a/q", locking=False)])
+def test_places_and_paths_are_each_others(dialect: Dialect) -> None:
+    paths = ForeignPaths("/zms", dialect)
+    name = f"{dialect.prefix}0000000001"
+    assert paths.at(f"items/{name}") == f"{dialect.items}/{name}"
+    assert paths.place_of(paths.at(f"items/{name}")) == f"items/{name}"
+    assert paths.place_of(dialect.items) == "items"
+    assert paths.place_of(f"{dialect.items}/{name}/below") == ""
+    assert paths.place_of(paths.at("due/1")) == "due/1"
+    assert paths.lock(name) == f"{dialect.locks or paths.base + '/locks'}/{name}"
+    assert (paths.lock_of(name), paths.lock_of("another")) == (name, None)
+    assert paths.base.startswith("/zms/.foreign/")

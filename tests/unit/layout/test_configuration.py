@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import (
+    AtLeastOnce,
+    ConsumeOnce,
+    ConsumeTimes,
+    Exponential,
+    Fixed,
+    MalformedError,
+    QueueConfig,
+    Schedule,
+)
+
+from .hostile import HOSTILE_JSON, json_objects, json_values, unknown_fields
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+seconds = st.floats(0, 1e9) | st.integers(0, 10**9)
+backoffs = (
+    st.builds(Fixed, seconds)
+    | st.builds(Schedule, st.lists(seconds, min_size=1, max_size=5))
+    | st.builds(
+        Exponential,
+        st.floats(0, 1),
+        st.floats(1, allow_infinity=False),
+        st.floats(1, 1e9),
+        st.floats(0, 1),
+    )
+)
+endings = st.sampled_from(["dead-letter", "drop"])
+policies = (
+    st.builds(AtLeastOnce, backoff=backoffs)
+    | st.builds(ConsumeTimes, st.integers(1, 2**31 - 1), backoff=backoffs, exhausted=endings)
+    | st.builds(ConsumeOnce, exhausted=endings)
+)
+lifetimes = st.none() | st.floats(0.001, 1e9)
+configurations = st.builds(
+    QueueConfig,
+    policy=st.none() | policies,
+    max_size=st.none() | st.integers(0, 2**31 - 1),
+    collapse=st.none() | st.booleans(),
+    ttl=lifetimes,
+    expired=st.none() | endings,
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "stored"),
+    [
+        (None, "{}"),
+        (
+            AtLeastOnce(),
+            (
+                '{"policy": {"kind": "at-least-once", "backoff": '
+                '{"kind": "exponential", "initial": 1.0, "factor": 2.0, "maximum": 60.0, "jitter": 0.1}}}'
+            ),
+        ),
+        (
+            ConsumeTimes(5, backoff=Schedule([1, 60]), exhausted="drop"),
+            (
+                '{"policy": {"kind": "consume-times", "times": 5, "exhausted": "drop", "backoff": '
+                '{"kind": "schedule", "delays": [1.0, 60.0]}}}'
+            ),
+        ),
+        (
+            ConsumeTimes(2, backoff=Fixed(0.5)),
+            (
+                '{"policy": {"kind": "consume-times", "times": 2, "exhausted": "dead-letter", "backoff": '
+                '{"kind": "fixed", "delay": 0.5}}}'
+            ),
+        ),
+        (ConsumeOnce(), '{"policy": {"kind": "consume-once", "exhausted": "dead-letter"}}'),
+    ],
+)
+def test_the_stored_bytes_are_pinned(policy: AtLeastOnce | None, stored: str) -> None:
+    assert QueueConfig(policy=policy).encode() == stored.encode()
+    assert QueueConfig.decode(stored.encode()) == QueueConfig(policy=policy)
+
+
+def test_a_queue_made_by_another_program_has_the_default_configuration() -> None:
+    assert QueueConfig.decode(b"") == QueueConfig()
+    assert QueueConfig().policy is None
+    assert QueueConfig.decode(b'{"policy": null}') == QueueConfig()
+
+
+def test_whole_seconds_without_a_point_are_read_too() -> None:
+    stored = b'{"policy":{"kind":"at-least-once","backoff":{"kind":"schedule","delays":[1,2]}}}'
+    assert QueueConfig.decode(stored).policy == AtLeastOnce(backoff=Schedule([1, 2]))
+
+
+@given(configurations)
+def test_a_configuration_is_read_back(config: QueueConfig) -> None:
+    assert QueueConfig.decode(config.encode()) == config
+
+
+@given(configurations, unknown_fields, configurations)
+def test_an_older_client_never_erases_a_newer_ones_settings(
+    config: QueueConfig, newer: dict[str, JsonValue], other: QueueConfig
+) -> None:
+    stored = {**newer, **json.loads(config.encode())}
+    read = QueueConfig.decode(json.dumps(stored).encode())
+    assert json.loads(read.encode()) == stored
+    rewritten = replace(other, stored=read.stored)
+    assert json.loads(rewritten.encode()) == {**newer, **json.loads(other.encode())}
+
+
+def test_a_newer_setting_inside_of_a_policy_stays_with_a_policy_of_the_same_kind() -> None:
+    read = QueueConfig.decode(
+        b'{"policy":{"kind":"consume-times","times":5,"exhausted":"drop","per":"day",'
+        b'"backoff":{"kind":"fixed","delay":1,"spread":2}}}'
+    )
+    changed = replace(read, policy=ConsumeTimes(6, backoff=Fixed(3)))
+    assert json.loads(changed.encode()) == {
+        "policy": {
+            "kind": "consume-times",
+            "times": 6,
+            "exhausted": "dead-letter",
+            "per": "day",
+            "backoff": {"kind": "fixed", "delay": 3.0, "spread": 2},
+        }
+    }
+    once = replace(read, policy=ConsumeOnce())
+    assert json.loads(once.encode()) == {"policy": {"kind": "consume-once", "exhausted": "dead-letter"}}
+    assert json.loads(replace(read, policy=None).encode()) == {}
+
+
+@pytest.mark.parametrize("data", [text for text in HOSTILE_JSON if text])
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        QueueConfig.decode(data.replace(b"attempts", b"policy"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ('"once"', "policy"),
+        ("{}", "kind"),
+        ('{"kind":"twice"}', "twice"),
+        ('{"kind":["at-least-once"]}', "kind"),
+        ('{"kind":"at-least-once"}', "backoff"),
+        ('{"kind":"at-least-once","backoff":{"kind":"cubic"}}', "cubic"),
+        ('{"kind":"at-least-once","backoff":{"kind":"fixed","delay":"1"}}', "delay"),
+        ('{"kind":"at-least-once","backoff":{"kind":"fixed","delay":true}}', "delay"),
+        ('{"kind":"at-least-once","backoff":{"kind":"fixed","delay":-1}}', "delay=-1"),
+        ('{"kind":"at-least-once","backoff":{"kind":"schedule","delays":[]}}', "delays has 0"),
+        ('{"kind":"at-least-once","backoff":{"kind":"schedule","delays":{"a":1}}}', "delays"),
+        ('{"kind":"consume-once","exhausted":"explode"}', "exhausted"),
+        ('{"kind":"consume-times","times":0,"exhausted":"drop","backoff":{"kind":"fixed","delay":1}}', "times=0"),
+        ('{"kind":"consume-times","times":1.5,"exhausted":"drop","backoff":{"kind":"fixed","delay":1}}', "times"),
+    ],
+)
+def test_a_policy_that_cannot_be_followed_is_refused_and_said_why(policy: str, said: str) -> None:
+    with pytest.raises(MalformedError, match=said):
+        QueueConfig.decode(f'{{"policy":{policy}}}'.encode())
+
+
+@given(
+    st.binary(min_size=1, max_size=80)
+    | json_objects("policy")
+    | st.dictionaries(
+        st.sampled_from(["kind", "times", "exhausted", "backoff"]),
+        st.sampled_from(["at-least-once", "consume-times", "drop", {"kind": "fixed", "delay": 10**400}]) | json_values,
+    ).map(lambda policy: json.dumps({"policy": policy}).encode())
+)
+def test_hostile_bytes_are_read_or_refused_and_nothing_else(data: bytes) -> None:
+    try:
+        config = QueueConfig.decode(data)
+    except MalformedError:
+        return
+    assert QueueConfig.decode(config.encode()) == config
+
+
+def test_what_is_no_policy_cannot_be_configured() -> None:
+    with pytest.raises(InvalidOptionError, match="policy is Fixed"):
+        QueueConfig(policy=Fixed(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, True, "many", 2**31])
+def test_a_size_that_is_no_count_is_refused(size: int) -> None:
+    with pytest.raises(InvalidOptionError, match="max_size="):
+        QueueConfig(max_size=size)
+
+
+def test_a_change_leaves_what_it_does_not_speak_of() -> None:
+    decided = QueueConfig(policy=ConsumeOnce(), max_size=5)
+    assert decided.changed(QueueConfig(shards=3)) == QueueConfig(policy=ConsumeOnce(), max_size=5, shards=3)
+    assert decided.changed(QueueConfig(max_size=0)).max_size == 0
+
+
+def test_a_configuration_that_could_not_be_read_again_is_not_written() -> None:
+    crowded = QueueConfig.decode(b'{"x":"' + b"y" * (65_536 - 8) + b'"}')
+    with pytest.raises(InvalidOptionError, match="65536"):
+        replace(crowded, policy=ConsumeOnce()).encode()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"collapse": "yes"},
+        {"ttl": 0},
+        {"ttl": -1},
+        {"ttl": float("nan")},
+        {"ttl": "60"},
+        {"ttl": True},
+        {"ttl": 1e10},
+        {"expired": "forget"},
+    ],
+)
+def test_a_setting_out_of_range_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(InvalidOptionError, match=next(iter(settings))):
+        QueueConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_a_change_keeps_what_it_does_not_name() -> None:
+    config = QueueConfig(policy=ConsumeOnce(), ttl=timedelta(minutes=1), collapse=True)
+    changed = config.changed(QueueConfig(expired="dead-letter", collapse=False))
+    assert changed == QueueConfig(policy=ConsumeOnce(), ttl=60, collapse=False, expired="dead-letter")
+
+
+def test_a_lifetime_without_end_is_none() -> None:
+    config = QueueConfig(ttl=60).changed(QueueConfig(ttl=math.inf))
+    assert config.lifetime is None
+    assert QueueConfig.decode(config.encode()) == QueueConfig()
+
+
+def test_a_policy_that_no_longer_counts_is_known_to_have_counted() -> None:
+    counting, other = QueueConfig(policy=ConsumeTimes(3)), QueueConfig(policy=AtLeastOnce())
+    assert not other.changed(by=QueueConfig(shards=2)).counts
+    switched = counting.changed(by=other)
+    assert switched.counts
+    assert QueueConfig.decode(switched.encode()).counts
+    assert switched.changed(by=QueueConfig(ttl=5)).counts

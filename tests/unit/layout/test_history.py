@@ -1,0 +1,146 @@
+"""Records of history: what is written is read again, names sort by time, and no bytes do harm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import (
+    LAST_MOMENT,
+    MAGIC,
+    End,
+    History,
+    HistoryRecord,
+    MalformedError,
+    QueueConfig,
+    hour_end,
+    hour_of,
+    parse_hour,
+    parse_record,
+)
+
+from .hostile import ids, moments
+
+texts = st.text(max_size=200)
+records = st.builds(
+    HistoryRecord,
+    id=ids,
+    ended=moments,
+    outcome=st.sampled_from(End),
+    put=moments,
+    claimed=st.none() | moments,
+    attempts=st.integers(0, 2**31 - 1),
+    client=texts.filter(bool),
+    host=texts.filter(bool),
+    pid=st.integers(1, 2**22),
+    key=st.none() | texts.filter(bool),
+    group=st.none() | texts.filter(bool),
+    reason=texts,
+)
+
+
+def name_of(record: HistoryRecord) -> str:
+    return record.place.partition("/")[2]
+
+
+@given(records)
+def test_a_record_is_read_as_it_was_written(record: HistoryRecord) -> None:
+    assert HistoryRecord.decode(name_of(record), record.encode()) == record
+
+
+@given(records, st.binary(max_size=100) | st.just(MAGIC), st.dictionaries(texts, texts, max_size=3))
+def test_one_with_a_payload_too(record: HistoryRecord, payload: bytes, headers: dict[str, str]) -> None:
+    whole = replace(record, payload=payload, headers=headers)
+    assert HistoryRecord.decode(name_of(whole), whole.encode()) == whole
+
+
+@given(moments, moments)
+def test_records_sort_by_the_time_of_the_end(one: int, other: int) -> None:
+    record = HistoryRecord(id="A", ended=one, outcome=End.FINISHED, put=0)
+    assert (record.place < replace(record, ended=other).place) == (one < other) or max(one, other) >= 10**13
+
+
+@given(moments)
+def test_an_hour_holds_the_moments_from_its_begin_to_its_end(moment: int) -> None:
+    begin = parse_hour(hour_of(moment))
+    assert begin is not None
+    assert begin <= moment < hour_end(begin)
+
+
+def test_records_look_like_this_on_the_server() -> None:
+    ended = round(datetime(2026, 3, 1, 17, 30, tzinfo=UTC).timestamp() * 1000)
+    record = HistoryRecord(
+        id="A1", ended=ended, outcome=End.DEAD, put=1, claimed=2, attempts=3, client="C", host="h", pid=4, reason="bad"
+    )
+    assert record.place == "2026-03-01T17/1772386200000-A1"
+    assert record.encode() == (
+        b'{"outcome":"dead-lettered","put":1,"claimed":2,"attempts":3,"client":"C","host":"h","reason":"bad","pid":4}'
+    )
+    assert record.ended_at == datetime(2026, 3, 1, 17, 30, tzinfo=UTC)
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda data: MAGIC + data))
+def test_no_bytes_do_more_than_be_refused(data: bytes) -> None:
+    try:
+        HistoryRecord.decode("1772386200000-A1", data)
+    except MalformedError:
+        return
+
+
+@given(texts)
+def test_no_name_does_more_than_be_refused(name: str) -> None:
+    parsed, hour = parse_record(name), parse_hour(name)
+    assert parsed is None or parsed[0] <= LAST_MOMENT
+    assert hour is None or hour_of(hour) == name
+
+
+@pytest.mark.parametrize("name", ["2026-13-01T00", "2026-02-30T00", "2026-01-01T24", ".pins", "", "0000-01-01T00"])
+def test_what_names_no_hour(name: str) -> None:
+    assert parse_hour(name) is None
+
+
+def test_fields_of_newer_versions_are_kept() -> None:
+    record = HistoryRecord.decode("1772386200000-A1", b'{"outcome":"finished","put":1,"colour":"red"}')
+    assert record.unknown == {"colour": "red"}
+    assert HistoryRecord.decode("1772386200000-A1", record.encode()) == record
+
+
+@pytest.mark.parametrize("history", [None, False, History(), History(lifetime=timedelta(days=1), most=5, payload=True)])
+def test_a_configuration_tells_what_is_kept(history: History | None) -> None:
+    config = QueueConfig(history=history, clean_every=timedelta(minutes=1))
+    assert QueueConfig.decode(config.encode()) == config
+
+
+def test_what_newer_versions_say_of_a_history_is_kept() -> None:
+    stored = b'{"history":{"kind":"history","lifetime":60.0,"most":5,"colour":"red"}}'
+    config = QueueConfig.decode(stored)
+    assert config.history == History(lifetime=60, most=5)
+    assert b'"colour": "red"' in replace(config, history=History(lifetime=30)).encode()
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b'{"history":true}',
+        b'{"history":{"lifetime":0,"most":5}}',
+        b'{"history":{"lifetime":60,"most":0}}',
+        b'{"clean_every":0}',
+        b'{"clean_every":"often"}',
+    ],
+)
+def test_a_stored_history_that_makes_no_sense_is_refused(stored: bytes) -> None:
+    with pytest.raises(MalformedError):
+        QueueConfig.decode(stored)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 10**9 + 1, float("nan"), float("inf"), True, "1"])
+def test_only_seconds_that_pass_are_a_lifetime_or_an_interval(seconds: float) -> None:
+    with pytest.raises(InvalidOptionError):
+        History(lifetime=seconds)
+    with pytest.raises(InvalidOptionError):
+        QueueConfig(clean_every=seconds)

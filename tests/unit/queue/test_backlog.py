@@ -1,0 +1,126 @@
+"""Which item a consumer tries next."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.queue.backlog import Backlog
+from aiozkqueue.queue.share import Share
+
+NOBODY: set[str] = set()
+
+
+def free(_: str) -> bool:
+    return False
+
+
+def name(number: int) -> str:
+    return f"item-iID{number}-{number:010d}"
+
+
+def place(number: int) -> str:
+    return f"items/{name(number)}"
+
+
+def listed(*numbers: int, locked: set[str] = NOBODY) -> Backlog:
+    backlog = Backlog(Random(1))
+    backlog.begin_listing("items")
+    backlog.fill("items", [name(number) for number in numbers], locked)
+    return backlog
+
+
+def test_the_oldest_of_a_listing_comes_first() -> None:
+    backlog = listed(3, 1, 2)
+    assert backlog.pop(2, free, 0) == [place(1), place(2)]
+    assert backlog.pop(5, free, 0) == [place(3)]
+    assert backlog.pop(5, free, 0) == []
+
+
+def test_locked_and_excluded_items_are_left_out() -> None:
+    backlog = listed(1, 2, 3, locked={"ID2"})
+    assert backlog.pop(5, lambda one: one == "ID1", 0) == [place(3)]
+
+
+def test_an_item_whose_lock_went_is_free_again() -> None:
+    backlog = listed(1, 2, locked={"ID1"})
+    backlog.put_back([place(1)])
+    assert backlog.pop(5, free, 0) == [place(1), place(2)]
+
+
+def test_an_item_told_of_twice_comes_once() -> None:
+    backlog = listed(1, 2, locked={"ID1"})
+    backlog.hear(place(1), 0)  # its lock was taken away
+    backlog.hear(place(3), 0)
+    backlog.hear(place(3), 0)
+    assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
+
+
+def test_what_is_given_back_goes_to_the_front_in_its_order() -> None:
+    backlog = listed(1, 2, 3, 4)
+    taken = backlog.pop(2, free, 0)
+    backlog.put_back(taken)
+    assert backlog.pop(4, free, 0) == [place(1), place(2), place(3), place(4)]
+
+
+def test_what_a_watch_told_of_comes_after_what_was_listed() -> None:
+    backlog = listed(1, 2)
+    assert backlog.hear(place(3), 0)
+    assert backlog.pop(5, free, 0) == [place(1), place(2), place(3)]
+
+
+def test_what_was_heard_before_a_listing_is_not_offered_twice() -> None:
+    backlog = listed()
+    backlog.hear(place(1), 0)
+    backlog.begin_listing("items")
+    backlog.hear(place(2), 0)  # while the listing is under way
+    backlog.fill("items", [name(1)], set())
+    assert backlog.pop(5, free, 0) == [place(1), place(2)]
+
+
+@pytest.mark.parametrize("stranger", ["stranger", "", "item-", "lock-1"])
+def test_another_programs_znodes_are_no_candidates(stranger: str) -> None:
+    backlog = listed(locked={"ID1"})
+    backlog.fill("items", [stranger, name(2)], set())
+    assert backlog.pop(5, free, 0) == [place(2)]
+
+
+@given(st.permutations(range(30)), st.sets(st.integers(0, 29)), st.integers(1, 7))
+def test_every_free_item_comes_once_and_in_order(numbers: list[int], locked: set[int], step: int) -> None:
+    backlog = listed(*numbers, locked={f"ID{number}" for number in locked})
+    popped: list[str] = []
+    while some := backlog.pop(step, free, 0):
+        popped += some
+    assert popped == [place(number) for number in range(30) if number not in locked]
+
+
+@given(st.lists(st.text("abc", min_size=1), unique=True, min_size=1), st.text())
+def test_exactly_one_of_the_live_consumers_has_an_item_as_its_own(consumers: list[str], item: str) -> None:
+    shares = [Share.among(one, consumers) for one in consumers]
+    assert sorted(share.distance(item) for share in shares) == list(range(len(consumers)))
+    assert sum(share.patience(item) == 0 for share in shares) == 1
+
+
+def test_a_consumer_not_seen_in_the_registry_takes_as_if_alone() -> None:
+    assert Share.among("me", ["you", "them"]).alone
+
+
+def test_another_consumers_item_is_taken_only_when_it_was_left_lying() -> None:
+    backlog = Backlog(Random(1))
+    mine = Share.among("a", ["a", "b"])
+    backlog.reshare(mine)
+    numbers = range(20)
+    backlog.begin_listing("items")
+    backlog.fill("items", [name(number) for number in numbers], set())
+    own = [place(number) for number in numbers if not mine.distance(name(number))]
+    assert 0 < len(own) < 20
+    assert backlog.pop(30, free, now=100.0) == own
+    assert backlog.steal(free, now=100.001) == []
+    due = backlog.next_steal()
+    assert due is not None
+    stolen = backlog.steal(free, now=due)
+    assert stolen
+    assert not set(stolen) & set(own)

@@ -1,0 +1,189 @@
+"""However listings, watches, claims and releases interleave, no free item is forgotten, and none is offered in vain.
+
+The machine plays the server, another consumer, and the dispenser that drives one backlog: listings take time, during
+which everything else goes on. The other's locks come unseen; that they have gone is heard.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from aiozkqueue.queue.backlog import Backlog
+from aiozkqueue.queue.share import Share
+
+LANES = ("items", "lanes/s1g0")
+
+
+class Item(Enum):
+    FREE = 1
+    THEIRS = 2
+    OURS = 3
+    GONE = 4
+
+
+def place_of(number: int) -> str:
+    return f"{LANES[number % 2]}/item-iID{number}-{number:010d}"
+
+
+def number_of(place: str) -> int:
+    return int(place[-10:])
+
+
+class Account(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backlog = Backlog(Random(1))
+        self.backlog.reshare(Share.among("a", ["a", "b"]))
+        self.now = 0.0
+        self.items: list[Item] = []
+        self.lane: str | None = None  # being listed
+        self.answer: tuple[list[str], set[str]] | None = None  # as the server gave it, and under way
+        self.seen = True  # nothing is left of the last listing, which the next one replaces
+        self.settled: set[str] = set()  # ours, since the listing was begun
+
+    def some(self, state: Item, chosen: int) -> int | None:
+        numbers = [number for number, each in enumerate(self.items) if each is state]
+        return numbers[chosen % len(numbers)] if numbers else None
+
+    def excluded(self, message_id: str) -> bool:
+        return self.items[int(message_id[2:])] is Item.OURS
+
+    # -- the server and the other consumer
+
+    @rule()
+    def put(self) -> None:
+        self.items.append(Item.FREE)
+        self.backlog.hear(place_of(len(self.items) - 1), self.now)
+
+    @rule(chosen=st.integers(0, 99))
+    def other_locks(self, chosen: int) -> None:
+        number = self.some(Item.FREE, chosen)
+        if number is not None:
+            self.items[number] = Item.THEIRS
+
+    @rule(chosen=st.integers(0, 99))
+    def other_is_made_to_let_go(self, chosen: int) -> None:
+        number = self.some(Item.THEIRS, chosen)
+        if number is not None:
+            self.items[number] = Item.FREE
+            self.backlog.hear(place_of(number), self.now)
+
+    @rule(chosen=st.integers(0, 99))
+    def other_consumes(self, chosen: int) -> None:
+        number = self.some(Item.THEIRS, chosen)
+        if number is not None:
+            self.items[number] = Item.GONE
+            self.backlog.forget(place_of(number))
+
+    @rule(seconds=st.floats(0.001, 1))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    # -- the dispenser
+
+    @precondition(lambda self: self.lane is None and self.seen)
+    @rule(lane=st.sampled_from(LANES))
+    def begin_listing(self, lane: str) -> None:
+        self.lane = lane
+        self.settled.clear()
+        self.backlog.begin_listing(lane)
+
+    @precondition(lambda self: self.lane is not None and self.answer is None)
+    @rule()
+    def server_answers(self) -> None:
+        places = [place_of(number) for number, each in enumerate(self.items) if each is not Item.GONE]
+        names = [place.rpartition("/")[2] for place in places if place.rpartition("/")[0] == self.lane]
+        locked = {f"ID{number}" for number, each in enumerate(self.items) if each in {Item.THEIRS, Item.OURS}}
+        self.answer = (names, locked)
+
+    @precondition(lambda self: self.answer is not None)
+    @rule()
+    def end_listing(self) -> None:
+        assert self.answer is not None
+        assert self.lane is not None
+        names, locked = self.answer
+        self.backlog.fill(self.lane, names, locked | self.settled)
+        self.backlog.take_over(self.now)
+        self.lane = self.answer = None
+        self.seen = False
+
+    @precondition(lambda self: self.lane is None)
+    @rule(limit=st.integers(1, 5))
+    def claim_own(self, limit: int) -> None:
+        places = self.backlog.pop(limit, self.excluded, self.now)
+        self.seen = self.seen or len(places) < limit
+        self.claim(places)
+
+    @precondition(lambda self: self.lane is None)
+    @rule()
+    def claim_others(self) -> None:
+        self.claim(self.backlog.steal(self.excluded, self.now))
+
+    @precondition(lambda self: self.lane is None)
+    @rule(limit=st.integers(1, 5))
+    def claim_any(self, limit: int) -> None:
+        self.claim(self.backlog.take_of_others(limit, self.excluded))
+
+    @rule(chosen=st.integers(0, 99))
+    def consume(self, chosen: int) -> None:
+        number = self.some(Item.OURS, chosen)
+        if number is not None:
+            self.items[number] = Item.GONE
+            self.settled.add(f"ID{number}")
+
+    @rule(chosen=st.integers(0, 99))
+    def release(self, chosen: int) -> None:
+        number = self.some(Item.OURS, chosen)
+        if number is not None:
+            self.items[number] = Item.FREE
+            self.backlog.put_back([place_of(number)])
+
+    def claim(self, places: list[str]) -> None:
+        """All or none, as the server has it."""
+        numbers = [number_of(place) for place in places]
+        assert len(set(numbers)) == len(numbers), "twice in one batch"
+        assert [place_of(number) for number in numbers] == places
+        assert not any(self.items[number] is Item.OURS for number in numbers), "ours already"
+        taken = next((number for number in numbers if self.items[number] is Item.THEIRS), None)
+        if taken is not None:
+            self.backlog.put_last([place_of(number) for number in numbers if number != taken])
+            return
+        for number in numbers:
+            if self.items[number] is Item.FREE:
+                self.items[number] = Item.OURS
+
+    # -- what holds
+
+    @invariant()
+    def what_lies_there_has_a_time(self) -> None:
+        if self.lane is None and self.backlog.steal(self.excluded, self.now - 1e6):
+            raise AssertionError("stolen before its time")
+
+    def teardown(self) -> None:
+        """Without another listing, all that is free is found."""
+        while self.lane is not None:
+            if self.answer is None:
+                self.server_answers()
+            self.end_listing()
+        while True:
+            self.now += 10
+            before = self.items.count(Item.FREE)
+            places = self.backlog.pop(3, self.excluded, self.now)
+            if not places:
+                due = self.backlog.next_steal()
+                if due is None:
+                    break
+                self.now = max(self.now, due)
+                places = self.backlog.steal(self.excluded, self.now)
+            self.claim(places)
+            assert self.items.count(Item.FREE) <= before
+        assert self.items.count(Item.FREE) == 0, "forgotten"
+
+
+TestAccount = Account.TestCase
+TestAccount.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

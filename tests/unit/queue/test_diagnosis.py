@@ -1,0 +1,112 @@
+"""What is made of the facts: each finding at its bound, and none before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aiozkqueue.queue.diagnosis import (
+    Diagnosis,
+    EnsembleFacts,
+    FolderFacts,
+    Latency,
+    QueueFacts,
+    ServerFacts,
+    Severity,
+    diagnose,
+)
+
+
+def server(address: str, version: str | None = None, mode: str | None = None, *, reachable: bool = True) -> ServerFacts:
+    return ServerFacts(address, reachable, version, mode)
+
+
+WELL = EnsembleFacts(
+    servers=[server("h1:2181", "3.9.5", "leader"), server("h2:2181", "3.9.5", "follower")],
+    session_timeout=10,
+    request_limit=1000,
+    read=Latency(0.001, 0.002),
+    write=Latency(0.002, 0.004),
+    clock_offset=0.01,
+    authenticated=True,
+    old_slots=0,
+)
+LANE = "/zms/q/items"
+
+
+def told(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    return [(finding.severity.value, finding.subject) for finding in diagnosis.findings]
+
+
+def test_nothing_is_found_where_all_is_well() -> None:
+    queue = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 799, 5)], put_lanes=[LANE], size=1, consumers=1)
+    assert diagnose(WELL, [queue]).findings == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"servers": [server("h1:2181", reachable=False)]}, ("warning", "h1:2181")),
+        ({"servers": [server("h1:2181")]}, ("info", "h1:2181")),
+        ({"servers": [*WELL.servers, server("h3:2181", "3.8.0", "follower")]}, ("warning", "servers")),
+        ({"write": Latency(0.2, 0.3)}, ("warning", "servers")),
+        ({"write": None}, ("error", "root")),
+        ({"clock_offset": -1.5}, ("warning", "clock")),
+        ({"clock_offset": 1.5}, ("warning", "clock")),
+        ({"old_slots": 1}, ("warning", ".clients")),
+        ({"authenticated": False, "open_to_all": ["/zms"]}, ("info", "credentials")),
+        ({"open_to_all": ["/zms"]}, ("error", "root")),
+        ({"readable_by_all": ["/zms"]}, ("warning", "root")),
+    ],
+    ids=str,
+)
+def test_each_trouble_of_the_servers_is_found(change: dict[str, Any], expected: tuple[str, str]) -> None:
+    diagnosis = diagnose(replace(WELL, **change), [])
+    assert told(diagnosis) == [expected]
+    assert diagnosis.healthy == (expected[0] != "error")
+    assert all(finding.advice for finding in diagnosis.findings)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"exists": False}, "error"),
+        ({"trouble": "does not decode"}, "error"),
+        ({"lanes": [FolderFacts(LANE, 1, 800, 5)]}, "warning"),
+        ({"lanes": [FolderFacts(LANE, 1, 1001, 5)]}, "error"),
+        ({"folders": [FolderFacts("/zms/q/dlq", 1, 800, 5)]}, "warning"),
+        ({"lanes": [FolderFacts(LANE, 1, 1, int(0.95 * 2**30))], "put_lanes": [LANE]}, "info"),
+        ({"lanes": [FolderFacts(LANE, 1, 1, 2**31 - 5)], "put_lanes": [LANE]}, "error"),
+        ({"generations": 13}, "warning"),
+        ({"size": 1, "consumers": 0}, "warning"),
+        ({"dead_letters": 1}, "info"),
+        ({"foreign": ["x"]}, "warning"),
+        ({"endless_locks": ["x"]}, "error"),
+        ({"unannounced_locks": ["x"]}, "error"),
+        ({"vain_locks": ["a", "b", "c", "d"]}, "warning"),
+        ({"stray_dues": ["x"]}, "warning"),
+        ({"orphan_metas": ["x"]}, "warning"),
+        ({"overdue": 2}, "error"),
+        ({"overdue": 2, "consumers": 0}, "info"),
+        ({"open_to_all": ["x"]}, "error"),
+        ({"readable_by_all": ["x"]}, "warning"),
+    ],
+    ids=str,
+)
+def test_each_trouble_of_a_queue_is_found(change: dict[str, Any], expected: str) -> None:
+    facts: dict[str, Any] = {"name": "q", "consumers": 1, **change}
+    diagnosis = diagnose(WELL, [QueueFacts(**facts)])
+    assert told(diagnosis) == [(expected, "q")]
+    assert all(finding.advice for finding in diagnosis.findings)
+
+
+def test_a_lane_that_nobody_puts_to_any_more_may_have_any_counter() -> None:
+    facts = QueueFacts(name="q", lanes=[FolderFacts(LANE, 1, 1, 2**31 - 5)], put_lanes=["/zms/q/lanes/s0g1"])
+    assert diagnose(WELL, [facts]).findings == []
+
+
+def test_the_worst_comes_first() -> None:
+    queue = QueueFacts(name="q", dead_letters=1, endless_locks=["x"], foreign=["y"], consumers=1)
+    assert [finding.severity for finding in diagnose(WELL, [queue]).findings] == list(reversed(Severity))

@@ -1,0 +1,51 @@
+"""How the hold on a message ends when its work is undone: by the queue's policy."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import aiozkqueue as zq
+from aiozkqueue.queue.settlements import Ending
+from aiozkqueue.queue.work import release_ending
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.claim import Claim
+
+
+def claim(policy: zq.Policy, attempt: int, *, handed: bool = True) -> Claim:
+    store = SimpleNamespace(policy=policy, name="jobs")
+    return cast("Claim", SimpleNamespace(store=store, attempt=attempt, handed=handed))
+
+
+def test_without_a_delay_it_comes_again_when_the_policy_says() -> None:
+    policy = zq.AtLeastOnce(backoff=zq.Schedule([1, 5]))
+    assert release_ending(claim(policy, 1), None, "why") == Ending("release", delay=1, error="why")
+    assert release_ending(claim(policy, 2), None, "why") == Ending("release", delay=5, error="why")
+    assert release_ending(claim(policy, 9), None, "why") == Ending("release", delay=5, error="why")
+
+
+@given(st.floats(0, 1e6))
+def test_a_delay_given_stands(delay: float) -> None:
+    assert release_ending(claim(zq.AtLeastOnce(), 3), delay, None).delay == delay
+
+
+def test_the_last_attempt_ends_in_the_dead_letters_whatever_delay_is_asked_for() -> None:
+    policy = zq.ConsumeTimes(3)
+    assert release_ending(claim(policy, 2), 0, None).kind == "release"
+    ending = release_ending(claim(policy, 3), 0, "ValueError: bad")
+    assert ending.kind == "dead"
+    assert ending.reason == "handed over 3 of 3 times without success; at last: ValueError: bad"
+
+
+@pytest.mark.parametrize("policy", [zq.ConsumeOnce(exhausted="drop"), zq.ConsumeTimes(1, exhausted="drop")], ids=repr)
+def test_or_is_dropped(policy: zq.Policy) -> None:
+    assert release_ending(claim(policy, 1), None, None).kind == "consume"
+
+
+def test_what_nobody_has_seen_goes_back() -> None:
+    assert release_ending(claim(zq.ConsumeOnce(), 1, handed=False), 0, None).kind == "release"

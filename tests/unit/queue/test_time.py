@@ -1,0 +1,126 @@
+"""Timers, and ZooKeeper's time as seen through a local clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.queue.claim import EPHEMERAL_CAP, SessionBudget
+from aiozkqueue.queue.clock import SAMPLE_LIFETIME, Clock, ServerClock
+from aiozkqueue.queue.idle import Timers
+
+if TYPE_CHECKING:
+    from aiozkqueue.zookeeper import ZooKeeper
+
+EPOCH = 1 << 32
+
+
+class Leader:
+    """The little that a server clock wants of a client."""
+
+    last_zxid = EPOCH
+
+
+class ManualClock(Clock):
+    now = 1000.0
+
+    def time(self) -> float:
+        return 50.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock, leader: Leader) -> ServerClock:
+    return ServerClock(clock, cast("ZooKeeper", leader))
+
+
+def test_without_a_sample_the_local_clock_stands_in(server: ServerClock) -> None:
+    assert not server.sampled
+    assert server.now() == 50_000
+
+
+def test_the_best_sample_is_the_one_with_the_quickest_reply(server: ServerClock, clock: ManualClock) -> None:
+    # The server's clock is 7,000,000 ms ahead of the local one; replies take 300 ms, then 10 ms, then 200 ms.
+    for travelled in (0.3, 0.01, 0.2):
+        server.observe(int(7_000_000 + (clock.now - travelled) * 1000))
+        clock.now += 1
+    assert server.sampled
+    assert server.now() == pytest.approx(7_000_000 + clock.now * 1000 - 10, abs=1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 20)), min_size=1, max_size=40))
+def test_the_time_is_never_ahead_of_the_servers(samples: list[tuple[float, float]]) -> None:
+    clock = ManualClock()
+    server = ServerClock(clock, cast("ZooKeeper", Leader()))
+    for travelled, pause in samples:
+        clock.now += pause
+        server.observe(int(7_000_000 + (clock.now - travelled) * 1000))
+        assert server.now() <= 7_000_000 + clock.now * 1000
+
+
+def test_another_leader_starts_anew(server: ServerClock, clock: ManualClock, leader: Leader) -> None:
+    server.observe(9_000_000)
+    leader.last_zxid = 2 * EPOCH
+    assert not server.sampled
+    server.observe(5_000_000)  # its clock is behind the last one's
+    assert server.sampled
+    assert server.now() == pytest.approx(5_000_000, abs=1)
+    clock.now += 1
+    assert server.now() == pytest.approx(5_001_000, abs=1)
+
+
+def test_a_server_clock_set_back_is_followed_in_the_end(server: ServerClock, clock: ManualClock) -> None:
+    server.observe(9_000_000)
+    for passed in range(1, 5):
+        clock.now += SAMPLE_LIFETIME * 0.7
+        server.observe(5_000_000 + int(passed * SAMPLE_LIFETIME * 700))
+    assert server.now() == pytest.approx(5_000_000 + 4 * SAMPLE_LIFETIME * 700, abs=1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from("abc"))), st.integers(0, 100), st.integers(1, 5))
+def test_timers_give_what_has_ended_earliest_first_and_once(
+    entries: list[tuple[int, str]], now: int, limit: int
+) -> None:
+    timers = Timers()
+    for entry in entries:
+        timers.add(*entry)
+    assert timers.next == min((due for due, _ in entries), default=None)
+    ended: list[tuple[int, str]] = []
+    while some := timers.ended(now, limit):
+        assert len(some) <= limit
+        ended += some
+    assert ended == sorted({entry for entry in entries if entry[0] <= now})
+    assert len(timers) == len({entry for entry in entries if entry[0] > now})
+
+
+def test_a_timer_can_come_again_after_it_ended() -> None:
+    timers = Timers()
+    timers.add(1, "a")
+    assert timers.ended(1, 5) == [(1, "a")]
+    timers.add(1, "a")
+    assert timers.ended(1, 5) == [(1, "a")]
+
+
+def test_a_new_zookeeper_session_has_its_whole_budget_of_locks() -> None:
+    budgets = SessionBudget()
+    first = budgets.of(1)
+    first.spend(1000)
+    assert budgets.of(1).left == EPHEMERAL_CAP - 1000
+    assert budgets.of(2).left == EPHEMERAL_CAP
+    first.free(1000)  # a late one of the session that is over
+    assert budgets.of(2).left == EPHEMERAL_CAP

@@ -1,0 +1,170 @@
+"""Waiting that outlives cancellations, and the tasks a session owns."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from aiozkqueue.queue.tasks import TaskOwner, wait_settled
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+async def spin() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Waiting:
+    """A task that waits for a future, by ``wait_settled`` inside whatever surrounds it."""
+
+    def __init__(self, grace: float | None = None, limit: float | None = None) -> None:
+        self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.returned = False
+        self._grace = grace
+        self._limit = limit
+
+    async def wait(self) -> None:
+        await wait_settled(self.future, grace=self._grace, limit=self._limit)
+        self.returned = True
+
+
+async def test_it_returns_when_the_future_is_done_and_leaves_its_result_to_the_caller() -> None:
+    waiting = Waiting()
+    task = asyncio.create_task(waiting.wait())
+    await spin()
+    waiting.future.set_exception(KeyError())
+    await task
+    assert isinstance(waiting.future.exception(), KeyError)
+    await wait_settled(waiting.future)  # done already: at once
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+async def test_a_native_cancellation_waits_for_the_future_and_then_goes_on(times: int) -> None:
+    waiting = Waiting()
+    task = asyncio.create_task(waiting.wait())
+    for _ in range(times):
+        await spin()
+        assert task.cancel()
+    await spin()
+    assert not task.done()
+    waiting.future.set_result(1)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not waiting.returned
+    assert waiting.future.result() == 1
+
+
+async def by_timeout(waiting: Waiting) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await waiting.wait()
+
+
+async def by_wait_for(waiting: Waiting) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(waiting.wait(), 0.02)
+
+
+async def by_scope(waiting: Waiting) -> None:
+    with anyio.move_on_after(0.02) as scope:
+        await waiting.wait()
+    assert scope.cancelled_caught
+
+
+async def by_task_group(waiting: Waiting) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.02)
+        raise KeyError
+
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(waiting.wait())
+            group.create_task(fail())
+
+
+@pytest.mark.parametrize("leave", [by_timeout, by_wait_for, by_scope, by_task_group])
+async def test_any_kind_of_cancellation_waits_for_the_future_and_then_goes_on(
+    leave: Callable[[Waiting], Awaitable[None]],
+) -> None:
+    waiting = Waiting()
+    asyncio.get_running_loop().call_later(0.1, waiting.future.set_result, 1)
+    await leave(waiting)
+    assert waiting.future.result() == 1
+    assert not waiting.returned
+
+
+async def test_after_a_cancellation_it_waits_for_the_grace_at_most_and_the_future_lives_on() -> None:
+    waiting = Waiting(grace=0.1)
+    task = asyncio.create_task(waiting.wait())
+    await spin()
+    start = asyncio.get_running_loop().time()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 0.08 < asyncio.get_running_loop().time() - start < 1
+    assert not waiting.future.done()
+
+
+async def test_without_a_cancellation_the_grace_does_not_count() -> None:
+    waiting = Waiting(grace=0.01)
+    task = asyncio.create_task(waiting.wait())
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    waiting.future.set_result(1)
+    await task
+
+
+async def test_a_limit_ends_the_wait_without_an_error() -> None:
+    waiting = Waiting(limit=0.05)
+    await waiting.wait()
+    assert waiting.returned
+    assert not waiting.future.done()
+
+
+async def test_a_future_that_was_cancelled_itself_is_done() -> None:
+    waiting = Waiting()
+    task = asyncio.create_task(waiting.wait())
+    await spin()
+    waiting.future.cancel()
+    await task
+    assert waiting.returned
+
+
+async def test_an_owners_tasks_are_cancelled_when_it_is_closed_from_any_task() -> None:
+    owner = TaskOwner("owner")
+    await asyncio.create_task(owner.start())
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            cancelled.set()
+
+    owner.spawn(work, name="work")
+    await spin()
+    await asyncio.create_task(owner.close())
+    assert cancelled.is_set()
+    assert owner.failure is None
+    with pytest.raises(RuntimeError, match="not running"):
+        owner.spawn(work, name="late")
+
+
+async def test_a_task_that_fails_is_kept_as_it_was_raised_and_told_of() -> None:
+    told: list[BaseException] = []
+    owner = TaskOwner("owner", told.append)
+    await owner.start()
+
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    owner.spawn(fail, name="fail")
+    await asyncio.sleep(0.02)
+    assert isinstance(owner.failure, KeyError)
+    assert told == [owner.failure]
+    await owner.close()

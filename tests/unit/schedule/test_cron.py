@@ -1,0 +1,140 @@
+"""When a job occurs: what Debian's cron would do, also where the clock is put forward or back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aiozkqueue as zq
+from aiozkqueue.schedule.cron import Cron, to_put
+
+MINUTE = 60_000
+BERLIN = "Europe/Berlin"
+
+
+def ms(text: str, zone: str = "UTC") -> int:
+    """A moment; one that the clock shows twice is the first."""
+    return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+
+
+def utc(moments: list[int]) -> list[str]:
+    return [datetime.fromtimestamp(moment / 1000, UTC).strftime("%m-%d %H:%M:%S") for moment in moments]
+
+
+def following(expression: str, zone: str, after: str, count: int) -> list[str]:
+    return utc(list(islice(Cron(expression, zone).after(ms(after, zone)), count)))
+
+
+def test_a_time_of_day_is_one_in_its_zone_in_summer_and_in_winter() -> None:
+    assert following("0 3 * * *", BERLIN, "2026-03-27T12:00", 3) == [
+        "03-28 02:00:00",
+        "03-29 01:00:00",
+        "03-30 01:00:00",
+    ]
+
+
+def test_a_time_that_the_clock_skips_comes_right_after_the_gap_and_once() -> None:
+    assert following("0,30 2 * * *", BERLIN, "2026-03-28T12:00", 2) == ["03-29 01:00:00", "03-30 00:00:00"]
+
+
+def test_a_time_that_comes_twice_occurs_the_first_time_only() -> None:
+    assert following("30 2 * * *", BERLIN, "2026-10-24T12:00", 2) == ["10-25 00:30:00", "10-26 01:30:00"]
+
+
+def test_a_scheduler_that_starts_in_the_repeated_hour_does_not_repeat_what_was_in_the_first() -> None:
+    second_quarter_past_two = ms("2026-10-25T01:15")  # UTC: the clock shows 02:15 for the second time
+    assert utc(list(islice(Cron("30 2 * * *", BERLIN).after(second_quarter_past_two), 1))) == ["10-26 01:30:00"]
+
+
+def test_every_quarter_of_an_hour_follows_the_time_that_passes() -> None:
+    autumn = Cron("*/15 * * * *", BERLIN).after(ms("2026-10-25T01:45", BERLIN))
+    moments = list(islice(autumn, 12))
+    assert [after - before for before, after in pairwise(moments)] == [15 * MINUTE] * 11
+    spring = list(islice(Cron("*/15 * * * *", BERLIN).after(ms("2026-03-29T01:30", BERLIN)), 8))
+    assert [after - before for before, after in pairwise(spring)] == [15 * MINUTE] * 7
+
+
+def test_six_fields_begin_with_seconds() -> None:
+    assert following("*/20 * * * * *", "UTC", "2026-01-01T00:00", 3) == [
+        "01-01 00:00:20",
+        "01-01 00:00:40",
+        "01-01 00:01:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    "expression", ["", "* * * *", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "every day", "* * * * * * *"]
+)
+def test_what_is_no_expression_or_never_occurs_is_refused(expression: str) -> None:
+    with pytest.raises(zq.InvalidScheduleError):
+        Cron(expression)
+
+
+@pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../../etc/passwd", "Europe"])
+def test_a_zone_nobody_knows_is_refused(zone: str) -> None:
+    with pytest.raises(zq.InvalidScheduleError, match="time zone"):
+        Cron("* * * * *", zone)
+
+
+MOMENTS = st.integers(ms("2026-01-01T00:00"), ms("2027-12-31T00:00"))
+EXPRESSIONS = st.sampled_from(["*/7 * * * *", "0 * * * *", "30 2 * * *", "0,30 1-3 * * *", "15 0 1 * *", "5 4 * * 0"])
+ZONES = st.sampled_from(["UTC", BERLIN, "America/Havana", "Australia/Lord_Howe", "Asia/Kathmandu"])
+
+
+@given(EXPRESSIONS, ZONES, MOMENTS, st.integers(0, 40 * 24 * 60), st.integers(1, 50))
+@settings(max_examples=200, deadline=None)
+def test_the_latest_are_the_end_of_all(expression: str, zone: str, after: int, minutes: int, most: int) -> None:
+    cron = Cron(expression, zone)
+    until = after + minutes * MINUTE
+    every = []
+    for moment in cron.after(after):
+        if moment > until:
+            break
+        every.append(moment)
+    assert every == sorted(set(every))
+    assert cron.latest(after, until, most) == every[-most:]
+
+
+@given(EXPRESSIONS, ZONES, MOMENTS, st.lists(st.integers(0, 3000), max_size=30), st.integers(0, 120))
+@settings(max_examples=200, deadline=None)
+def test_however_often_one_looks_nothing_comes_twice_and_nothing_timely_is_left_out(
+    expression: str, zone: str, start: int, steps: list[int], tolerance: int
+) -> None:
+    cron = Cron(expression, zone)
+    now, last = start, start
+    put: list[int] = []
+    for step in steps:
+        now += step * MINUTE // 10
+        due = to_put(cron, last=last, now=now, missed="all", tolerance=tolerance * MINUTE, limit=1000)
+        put += due
+        last = due[-1] if due else last
+    assert put == cron.latest(start, now, 100_000)
+
+
+def test_of_what_was_missed_each_policy_makes_up_for_its_own() -> None:
+    cron = Cron("0 * * * *")
+    last, now = ms("2026-01-01T00:00"), ms("2026-01-01T05:30")
+
+    def due(missed: str, *, tolerance: int = MINUTE, limit: int = 100) -> list[str]:
+        moments = to_put(cron, last=last, now=now, missed=missed, tolerance=tolerance, limit=limit)  # type: ignore[arg-type]
+        return [text[6:11] for text in utc(moments)]
+
+    assert due("skip") == []
+    assert due("last") == ["05:00"]
+    assert due("all") == ["01:00", "02:00", "03:00", "04:00", "05:00"]
+    assert due("all", limit=2) == ["04:00", "05:00"]
+    assert due("skip", tolerance=30 * MINUTE) == ["05:00"]
+    assert due("last", tolerance=90 * MINUTE) == ["04:00", "05:00"]
+    assert due("all", tolerance=30 * MINUTE, limit=1) == ["04:00", "05:00"]
+
+
+def test_years_of_missed_seconds_cost_no_more_than_what_is_made_up_for() -> None:
+    cron = Cron("* * * * * *")
+    now = ms("2026-01-01T00:00")
+    due = to_put(cron, last=ms("2006-01-01T00:00"), now=now, missed="all", tolerance=0, limit=3)
+    assert due == [now - 3000, now - 2000, now - 1000, now]

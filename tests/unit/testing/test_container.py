@@ -1,0 +1,71 @@
+"""Whether Docker can be used is known quickly, and never waited for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.testing.container import engine_answers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PONG = b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nOK"
+
+
+@contextmanager
+def engine(path: Path, answer: bytes | None) -> Iterator[str]:
+    """Something that listens where an engine would, and says this, or nothing."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1024)
+                if answer is None:
+                    connection.recv(1)  # until the other side gives up
+                else:
+                    connection.sendall(answer)
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield f"unix://{path}"
+        serving.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "usable"), [(PONG, True), (b"HTTP/1.0 503 Service Unavailable\r\n\r\n", False), (b"", False)]
+)
+def test_only_an_engine_that_says_it_is_well_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    answer: bytes,
+    usable: bool,  # noqa: FBT001 -- a parameter
+) -> None:
+    with engine(tmp_path / "docker.sock", answer) as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        assert engine_answers() is usable
+
+
+def test_an_engine_that_hangs_is_waited_for_no_longer_than_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with engine(tmp_path / "docker.sock", None) as address:
+        monkeypatch.setenv("DOCKER_HOST", address)
+        began = time.monotonic()
+        assert not engine_answers(0.3)
+        assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("address", ["unix:///nowhere/docker.sock", "tcp://127.0.0.1:1", "nonsense", "tcp://:x"])
+def test_an_engine_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    assert not engine_answers()

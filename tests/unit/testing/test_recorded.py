@@ -1,0 +1,157 @@
+"""Deliveries for handlers' tests: by the rules of real ones, and without a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue import testing
+
+
+class Order(BaseModel):
+    id: int
+
+
+class Invoice(BaseModel):
+    order: int
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Opaque:
+    pass
+
+
+INVOICES = testing.queue("invoices", Invoice)
+
+
+def test_a_delivery_shows_what_it_was_made_of() -> None:
+    made = testing.delivery(Order(id=1), queue="orders", attempt=3, headers={"trace": "7"})
+    assert made.value == Order(id=1)
+    assert (made.queue, made.attempt, made.headers, made.body) == ("orders", 3, {"trace": "7"}, b'{"id":1}')
+    assert (made.key, made.group, made.priority, made.lost) == (None, None, 0, False)
+    assert made.enqueued_at.tzinfo is not None
+    assert made.id != testing.delivery(Order(id=1)).id
+
+
+@pytest.mark.parametrize("value", [b"raw", Point(1), [1, 2], "text", None, {"a": 1}])
+def test_a_delivery_may_hold_any_value_that_a_queue_takes(value: object) -> None:
+    assert testing.delivery(value).value == value
+
+
+async def test_a_handler_that_returns_leaves_a_committed_delivery() -> None:
+    async def bill(delivery: zq.Delivery[Order]) -> None:
+        delivery.put(INVOICES, Invoice(order=delivery.value.id), key="1")
+        delivery.put("log", b"billed")
+
+    made = testing.delivery(Order(id=1))
+    await bill(made)
+    assert made.puts == [
+        testing.Put("invoices", Invoice(order=1), {"key": "1"}),
+        testing.Put("log", b"billed", {}),
+    ]
+    assert made.outcome is zq.Outcome.COMMITTED
+    assert not made.settled
+
+
+async def test_a_block_commits_what_it_holds_and_a_second_commit_is_refused() -> None:
+    made = testing.delivery(b"1", queue="jobs")
+    async with made:
+        seen = made.outcome
+    assert (seen, made.outcome, made.settled) == (zq.Outcome.OPEN, zq.Outcome.COMMITTED, True)
+    with pytest.raises(zq.TransactionClosedError, match=f"message {made.id} of queue 'jobs' is committed already"):
+        await made.commit()
+    with pytest.raises(zq.TransactionClosedError):
+        await made.rollback()
+    with pytest.raises(zq.TransactionClosedError):
+        await made.reject("late")
+    with pytest.raises(zq.TransactionClosedError):
+        made.put("other", b"late")
+
+
+async def test_a_block_left_by_an_error_rolls_back_and_forgets_the_puts() -> None:
+    made = testing.delivery(b"1")
+    with pytest.raises(KeyError):
+        async with made:
+            made.put("other", b"never")
+            raise KeyError
+    assert (made.outcome, made.puts, made.retry_delay) == (zq.Outcome.ROLLED_BACK, [], None)
+    await made.rollback()  # again: nothing to do, as with a real one
+    with pytest.raises(zq.TransactionClosedError, match="rolled back already"):
+        await made.commit()
+
+
+async def test_reject_tells_its_reason() -> None:
+    made = testing.delivery(b"1")
+    made.put("other", b"never")
+    await made.reject("no such order")
+    assert (made.outcome, made.reason, made.puts) == (zq.Outcome.COMMITTED, "no such order", [])
+
+
+async def test_handle_settles_as_a_listener_does() -> None:
+    async def returns(delivery: zq.Delivery[bytes]) -> None:
+        assert delivery.outcome is zq.Outcome.OPEN
+
+    async def retries(_: zq.Delivery[bytes]) -> None:
+        raise zq.Retry(delay=5)
+
+    async def rejects(_: zq.Delivery[bytes]) -> None:
+        raise zq.Reject("bad")
+
+    async def fails(_: zq.Delivery[bytes]) -> None:
+        raise KeyError
+
+    async def settles(delivery: zq.Delivery[bytes]) -> None:
+        await delivery.rollback(delay=2)
+
+    assert await testing.handle(returns, testing.delivery(b"")) is zq.Outcome.COMMITTED
+    retried = testing.delivery(b"")
+    assert await testing.handle(retries, retried) is zq.Outcome.ROLLED_BACK
+    assert retried.retry_delay == 5
+    rejected = testing.delivery(b"")
+    assert await testing.handle(rejects, rejected) is zq.Outcome.COMMITTED
+    assert rejected.reason == "bad"
+    failed = testing.delivery(b"")
+    with pytest.raises(KeyError):
+        await testing.handle(fails, failed)
+    assert failed.outcome is zq.Outcome.ROLLED_BACK
+    settled = testing.delivery(b"")
+    assert await testing.handle(settles, settled) is zq.Outcome.ROLLED_BACK
+    assert settled.retry_delay == 2
+
+
+def test_puts_are_checked_as_a_real_delivery_checks_them() -> None:
+    made = testing.delivery(b"1")
+    with pytest.raises(zq.PayloadError, match="'invoices'"):
+        made.put(INVOICES, Order(id=1))  # type: ignore[misc]
+    with pytest.raises(zq.PayloadError, match="takes bytes"):
+        made.put("log", "text")  # type: ignore[call-overload]
+    with pytest.raises(zq.InvalidNameError):
+        made.put("a/b", b"")
+    with pytest.raises(zq.InvalidOptionError, match="dealy"):
+        made.put("log", b"", dealy=3)  # type: ignore[call-overload]
+    with pytest.raises(zq.MessageTooLargeError, match="'log'"):
+        made.put("log", bytes(1024 * 1024))
+    assert made.puts == []
+
+
+def test_what_a_delivery_or_queue_is_made_of_is_checked() -> None:
+    with pytest.raises(zq.InvalidOptionError, match="attempt"):
+        testing.delivery(b"", attempt=0)
+    with pytest.raises(zq.InvalidNameError):
+        testing.delivery(b"", queue=".hidden")
+    with pytest.raises(zq.InvalidOptionError, match="pydantic"):
+        testing.delivery(Opaque())
+    with pytest.raises(zq.InvalidNameError):
+        testing.queue("", bytes)
+
+
+async def test_a_queue_for_tests_has_no_session() -> None:
+    with pytest.raises(zq.SessionClosedError, match="made for a test"):
+        await INVOICES.put(Invoice(order=1))

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.zookeeper import Acl, Auth, Permission
+
+
+@pytest.mark.parametrize("auth", [Auth.digest("alice", "s3cret"), Auth.sasl("alice", "s3cret")])
+def test_a_password_is_in_no_text_made_of_credentials(auth: Auth) -> None:
+    assert "alice" in repr(auth)
+    assert "s3cret" not in f"{auth} {auth!r}"
+
+
+@pytest.mark.parametrize("user", ["", "a:b"])
+def test_a_user_that_the_scheme_cannot_carry_is_refused_without_naming_the_password(user: str) -> None:
+    with pytest.raises(InvalidOptionError) as refused:
+        Auth.digest(user, "s3cret")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_credentials_and_acls_are_values() -> None:
+    assert Auth.digest("a", "b") == Auth.digest("a", "b")
+    assert len({Acl.creator(), Acl.creator(), Acl.all("world", "anyone")}) == 2
+    assert pickle.loads(pickle.dumps(Acl.read("world", "anyone"))).permissions is Permission.READ
+
+
+def test_a_digest_acl_holds_the_hash_that_the_server_computes() -> None:
+    # The example of ZooKeeper's own documentation: super:admin.
+    assert Acl.digest("super", "admin").id == "super:xQJmxLMiHGwaqBvst5y6rkB6HQs="

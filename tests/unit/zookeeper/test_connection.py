@@ -1,0 +1,179 @@
+"""The connection on a transport made of lists: what is written, and what any stream of bytes does to the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, NotConnectedError, ProtocolError, wire
+from aiozkqueue.zookeeper.connection import Connection
+
+
+class _Transport(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class _Open:
+    """A connection after its handshake."""
+
+    def __init__(self) -> None:
+        self.events: list[wire.Event] = []
+        self.lost: list[Connection] = []
+        self.transport = _Transport()
+        self.connection = Connection("h1:2181", on_event=self.events.append, on_lost=self.lost.append)
+        self.connection.connection_made(self.transport)
+        self.connected = self.connection.handshake(b"connect")
+        self.connection.data_received(_frame(struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16)))
+
+    def request(self) -> asyncio.Future[list[str]]:
+        return self.connection.submit(wire.get_children("/a", chroot=""))
+
+
+def _frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def _reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 5) -> bytes:
+    return _frame(struct.pack(">iqi", xid, zxid, error) + body)
+
+
+_NO_CHILDREN = struct.pack(">i", 0)
+
+
+async def test_the_first_frame_is_the_answer_to_the_handshake() -> None:
+    connected = await _Open().connected
+    assert (connected.session_id, connected.timeout) == (7, 4.0)
+
+
+async def test_requests_of_one_loop_tick_go_out_in_one_write() -> None:
+    peer = _Open()
+    await asyncio.sleep(0)
+    peer.transport.written.clear()
+    for _ in range(3):
+        peer.request()
+    peer.connection.ping()
+    assert peer.transport.written == []
+    await asyncio.sleep(0)
+    (written,) = peer.transport.written
+    assert [struct.unpack_from(">iii", written, n * 19)[1:] for n in range(3)] == [(1, 8), (2, 8), (3, 8)]
+
+
+async def test_an_awaiter_that_is_cancelled_leaves_the_order_of_the_others_intact() -> None:
+    peer = _Open()
+    first, second = peer.request(), peer.request()
+    first.cancel()
+    peer.connection.data_received(_reply(1, body=_NO_CHILDREN) + _reply(2, error=-101))
+    with pytest.raises(NoNodeError, match="/a"):
+        await second
+    assert peer.connection.loss is None
+
+
+async def test_everything_pending_fails_the_moment_the_connection_is_lost_and_later_requests_are_not_sent() -> None:
+    peer = _Open()
+    pending = [peer.request(), peer.request()]
+    peer.connection.connection_lost(ConnectionResetError("reset by peer"))
+    for future in pending:
+        assert future.done()
+        with pytest.raises(ConnectionLossError, match="reset by peer"):
+            await future
+    with pytest.raises(NotConnectedError):
+        await peer.request()
+    assert peer.lost == [peer.connection]
+
+
+@given(st.lists(st.integers(1, 40)))
+def test_replies_are_put_together_however_the_stream_is_cut(cuts: list[int]) -> None:
+    async def main() -> None:
+        peer = _Open()
+        futures = [peer.request() for _ in range(3)]
+        body = struct.pack(">i", 2) + (struct.pack(">i", 3) + b"abc") * 2
+        event = _frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, 2) + b"/a")
+        stream = _reply(1, body=body) + event + _reply(-2) + _reply(2, error=-101) + _reply(3, body=body, zxid=9)
+        for cut in cuts:
+            peer.connection.data_received(stream[:cut])
+            stream = stream[cut:]
+        peer.connection.data_received(stream)
+        assert (await futures[0], await futures[2]) == (["abc", "abc"],) * 2
+        assert peer.events == [wire.Event(3, 3, "/a")]
+        assert peer.connection.last_zxid == 9
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 2**31 - 1),
+        _frame(b""),
+        _frame(b"short"),
+        _reply(2, body=_NO_CHILDREN),
+        _reply(-5),
+        _reply(-4),
+        _reply(1, body=struct.pack(">i", 1000)),
+        _reply(1) + _reply(1),
+        _frame(struct.pack(">iqiii", -1, -1, 0, 3, 3)),
+    ],
+)
+async def test_bytes_that_are_not_the_protocol_end_the_connection_and_say_so(hostile: bytes) -> None:
+    peer = _Open()
+    future = peer.request()
+    peer.connection.data_received(hostile)
+    assert peer.transport.aborted
+    with pytest.raises(ConnectionLossError) as lost:
+        await future
+    assert isinstance(lost.value.__cause__, ProtocolError)
+
+
+@pytest.mark.parametrize("first", [struct.pack(">i", 65537), _frame(b"\0" * 8), _frame(b"HTTP/1.1 400 Bad Request")])
+async def test_a_first_frame_that_is_no_handshake_ends_the_connection(first: bytes) -> None:
+    connection = Connection("h1:2181", on_event=lambda _event: None, on_lost=lambda _connection: None)
+    connection.connection_made(_Transport())
+    connected = connection.handshake(b"connect")
+    connection.data_received(first)
+    with pytest.raises(ConnectionLossError):
+        await connected
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_leave_the_connection_open_or_every_request_failed(noise: bytes) -> None:
+    async def main() -> None:
+        peer = _Open()
+        futures: list[asyncio.Future[Any]] = [peer.request(), peer.connection.authenticate(b"auth")]
+        peer.connection.data_received(noise)
+        if peer.connection.loss is not None:
+            assert all(future.done() for future in futures)
+        peer.connection.connection_lost(None)
+        assert all(future.done() for future in futures)
+
+    asyncio.run(main())
+
+
+async def test_xids_stay_positive_after_two_billion_requests() -> None:
+    peer = _Open()
+    peer.connection._xid = wire.HIGHEST_XID - 1
+    futures = [peer.request(), peer.request()]
+    peer.connection.data_received(_reply(wire.HIGHEST_XID, body=_NO_CHILDREN) + _reply(1, body=_NO_CHILDREN))
+    assert await asyncio.gather(*futures) == [[], []]
+
+
+async def test_a_session_that_has_moved_leaves_the_outcome_unknown() -> None:
+    peer = _Open()
+    future = peer.request()
+    peer.connection.data_received(_reply(1, error=-118))
+    with pytest.raises(ConnectionLossError, match="moved"):
+        await future

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import asyncio
+
+from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
+from aiozkqueue.zookeeper.watches import Mode, Registration, WatchRegistry
+from aiozkqueue.zookeeper.wire import Event
+
+CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
+
+
+class _Told(list[WatchEvent]):
+    """A registry with watchers that write down what they are told."""
+
+    def __init__(self, registry: WatchRegistry, path: str, *, recursive: bool = False) -> None:
+        super().__init__()
+        self.registration = Registration(path, self.append, recursive=recursive)
+        registry.add(self.registration)
+
+
+def _dispatch(registry: WatchRegistry, kind: int, path: str) -> None:
+    registry.dispatch(Event(kind, 3, path))
+
+
+def test_a_plain_watch_hears_of_its_own_znode_and_a_recursive_one_of_all_below() -> None:
+    registry = WatchRegistry()
+    plain, deep, root = (
+        _Told(registry, "/a"),
+        _Told(registry, "/a/b", recursive=True),
+        _Told(registry, "/", recursive=True),
+    )
+    _dispatch(registry, CHILDREN, "/a")
+    _dispatch(registry, CREATED, "/a/b/c")
+    _dispatch(registry, CHANGED, "/ab")
+    assert plain == [WatchEvent(EventKind.CHILDREN, "/a")]
+    assert deep == [WatchEvent(EventKind.CREATED, "/a/b/c")]
+    assert root == [WatchEvent(EventKind.CREATED, "/a/b/c"), WatchEvent(EventKind.CHANGED, "/ab")]
+
+
+def test_a_plain_watch_hears_of_children_even_where_a_recursive_one_has_taken_its_place() -> None:
+    registry = WatchRegistry()
+    plain, recursive = _Told(registry, "/a"), _Told(registry, "/a", recursive=True)
+    assert registry.mode("/a") is Mode.RECURSIVE
+    _dispatch(registry, CREATED, "/a/b")
+    _dispatch(registry, CHANGED, "/a/b")
+    _dispatch(registry, DELETED, "/a/b/c")
+    assert plain == [WatchEvent(EventKind.CHILDREN, "/a")]
+    assert len(recursive) == 3
+    registry.remove(recursive.registration)
+    assert registry.mode("/a") is Mode.PERSISTENT
+    registry.remove(plain.registration)
+    registry.remove(plain.registration)
+    assert registry.mode("/a") is None
+
+
+def test_a_watcher_that_fails_keeps_nobody_from_being_told() -> None:
+    registry = WatchRegistry()
+
+    def fails(_event: WatchEvent) -> None:
+        raise ValueError
+
+    registry.add(Registration("/a", fails, recursive=False))
+    told = _Told(registry, "/a")
+    _dispatch(registry, CHANGED, "/a")
+    registry.tell_missed()
+    assert [event.kind for event in told] == [EventKind.CHANGED, EventKind.MISSED]
+
+
+def test_a_watcher_may_cancel_itself_while_it_is_told() -> None:
+    registry = WatchRegistry()
+    registration = Registration("/a", lambda _event: registry.remove(registration), recursive=False)
+    registry.add(registration)
+    told = _Told(registry, "/a")
+    _dispatch(registry, CHANGED, "/a")
+    assert len(told) == 1
+
+
+def test_any_number_of_watches_is_armed_again_in_requests_that_the_server_takes() -> None:
+    registry = WatchRegistry()
+    for number in range(5000):
+        _Told(registry, f"/{number:0100}", recursive=bool(number % 2))
+    portions = list(registry.wanted())
+    assert len(portions) > 1
+    assert sum(len(p.persistent) for p in portions) == sum(len(p.recursive) for p in portions) == 2500
+    assert all(sum(len(path) + 4 for path in [*p.persistent, *p.recursive]) < 140_000 for p in portions)
+
+
+async def test_one_shot_watches_are_armed_by_what_they_wait_for() -> None:
+    registry, told = WatchRegistry(), list[str]()
+    for kind, path in ((CREATED, "/c"), (DELETED, "/d"), (CHANGED, "/x"), (CHILDREN, "/k")):
+        registry.one_shot[kind, path].add(told.append)
+    (portion,) = registry.wanted()
+    assert (portion.exist, portion.data, portion.child) == (["/c"], ["/d", "/x"], ["/k"])
+    _dispatch(registry, DELETED, "/d")
+    _dispatch(registry, 99, "/d")
+    await asyncio.sleep(0)
+    assert told == ["/d"]
