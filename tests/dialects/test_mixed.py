@@ -164,6 +164,7 @@ async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
     queue_root: str,
     path: str,
     kind: str,
+    server_view: Observer,
 ) -> None:
     path = f"{path}-locking" if kind == "kazoo" else path
     locks = f"{path}-locks"
@@ -189,14 +190,12 @@ async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
             assert await kazoo.get(path, 30) == b"held"
             assert await kazoo.ask("consume", path)
         else:
-            # Nothing tells an idle Curator that a lock has gone; what is put next does.
             curator = await start_curator()
             await curator.ask("consume", "c", "queue", path, locks, "show", 1)
-            async with asyncio.timeout(60):
-                while await queue.size():
-                    await asyncio.sleep(0.5)
-                    if not await queue.claimed():
-                        await queue.put(b"wakes it")
-            assert b"held" in await curator.shown("c", 1) + curator.shown_by_now("c")
+            await server_view.until(lambda: not server_view._children(locks))
+            # Nothing tells an idle Curator that a lock has gone; what is put next does.
+            await queue.put(b"wakes it")
+            await server_view.until(lambda: not server_view._children(path))
+            assert sorted(curator.shown_by_now("c")) == [b"held", b"wakes it"]
             await curator.ask("close", "c")
     assert await queue.size() == 0
