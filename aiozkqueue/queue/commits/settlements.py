@@ -23,7 +23,7 @@ from .keys import freed_by
 from .settlement import Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.claims.tenure import Tenure
@@ -130,40 +130,6 @@ class AttemptSettlement(Settlement):
         claim.attempts += 1
         claim.recorded = True
         claim.meta_version = 0 if claim.meta_version is None else claim.meta_version + 1
-
-
-class GhostSettlement(Settlement):
-    """The removal of a lock behind which nothing can be had: its item had been consumed, or may not be read by us.
-
-    With ``bell``, a znode is written to besides, so that idle consumers hear of it.
-    """
-
-    __slots__ = ("_bell", "_gone", "_path")
-
-    def __init__(
-        self, transaction_id: str, generation: int, path: str, gone: Callable[[], None], bell: str | None = None
-    ) -> None:
-        super().__init__(transaction_id, generation, 2 * OPERATION_WEIGHT)
-        self._path = path
-        self._gone = gone
-        self._bell = bell
-
-    def operations(self) -> Sequence[Operation]:
-        """Remove the lock."""
-        return [Delete(self._path)] if self._bell is None else [Delete(self._path), SetData(self._bell, b"")]
-
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
-        """It is gone already."""
-        self._gone()
-        raise ClaimLostError(f"{self._path}: {error}")
-
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """The lock is gone."""
-        self._gone()
-
-    def over(self) -> None:
-        """The server has removed the lock."""
-        self._gone()
 
 
 class HoldSettlement(Settlement):

@@ -1,0 +1,87 @@
+"""Locks behind which nothing can be had, taken off again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.zookeeper import BadVersionError, Check, Delete, SetData, ZooKeeperError
+
+from .settlement import Settlement
+from .settlements import OPERATION_WEIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation, Result
+
+
+class OwnLock(NamedTuple):
+    """A lock of ours."""
+
+    path: str
+    record: bytes
+    """Its data, which tells it from any other's."""
+    forced: int
+    """The version of the folder of locks at some moment before it was made, or while it was ours."""
+
+
+class GhostSettlement(Settlement):
+    """The removal of a lock behind which nothing can be had: its item had been consumed, or may not be read by us.
+
+    With no item to touch there is no fence, and a lock that another made after ours was forced open has the same path.
+    So nothing may have been forced open in the queue since ours was made; if it was, whose the lock is gets looked up.
+    With ``bell``, a znode is written to besides, so that idle consumers hear of it.
+    """
+
+    __slots__ = ("_bell", "_gone", "_lock", "_store")
+
+    def __init__(
+        self,
+        transaction_id: str,
+        generation: int,
+        store: QueueStore,
+        lock: OwnLock,
+        gone: Callable[[], None],
+        *,
+        bell: str | None = None,
+    ) -> None:
+        super().__init__(transaction_id, generation, 3 * OPERATION_WEIGHT)
+        self._store = store
+        self._lock = lock
+        self._gone = gone
+        self._bell = bell
+
+    def operations(self) -> Sequence[Operation]:
+        """Remove the lock."""
+        removal: list[Operation] = [Check(self._store.paths.locks, self._lock.forced), Delete(self._lock.path)]
+        return removal if self._bell is None else [*removal, SetData(self._bell, b"")]
+
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Look whose it is when any was forced open since; else it is gone already."""
+        if index == 0 and isinstance(error, BadVersionError):
+            return self._look()
+        self._gone()
+        raise ClaimLostError(f"{self._lock.path}: {error}")
+
+    async def _look(self) -> None:
+        lock, generation = self._lock, self.generation
+        assert generation is not None  # noqa: S101 - a lock is of a session
+        try:
+            forced = await self._store.unforced(lock.path, lock.record, generation)
+        except ZooKeeperError:
+            self._gone()  # with the session, or as far as can be known here
+            raise
+        if forced is None:
+            self._gone()
+            raise ClaimLostError(f"{lock.path}: forced open")
+        self._lock = lock._replace(forced=forced)
+
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
+        """The lock is gone."""
+        self._gone()
+
+    def over(self) -> None:
+        """The server has removed the lock."""
+        self._gone()
