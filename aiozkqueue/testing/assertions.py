@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from aiozkqueue.errors import PayloadError
+from aiozkqueue import PayloadError, Status
 from aiozkqueue.queue.options import required_seconds
-from aiozkqueue.queue.states import Status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import EllipsisType
 
-    from aiozkqueue.queue.message import DeadLetter, Message
-    from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.queue import Queue
+    from aiozkqueue import DeadLetter, Message, Queue, Seconds
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -7,9 +7,8 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import WrongLoopError
+from aiozkqueue import WrongLoopError, connect
 from aiozkqueue.queue.options import required_seconds
-from aiozkqueue.queue.session import connect
 
 from .simulator.cluster import Cluster, make_cluster
 
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
-    from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue import QueueSession, Seconds
 
     from .clock import TestClock
 
