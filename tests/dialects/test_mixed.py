@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
     from .conftest import StartCurator, StartKazoo
+    from .peers import Curator, Kazoo
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -35,9 +36,9 @@ def each_once(bodies: list[bytes]) -> bool:
 
 
 async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come_once_each(
-    session: zq.QueueSession, other: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+    locks = f"{path}-locks"
     queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
     ours: list[list[bytes]] = [[], []]
@@ -52,9 +53,9 @@ async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come
 
 
 async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
-    session: zq.QueueSession, other: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+    session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
-    kazoo, path = await start_kazoo(), f"{path}-locking"
+    path = f"{path}-locking"
     queues = [one.kazoo_queue(path) for one in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
     ours: list[list[bytes]] = [[], []]
@@ -79,7 +80,7 @@ async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed
     async with session.begin() as tx:
         assert await tx.take(queue, timeout=1) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
-        await curator.kill()
+        await asyncio.to_thread(curator.kill)
         taken = await waiting
     assert taken is not None
     assert taken.body == b"held"
@@ -107,16 +108,16 @@ async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_o
     async with session.begin() as tx:
         assert await tx.take(queue, timeout=0.5) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
-        await kazoo.kill()
+        await asyncio.to_thread(kazoo.kill)
         message = await waiting
     assert message is not None
     assert message.body == b"of the dead"
 
 
 async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_session_ends(
-    start_kazoo: StartKazoo, open_session: Opener, path: str
+    kazoo: Kazoo, open_session: Opener, path: str
 ) -> None:
-    kazoo, path, session = await start_kazoo(), f"{path}-locking", await open_session()
+    path, session = f"{path}-locking", await open_session()
     queue = session.kazoo_queue(path)
     await queue.put(b"held")
     async with session.transaction() as tx:
@@ -128,9 +129,9 @@ async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_
 
 
 async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_over(
-    session: zq.QueueSession, start_curator: StartCurator, path: str
+    session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+    locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"again")
     async with session.transaction() as tx:
@@ -143,9 +144,9 @@ async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_o
 
 
 async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_commit_as_a_whole(
-    session: zq.QueueSession, start_kazoo: StartKazoo, path: str
+    session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
-    kazoo, queue, results = await start_kazoo(), session.kazoo_queue(path, locking=False), session.queue("results")
+    queue, results = session.kazoo_queue(path, locking=False), session.queue("results")
     await queue.put(b"taken twice")
     with pytest.raises(zq.ClaimLostError):
         async with session.begin() as tx:
@@ -158,8 +159,8 @@ async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_co
 @pytest.mark.parametrize("kind", ["kazoo", "curator"])
 async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
     session: zq.QueueSession,
-    start_kazoo: StartKazoo,
-    start_curator: StartCurator,
+    kazoo: Kazoo,
+    curator: Curator,
     zookeeper: str,
     queue_root: str,
     path: str,
@@ -186,11 +187,9 @@ async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
             assert message is not None
             assert message.body == b"held"
         elif kind == "kazoo":
-            kazoo = await start_kazoo()
             assert await kazoo.get(path, 30) == b"held"
             assert await kazoo.ask("consume", path)
         else:
-            curator = await start_curator()
             await curator.ask("consume", "c", "queue", path, locks, "show", 1)
             await server_view.until(lambda: not server_view._children(locks))
             # Nothing tells an idle Curator that a lock has gone; what is put next does.
