@@ -1,6 +1,8 @@
 import java.io.BufferedReader;
 import java.io.Closeable;
 import java.io.InputStreamReader;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -205,6 +207,13 @@ public class CuratorPeer {
             QueueBase queue = (QueueBase) queues.get(words[1]);
             return "" + queue.flushPuts(Long.parseLong(words[2]), TimeUnit.MILLISECONDS);
         }
+        if (command.equals("cached")) { // cached NAME: how many children its consumer believes there are
+            Object queue = queues.get(words[1]);
+            Object data = call(call(queue, "getCache"), "getData"); // Curator's own tests ask for it, too
+            Field children = data.getClass().getDeclaredField("children");
+            children.setAccessible(true);
+            return "" + ((List) children.get(data)).size();
+        }
         if (command.equals("completed")) { // completed NAME: how many puts have
             return "" + ((Completed) completed.get(words[1])).count.get();
         }
@@ -261,6 +270,12 @@ public class CuratorPeer {
             return hex(simple.take());
         }
         throw new IllegalArgumentException(command);
+    }
+
+    static Object call(Object on, String name) throws Exception {
+        Method method = on.getClass().getDeclaredMethod(name, new Class[0]);
+        method.setAccessible(true);
+        return method.invoke(on, new Object[0]);
     }
 
     static String put(Object queue, String[] words) throws Exception {
