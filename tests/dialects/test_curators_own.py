@@ -199,9 +199,8 @@ async def test_each_put_is_told_of_once_when_it_is_stored(
     assert await queue.size() == 10
     told: list[bytes] = []
     for body in TEN:
-        put = asyncio.create_task(queue.put(body))
-        put.add_done_callback(lambda _, body=body: told.append(body))
-        await put
+        await queue.put(body)
+        told.append(body)
         assert await queue.size() == 10 + len(told)
     assert told == TEN
 

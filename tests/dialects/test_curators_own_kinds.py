@@ -12,7 +12,8 @@ import pytest
 
 import aiozkqueue as zq
 
-from .test_kazoo import PATIENCE, awaited, drained
+from .peers import PATIENCE
+from .test_kazoo import awaited, drained
 
 if TYPE_CHECKING:
     from tests.observer import Observer
@@ -238,9 +239,10 @@ async def test_a_full_shard_gets_another_beside_it_up_to_the_most(
     counts = [len(await server_view.children(f"{path}/{name}")) for name in names]
     assert sum(counts) == await sides[0].size() == threshold * (most + 1)
     assert min(counts) >= threshold
-    for wrong in ({"threshold": 0}, {"max_queues": 0}):
-        with pytest.raises(zq.InvalidOptionError, match="at least 1"):
-            session.curator_shards(path, **wrong)
+    with pytest.raises(zq.InvalidOptionError, match="threshold=0: give an integer of at least 1"):
+        session.curator_shards(path, threshold=0)
+    with pytest.raises(zq.InvalidOptionError, match="max_queues=0: give an integer of at least 1"):
+        session.curator_shards(path, max_queues=0)
 
 
 async def test_what_either_side_spreads_over_shards_reaches_the_other_in_a_transaction_too(

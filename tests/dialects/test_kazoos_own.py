@@ -9,7 +9,8 @@ import pytest
 
 import aiozkqueue as zq
 
-from .test_kazoo import PATIENCE, awaited, drained
+from .peers import PATIENCE
+from .test_kazoo import awaited, drained
 
 if TYPE_CHECKING:
     from .peers import Kazoo
