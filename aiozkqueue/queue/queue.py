@@ -104,9 +104,10 @@ class Queue(Destination[T]):
     ) -> list[str]:
         """Put messages in their order, and return their ids. All values are checked before any is sent.
 
-        They go in as few requests as hold them, one after the other; for all or nothing use a transaction.
+        They go in as few requests as hold them, one after the other; after an error those of earlier requests are
+        stored. For all or nothing use a transaction.
 
-        Raises: as `put`; after an error those of earlier requests are stored.
+        Raises: as `put`.
         """
         patience = seconds(timeout, "timeout")
         engine = self.engine
