@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, is_typeddict
 
 from griffe import Extension
 
 from docsite import errors_table
-from docsite.public import Documented, by_home, documented, raised_by, resolve
+from docsite.public import INTERNAL, Documented, by_home, documented, raised_by, resolve
 from docsite.raises import read
 
 if TYPE_CHECKING:
-    from griffe import Object
+    from griffe import Class, Object
 
 _NAMED = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)`(?!`)")
 
 
 class Docstrings(Extension):
-    """Rewrites what is public; all else is marked as private, so that no page shows it."""
+    """Rewrites the docstrings of what is public, and takes off its members that are not."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401 - what griffe may hand over one day
         """Rewrite one docstring."""
-        if obj.is_module:
+        if obj.is_module or obj.docstring is None:
             return
-        member = by_home().get(obj.path) or documented().get(obj.path)
-        if member is None:
-            # Fields have their docstrings below them, and no home of their own.
-            field = obj.is_attribute and "property" not in obj.labels and not obj.name.startswith("_")
-            obj.public = field and bool(obj.docstring)
-            if obj.docstring and (owner := by_home().get(obj.parent.path if obj.parent else "")):
-                obj.docstring.value = linked(obj.docstring.value, owner)
-            return
-        obj.public = True
-        if obj.docstring:
+        if member := by_home().get(obj.path) or documented().get(obj.path):
             obj.docstring.value = rewritten(obj.docstring.value, member)
+        elif obj.parent and (owner := by_home().get(obj.parent.path)):
+            # A field: it has a docstring below it, and none that Python knows of.
+            obj.docstring.value = linked(obj.docstring.value, owner)
+
+    def on_class(self, *, cls: Class, **_: Any) -> None:  # noqa: ANN401 - as above
+        """Take the members off that are for the package's own use."""
+        owner = by_home().get(cls.path)
+        if owner is None:
+            return
+        of = owner.value
+        of_fields = issubclass(of, Enum | tuple) or is_dataclass(of) or is_typeddict(of)
+        for name, member in list(cls.members.items()):
+            field = member.is_attribute and "property" not in member.labels and (of_fields or member.docstring)
+            if f"{owner.path}.{name}" not in documented() and (not field or name in INTERNAL.get(owner.name, ())):
+                cls.del_member(name)
 
 
 def rewritten(docstring: str, member: Documented) -> str:

@@ -24,13 +24,17 @@ MODULES: Final = (
 )
 # Members of public classes that the package's own layers call, and users have no use for.
 INTERNAL: Final = {
-    "Delivery": {"leave", "work"},
+    "Consumer": {"absorbed"},
+    "Delivery": {"entered", "leave", "work"},
     "Fault": {"released", "strike", "takes"},
-    "HistoryRecord": {"decode", "encode", "place"},
+    "Keys": {"caller"},
+    "HistoryRecord": {"decode", "encode", "place", "unknown"},
     "Queue": {"engine", "store"},
-    "QueueConfig": {"changed", "counts", "decode", "encode", "grouped", "grown", "lanes", "tiers"},
+    "QueueConfig": {"changed", "counts", "decode", "encode", "grouped", "grown", "lanes", "tiers"}
+    # What is stored beside what users decide.
+    | {"counted", "generations", "groups", "priorities", "scheduled", "stored", "width"},
     "QueueSession": {"engine"},
-    "Transaction": {"work"},
+    "Transaction": {"claims", "let_go", "work"},
 }
 
 

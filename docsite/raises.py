@@ -58,8 +58,8 @@ def read(docstring: str) -> Raises:
                 entries[-1] = Raised(last.error, f"{last.when}; {part}")
             else:
                 unread.append(part)
-    around = f"{docstring[: found.start()].rstrip()}\n{docstring[found.end() :]}"
-    return Raises(around.strip(), tuple(entries), tuple(unread))
+    around = (docstring[: found.start()].strip(), docstring[found.end() :].strip())
+    return Raises("\n\n".join(filter(None, around)), tuple(entries), tuple(unread))
 
 
 def _lines(text: str) -> list[str]:
