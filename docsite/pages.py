@@ -6,6 +6,7 @@ The same texts are read in the repository and on the site, so their links are th
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,22 +45,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Mend the links, and put in the table."""
-    folder = "" if page.file.src_uri in (*COPIED.values(), EXAMPLES) else "docs"
-    mended = _LINK.sub(lambda match: f"]({_target(match[1], folder)}{match[2] or ''})", markdown)
+    here = page.file.src_uri
+    written = next((source for source, copy in COPIED.items() if copy == here), f"docs/{here}")
+    mended = _LINK.sub(lambda match: f"]({_target(match[1], written, here)}{match[2] or ''})", markdown)
     return mended.replace(errors_table.MARK, errors_table.table())
 
 
-def _target(link: str, folder: str) -> str:
-    """Where a link of the repository leads on the site."""
-    path = (ROOT / folder / link).resolve()
-    if not path.is_relative_to(ROOT):
-        return link
-    name = path.relative_to(ROOT).as_posix()
-    if name in COPIED:
-        return COPIED[name]
-    if name == "examples" or name.startswith("examples/"):
-        return EXAMPLES
-    return name.removeprefix("docs/") if not folder else link
+def _target(link: str, written: str, here: str) -> str:
+    """Where a link that a file of the repository has leads on the site."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(written), link))
+    page = EXAMPLES if path.split("/")[0] == "examples" else COPIED.get(path, path.removeprefix("docs/"))
+    return posixpath.relpath(page, posixpath.dirname(here) or ".")
 
 
 def examples() -> str:

@@ -17,6 +17,7 @@ MODULES: Final = (
     "aiozkqueue",
     "aiozkqueue.bus",
     "aiozkqueue.schedule",
+    "aiozkqueue.fastapi",
     "aiozkqueue.http",
     "aiozkqueue.spark",
     "aiozkqueue.testing",
@@ -110,9 +111,12 @@ def _of_module(module: str) -> Iterator[Documented]:
     loaded = import_module(module)
     for name in getattr(loaded, "__all__", ()):
         value = getattr(loaded, name)
-        home = f"{getattr(value, '__module__', module)}.{getattr(value, '__qualname__', name)}"
-        own = inspect.isclass(value) or inspect.isfunction(value)
-        yield Documented(module, name, home, inspect.cleandoc(value.__doc__ or "") if own else "", value)
+        if not (inspect.isclass(value) or inspect.isfunction(value)):
+            # A constant or an alias: what Python tells of it is of its own type.
+            yield Documented(module, name, f"{module}.{name}", "", value)
+            continue
+        home = f"{value.__module__}.{value.__qualname__}"
+        yield Documented(module, name, home, inspect.cleandoc(value.__doc__ or ""), value)
         if inspect.isclass(value):
             yield from _members(module, name, value)
 

@@ -61,7 +61,11 @@ def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told:
         allowed = Counter(undisturbed.state[place]) | Counter(never.state[place])
         if name not in GRADUAL and Counter(state[place]) - allowed:
             wrong.append(f"{place} holds {state[place]}")
-    if isinstance(error, zq.QueueError) and told is not None and not told & {kind.__name__ for kind in type(error).mro()}:
+    if (
+        isinstance(error, zq.QueueError)
+        and told is not None
+        and not told & {kind.__name__ for kind in type(error).mro()}
+    ):
         wrong.append(f"its docstring says nothing of {error!r}")
     everywhere = Counter(state["jobs"] + state["dead"])
     wrong += [f"{token} is there {number} times" for token, number in everywhere.items() if number > 1]
