@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
+from mkdocs.utils.yaml import yaml_load
 
 from docsite.pages import COPIED, EXAMPLES
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    configuration = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    configuration = yaml_load((ROOT / "mkdocs.yml").read_text())
     written = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
     made = {page for page in COPIED.values() if page.endswith(".md")} | {EXAMPLES}
     assert sorted(_pages(configuration["nav"])) == sorted(written | made), "nav of mkdocs.yml"
