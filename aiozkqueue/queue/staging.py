@@ -106,21 +106,39 @@ class Staging:
         self.path = f"{store.paths.sinks}/{self.writer}"
         """The writer's znode; what its parts write down lies below it."""
 
-    async def begin(self, batch: int, origin: str = "") -> Fence | None:
+    async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
         """Begin a batch, or join it; None when it is complete, or one after it has begun.
 
-        ``origin`` is what somebody who does not know the writer's name may find it by (`operators.writers.began_by`).
+        ``run`` tells one attempt at the whole batch from the next: who joins the batch of another run takes it over,
+        with what is stored of it, and a run whose batch was given up cannot begin it again. ``origin`` is what somebody
+        who does not know the writer's name may find it by (`operators.writers.began_by`).
 
-        Raises: as `QueueStore.open`.
+        Raises:
+            NotCommittedError: the batch has been given up. Also as `QueueStore.open`.
         """
         await self._store.admit_staged()
         while True:
             record, version = await self._read()
-            if record is not None and (record.batch > batch or (record.batch == batch and record.complete)):
-                return None
-            if record is not None and record.batch == batch and record.stage is not None:
-                return Fence(self.path, version, record.stage)
-            await self._begin(batch, origin, record, version)
+            if record is not None and record.batch >= batch:
+                if record.batch > batch or record.complete:
+                    return None
+                if record.stage is None and record.run == run:
+                    raise self._given_up(batch)
+                if record.stage is not None and record.run == run:
+                    return Fence(self.path, version, record.stage)
+            await self._begin(record, version, batch=batch, run=run, origin=origin)
+
+    async def renew(self, batch: int, run: str) -> Fence | None:
+        """Look whether a batch is still under way in this run, when its fence has refused; None: it is complete.
+
+        Raises: NotCommittedError: it has been given up, or is another run's.
+        """
+        record, version = await self._read()
+        if record is None or (record.batch == batch and not record.complete):
+            if record is None or record.run != run or record.stage is None:
+                raise self._given_up(batch)
+            return Fence(self.path, version, record.stage)
+        return None
 
     async def complete(self, batch: int) -> None:
         """Let everybody see a batch, all of it at once. Nothing happens when that has been done.
@@ -133,8 +151,7 @@ class Staging:
             if record is not None and (record.batch > batch or (record.batch == batch and record.complete)):
                 break
             if record is not None and record.batch == batch and record.stage is None:
-                msg = f"queue {store.name!r}: batch {batch} of {self._name!r} has been given up by another process"
-                raise NotCommittedError(msg)
+                raise self._given_up(batch)
             done = self._record(batch, record)
             if record is None:
                 await self._write([Create(self.path, done.encode())])
@@ -168,10 +185,16 @@ class Staging:
         await self.forget_parts()
         await self._write([Delete(self.path)])
 
-    async def _begin(self, batch: int, origin: str, record: WriterRecord | None, version: int) -> None:
-        """Try once to begin a batch under a new name; the caller looks whether it, or somebody else's, took."""
+    async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
+        """Try once to begin a batch under a new name, or to take it over; the caller looks whether it took."""
+        if record is not None and record.batch == batch and record.stage is not None:
+            mine = record.model_copy(update={"run": run, "client": self._engine.ids.client})
+            await self._write([SetData(self.path, mine.encode(), version)])
+            return
         stage = "b" + key_hash(f"{self._name} {batch} {self._engine.ids.next()}")
-        begun = self._record(batch, record, stage=stage, origin=origin)
+        begun = self._record(batch, record).model_copy(
+            update={"stage": stage, "complete": False, "run": run, "origin": origin}
+        )
         lock = Create(self._store.paths.lock(stage), LockRecord(stage, self._engine.ids.client).encode())
         if record is None:
             await self._zookeeper.ensure(self._store.paths.sinks)
@@ -179,21 +202,17 @@ class Staging:
         else:
             await self._write([SetData(self.path, begun.encode(), version), lock])
 
-    def _record(
-        self, batch: int, before: WriterRecord | None, *, stage: str | None = None, origin: str = ""
-    ) -> WriterRecord:
+    def _given_up(self, batch: int) -> NotCommittedError:
+        return NotCommittedError(
+            f"queue {self._store.name!r}: batch {batch} of {self._name!r} has been given up, or another run is at it"
+        )
+
+    def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:
+        """Return the record of a batch that is complete."""
         aborted = () if before is None else before.aborted
         if before is not None and before.batch < batch and before.stage is not None:
             aborted = (*aborted, before.stage)  # nobody will go on with it
-        return WriterRecord(
-            name=self._name,
-            batch=batch,
-            stage=stage,
-            complete=stage is None,
-            origin=origin,
-            aborted=aborted,
-            client=self._engine.ids.client,
-        )
+        return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._engine.ids.client)
 
     async def _read(self) -> tuple[WriterRecord | None, int]:
         await self._zookeeper.sync(self._store.paths.base)

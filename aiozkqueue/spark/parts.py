@@ -51,10 +51,11 @@ class Progress(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Which batch of which writer; ``origin``: see `Staging.begin`."""
+    """Which batch of which writer; for the others see `Staging.begin`."""
 
     writer: str
     number: int
+    run: str
     origin: str = ""
 
 
@@ -123,14 +124,14 @@ class Part:
         except OvertakenError:
             await self._read()
         except FencedError as error:
-            await self._join_again(error)
+            await self._renew(error)
         else:
             self._progress = after
         self._pass_over()
 
-    async def _join_again(self, cause: FencedError) -> None:
+    async def _renew(self, cause: FencedError) -> None:
         """Go on when the batch is still the same. Raises: NotCommittedError."""
-        fence = await self._staging.begin(self._batch.number, self._batch.origin)
+        fence = await self._staging.renew(self._batch.number, self._batch.run)
         if fence is None or fence.stage != self.fence.stage:
             msg = (
                 f"queue {self._link.options.queue!r}: this batch is {'complete' if fence is None else 'given up'}; "

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 #: Where a task finds what it belongs to.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
+_RUN: Final = "spark.jobGroup.id"
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
@@ -60,12 +61,12 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         """
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark calls this in a task
-        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        query, batch, run = map(context.getLocalProperty, (_QUERY, _BATCH, _RUN))
         if query is None or batch is None:
             msg = "this task belongs to no streaming query: use df.write for a batch"
             raise InvalidOptionError(msg)
         name = f"stream {query}"
-        return put_part(self._options, Batch(name, int(batch), self._origin), self._schema, iterator)
+        return put_part(self._options, Batch(name, int(batch), run or "", self._origin), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """All tasks are done: all rows of the batch can be taken."""

@@ -53,7 +53,8 @@ class QueueWriter(DataSourceArrowWriter):
         self._schema = schema
         self._options = options
         self._kept = options.write_id is not None
-        self._name = f"write {options.write_id or uuid4().hex}"
+        self._run = uuid4().hex
+        self._name = f"write {options.write_id or self._run}"
         RowEncoder(schema)  # refuses columns before any job runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
@@ -64,7 +65,7 @@ class QueueWriter(DataSourceArrowWriter):
             InvalidOptionError: so too, or the rows are not those of the attempt before.
             QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
-        return put_part(self._options, Batch(self._name, 0), self._schema, iterator)
+        return put_part(self._options, Batch(self._name, 0, self._run), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done: all rows can be taken, and a `writeId` that was given is known from now on."""
@@ -89,7 +90,7 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
     number, encoder = context.partitionId(), RowEncoder(schema)
     with linked(options) as link:
         staging = link.call(staging_of, link, batch.writer)
-        fence = link.call(staging.begin, batch.number, batch.origin)
+        fence = link.call(staging.begin, batch.number, batch.run, batch.origin)
         if fence is None:
             return Written(batch.writer, number, 0, None)
         part = Part(link, staging, batch, number, fence)
@@ -106,14 +107,14 @@ async def staging_of(link: Link, writer: str) -> Staging:
 
 async def complete(link: Link, staging: Staging, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Open a batch, if all that is stored of it is what its tasks say. Raises: NotCommittedError."""
-    told = {one.partition: one.rows for one in messages if isinstance(one, Written) and one.stage is not None}
+    told = {one.partition: one.rows for one in messages if isinstance(one, Written) and one.stage and one.rows}
     stages = {one.stage for one in messages if isinstance(one, Written) and one.stage is not None}
     zookeeper = link.engine.zookeeper
     stored: dict[int, int] = {}
     for name in await staging.parts() if stages else ():
         for stage in stages:
             progress = read_progress((await zookeeper.read(f"{staging.path}/{name}")).data, stage)
-            if progress is not None:
+            if progress is not None and progress.rows:
                 stored[int(name[1:])] = progress.rows
     if len(stages) > 1 or stored != told:
         msg = (

@@ -47,6 +47,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_events: Path) -> Itera
             .config("spark.driver.memory", "1g")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.shuffle.partitions", "4")
+            .config("spark.sql.codegen.wholeStage", "false")  # compiling costs more than these few rows would
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            .config("spark.sql.adaptive.enabled", "false")
             .config("spark.local.dir", str(folder / "local"))
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .config("spark.eventLog.enabled", "true")

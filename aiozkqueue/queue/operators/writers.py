@@ -54,8 +54,10 @@ class WriterRecord(BaseModel):
     complete: bool = True
     aborted: tuple[str, ...] = ()
     """Batches that were given up, and of which there may be items left."""
+    run: str = ""
+    """Who is at it: see `Staging.begin`."""
     origin: str = ""
-    """What began the batch: see `Staging.begin`."""
+    """See there, too."""
     client: str = ""
     """The session that wrote this."""
 

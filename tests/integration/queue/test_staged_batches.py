@@ -31,8 +31,8 @@ class Writer:
         self.staging = Staging(session.engine, self.store, name)
         self._written = 0
 
-    async def begin(self, batch: int = 0) -> Fence:
-        fence = await self.staging.begin(batch)
+    async def begin(self, batch: int = 0, run: str = "first") -> Fence:
+        fence = await self.staging.begin(batch, run)
         assert fence is not None
         return fence
 
@@ -136,12 +136,14 @@ async def test_a_batch_that_is_given_up_leaves_nothing_and_refuses_who_still_put
             await writer.put(late, "too late")
         stats = await session.queue("orders").stats()
         assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
-        again = await writer.begin(1)
+        with pytest.raises(zq.NotCommittedError, match="given up"):
+            await writer.begin(1)  # a task that comes too late
+        again = await writer.begin(1, "second")
         assert again.stage != late.stage
         await writer.put(again, "a")
         await writer.staging.complete(1)
-        assert await writer.staging.begin(1) is None
-        assert await writer.staging.begin(0) is None
+        assert await writer.staging.begin(1, "third") is None
+        assert await writer.staging.begin(0, "third") is None
         await writer.staging.complete(1)  # told twice
         assert await taken_now(session) == ["a"]
         with pytest.raises(FencedError):
@@ -153,6 +155,12 @@ async def test_a_batch_that_is_begun_again_after_a_death_is_the_same(zookeeper: 
         first, second = Writer(session), Writer(other)
         fences = await asyncio.gather(first.begin(), second.begin())
         assert fences[0] == fences[1]
+        heir = await second.begin(run="after the death")
+        assert heir.stage == fences[0].stage
+        with pytest.raises(FencedError):
+            await first.put(fences[0], "of a driver that was thought dead")
+        with pytest.raises(zq.NotCommittedError):
+            await first.staging.renew(0, "first")
 
 
 async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str, queue_root: str) -> None:
