@@ -26,7 +26,8 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
-from .commits.settlements import OPERATION_WEIGHT, PutSettlement
+from .commits.items import PutSettlement
+from .commits.settlement import OPERATION_WEIGHT
 from .operators.leftovers import below
 from .operators.writers import WriterRecord, clear_away, give_up, unlocking
 from .puts.lifetime import with_field
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .commits.settlements import Put
+    from .commits.items import Put
     from .engine import Engine
     from .store import QueueStore
 

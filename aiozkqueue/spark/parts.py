@@ -31,7 +31,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.commits.settlements import Put
+    from aiozkqueue.queue.commits.items import Put
     from aiozkqueue.queue.staging import Fence, Staging
 
     from .connection import Link
