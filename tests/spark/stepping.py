@@ -46,12 +46,14 @@ def halt(step: str) -> None:
     """Kill the driver, or wait for a file, if this is the step."""
     if os.environ.get(STEP) != step:
         return
-    if (go := os.environ.get(GO)) is None:
+    go = os.environ.get(GO)
+    if not go:
         os.killpg(int(os.environ[DRIVER]), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
-    Path(f"{go}.waits").touch()
-    while not Path(go).exists():
-        time.sleep(0.05)
+    else:
+        Path(f"{go}.waits").touch()
+        while not Path(go).exists():
+            time.sleep(0.05)
 
 
 class Reader(QueueStreamReader):
