@@ -1,20 +1,50 @@
-"""Locks behind which nothing can be had, taken off again."""
+"""What is written about a lock that is ours: that its message is about to be handed over, or that it goes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.layout import AttemptRecord
 from aiozkqueue.zookeeper import BadVersionError, Check, Delete, SetData, ZooKeeperError
 
-from .settlement import Settlement
-from .settlements import OPERATION_WEIGHT
+from .endings import refusal_of, write_meta
+from .settlement import OPERATION_WEIGHT, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from aiozkqueue.queue.claim import Claim
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result
+
+
+class AttemptSettlement(Settlement):
+    """The record that a message is about to be handed over."""
+
+    __slots__ = ("_claim",)
+
+    def __init__(self, transaction_id: str, claim: Claim) -> None:
+        super().__init__(transaction_id, claim.generation, 2 * OPERATION_WEIGHT)
+        self._claim = claim
+
+    def operations(self) -> Sequence[Operation]:
+        """Assert that the item is still ours, and count."""
+        claim = self._claim
+        record = AttemptRecord(claim.attempts + 1, claim.id)
+        checks = [Check(claim.path, claim.version)] if claim.tenure is None else claim.tenure.checks(claim)
+        return [*checks, write_meta(claim, record)]
+
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
+        """Only a claim that is lost is ever refused."""
+        raise refusal_of(self._claim, error)
+
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
+        """Count here too."""
+        claim = self._claim
+        claim.attempts += 1
+        claim.recorded = True
+        claim.meta_version = 0 if claim.meta_version is None else claim.meta_version + 1
 
 
 class OwnLock(NamedTuple):
