@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,7 @@ def started(folder: Path) -> Iterator[Path]:
 
 
 def _serve(listener: socket.socket) -> None:
-    from aiozkqueue.cli import app  # noqa: F401, PLC0415 - what takes the time, once
-
+    import_module("aiozkqueue.cli.app")  # what takes the time, once
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         connection, _ = listener.accept()
