@@ -15,8 +15,8 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
 
+from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
-from .commits.settlements import PutSettlement, weigh_puts
 from .consumer import Consumer
 from .destination import Destination, Undecodable
 from .leases import Leases
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
     from .codec import Codec
-    from .commits.settlements import Put
+    from .commits.items import Put
     from .engine import Engine
     from .operators.alterations import Alteration
     from .operators.ledgers import LedgerInfo

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .clock import ServerClock
     from .commits.companions import Attendant
-    from .commits.settlements import Put
+    from .commits.items import Put
     from .puts.room import Room
 
 DEFAULT_POLICY = AtLeastOnce()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
 from aiozkqueue.layout import check_condition
 
-from .commits.settlements import Ending
+from .commits.endings import Ending
 from .destination import Destination
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds

@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
-from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node
 
 from .claimer import BesideError, ContendedError, ReopenError

@@ -10,7 +10,7 @@ from aiozkqueue.dialects.curator import bears_id
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.queue.claims.found import find_pages, removal
 from aiozkqueue.queue.commits.changes import apply
-from aiozkqueue.queue.commits.settlements import REMOVED
+from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.operators import admin
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.puts.foreign import prepare_foreign

@@ -25,7 +25,7 @@ from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.candidates.reaper import waiting
 from aiozkqueue.queue.claims.found import find_pages, read_all, record_of_attempts, removal
 from aiozkqueue.queue.commits.changes import Change, apply
-from aiozkqueue.queue.commits.settlements import REMOVED
+from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.store import configuration_of, denied
 from aiozkqueue.zookeeper import Delete, NoAuthError, NoNodeError, SetData

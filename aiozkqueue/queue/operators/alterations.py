@@ -16,7 +16,7 @@ from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claims.found import find, removal
 from aiozkqueue.queue.claims.tenure import due_data
 from aiozkqueue.queue.commits.changes import Change, apply
-from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .admin import lanes, list_children
