@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.claim import Claim
     from aiozkqueue.queue.commits.settlement import Settlement
-    from aiozkqueue.queue.commits.settlements import Put
+    from aiozkqueue.queue.commits.items import Put
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .claim import Claim
     from .commits.settlement import Settlement
-    from .commits.settlements import Put
+    from .commits.items import Put
     from .delivery import Delivery
     from .message import Message
 
