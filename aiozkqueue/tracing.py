@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
     from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.commits.items import Put
+    from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
 

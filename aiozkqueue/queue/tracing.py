@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from .claim import Claim
-    from .commits.settlement import Settlement
     from .commits.items import Put
+    from .commits.settlement import Settlement
     from .delivery import Delivery
     from .message import Message
 
