@@ -100,6 +100,15 @@ soak: $(STAMP)  ## break a real ensemble and its clients for MINUTES=10, and che
 bench: $(STAMP)  ## measure ours and the peers on one real server (BENCH_ARGS="--quick", "--only put", ...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+.PHONY: docs
+docs: $(STAMP)  ## build the documentation into site/; a link that leads nowhere is an error
+	@$(MKDOCS) build --quiet --strict
+
+.PHONY: docs-serve
+docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000, anew with each change
+	@$(MKDOCS) serve --watch aiozkqueue --watch docsite --watch README.md
+
 .PHONY: check
 check: $(STAMP)  ## lint, format, and types by mypy and pyright; all four run, whichever fails
 	@status=0; \

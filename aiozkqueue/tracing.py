@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
 
+__all__ = ["sending", "traced"]
+
 _SYSTEM: Final = "aiozkqueue"
 _ATTEMPT: Final = "messaging.aiozkqueue.message.attempt"
 _OUTCOME: Final = "messaging.aiozkqueue.outcome"

@@ -245,7 +245,7 @@ class Jobs:
 
         With another ``cron`` or ``zone`` it occurs by them from now on.
 
-        Raises: NotFoundError; InvalidScheduleError, InvalidOptionError; as `add`.
+        Raises: InvalidScheduleError, InvalidOptionError, OutcomeUnknownError; as `get`.
         """
         settings: dict[str, Any] = {}
         if missed is not None:
@@ -262,13 +262,13 @@ class Jobs:
         return await self._change(name, changed)
 
     async def pause(self, name: str) -> Job:
-        """Let a job occur no more until it is resumed. Raises: NotFoundError; as `add`."""
+        """Let a job occur no more until it is resumed. Raises: OutcomeUnknownError; as `get`."""
         return await self._change(name, lambda old: replace(old, paused=True))
 
     async def resume(self, name: str) -> Job:
         """Let a paused job occur again, from now on: nothing of the pause is made up for.
 
-        Raises: NotFoundError; as `add`.
+        Raises: InvalidScheduleError: its time zone is not known here; OutcomeUnknownError; as `get`.
         """
         return await self._change(name, lambda old: replace(old, paused=False))
 
