@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
 
-__all__ = ["sending", "traced"]
+__all__ = ["OpenTelemetry"]
 
 _SYSTEM: Final = "aiozkqueue"
 _ATTEMPT: Final = "messaging.aiozkqueue.message.attempt"
