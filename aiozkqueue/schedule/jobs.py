@@ -330,9 +330,9 @@ async def _record(
 ) -> JobRecord:
     """Check everything that can be checked before anything is sent."""
     await load(cron, zone)
-    for option in ("at", "delay"):
-        if options.get(option) is not None:
-            msg = f"{option}={options[option]!r}: a job's message is due when the job occurs; leave it out"
+    for option, given in {"at": options.get("at"), "delay": options.get("delay")}.items():
+        if given is not None:
+            msg = f"{option}={given!r}: a job's message is due when the job occurs; leave it out"
             raise InvalidOptionError(msg)
     stored = {option: _storable(given) for option, given in options.items() if given is not None}
     headers = cast("Mapping[str, str]", options.get("headers") or {})
