@@ -21,6 +21,8 @@ from aiozkqueue.worker import Health, dumping, load, opened, type_of_deliveries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiozkqueue.worker.health import Metrics
+
 Level = Literal["debug", "info", "warning", "error"]
 
 
@@ -55,7 +57,8 @@ async def worker(
         float, typer.Option("--drain-timeout", min=0, help="Seconds for handlers to finish once told to stop.")
     ] = 25,
     health_port: Annotated[
-        int | None, typer.Option("--health-port", min=0, max=65535, help="Answer /live and /ready here; 0: a free one.")
+        int | None,
+        typer.Option("--health-port", min=0, max=65535, help="Answer /live, /ready and /metrics here; 0: a free one."),
     ] = None,
     health_host: Annotated[
         str, typer.Option("--health-host", help="The address of the health endpoint; 0.0.0.0 in a container.")
@@ -88,8 +91,18 @@ async def worker(
         session = await stack.enter_async_context(connection.open())
         services = await stack.enter_async_context(opened(factory, session))
         health.watch(session)
+        if health_port is not None:
+            health.measure(_metrics(session))
         await zq.run(*map(health.told, services), drain_timeout=drain_timeout)
     return Exit.OK
+
+
+def _metrics(session: zq.QueueSession) -> Metrics | None:
+    try:
+        from aiozkqueue.metrics import collector  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return collector(session)
 
 
 def _factory(

@@ -152,7 +152,10 @@ def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: 
     assert (_line(worker), _line(worker)) == ("opened", "started 1")
     assert _asked(port, "/ready") == (200, "ready")
     assert _asked(port, "/live?verbose") == (200, "live")
-    assert _asked(port, "/metrics")[0] == 404
+    assert _asked(port, "/nothing")[0] == 404
+    status, metrics = _asked(port, "/metrics")
+    assert status == 200
+    assert 'aiozkqueue_messages_claimed_total{queue="more"} 1.0' in metrics
     worker.send_signal(signal.SIGTERM)
     _until_answered(port, "/ready", (503, "stopping"))
     assert _asked(port, "/live") == (200, "live")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ClientPaths
     from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, ZooKeeper
@@ -93,6 +94,8 @@ class Committer:
         self._drained: asyncio.Event = asyncio.Event()
         self._drained.set()
         self._closed = False
+        self.meter: Meter | None = None
+        """What counts what is applied; None: nothing does."""
         self.loop = asyncio.get_running_loop()
 
     @property
@@ -273,6 +276,8 @@ class Committer:
         if sent.fate is Fate.NOT_APPLIED:
             return
         if sent.fate is Fate.APPLIED:
+            if self.meter is not None:
+                self.meter.applied(batch)
             results = sent.results
             if results is None:
                 for settlement in batch:
