@@ -332,7 +332,7 @@ class Engine:
             await store.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
             # Puts go on until the counter's very end, which is 2**30 items away; the next put tries again.
-            log.warning("queue %s: %s", store.name, error)
+            log.warning("queue %s: %s", store.name, error, extra={"queue": store.name})
         finally:
             self._moving_on.discard(store.name)
 

@@ -115,6 +115,7 @@ class QueueWriter(DataSourceArrowWriter):
             "Write again with the same writeId to add those that are missing."
             if self._kept
             else "Give a writeId to be able to write again without doubling them.",
+            extra={"queue": self._options.queue},
         )
 
 
@@ -313,6 +314,7 @@ async def _conclude(link: Link, name: str, partitions: int, *, keep: bool) -> No
         if not keep:
             await zookeeper.multi([Delete(folder)])
     except (MultiError, ConnectionLossError, SessionExpiredError) as error:
-        log.info("queue %s: the progress of a write stays in %s: %s", link.options.queue, folder, error)
+        told = {"queue": link.options.queue}
+        log.info("queue %s: the progress of a write stays in %s: %s", link.options.queue, folder, error, extra=told)
         if keep and isinstance(error, ConnectionLossError | SessionExpiredError):
             raise

@@ -322,7 +322,9 @@ class Tenures:
         try:
             (lock,) = await self._zookeeper.read_many([tenure.lock], generation=tenure.generation)
         except ZooKeeperError as error:
-            log.debug("%s: %s", tenure.lock, error)  # the session is over, and the lock with it
+            log.debug(
+                "%s: %s", tenure.lock, error, extra={"queue": self._store.name}
+            )  # the session is over, and the lock with it
             return
         if lock is not None and lock.data == tenure.record:
             self._unlock(tenure, self._lookout.relist)
@@ -339,7 +341,9 @@ class Tenures:
         try:
             await self._read(tenure)
         except (ZooKeeperError, UnreadableError) as error:
-            log.debug("queue %s: %s", self._store.name, error)  # whoever claims next is told
+            log.debug(
+                "queue %s: %s", self._store.name, error, extra={"queue": self._store.name}
+            )  # whoever claims next is told
             self._lookout.relist()
         finally:
             self.reading -= 1

@@ -197,7 +197,14 @@ class Committer:
                 for settlement in batch:
                     settlement.fail(AccessDeniedError(f"{slot.path}: {error}"))
             except ZooKeeperError as error:
-                log.warning("%s: %s", slot.path, error)
+                for settlement in batch:
+                    log.warning(
+                        "transaction %s: not known any more whether it was applied: %s: %s",
+                        settlement.transaction_id,
+                        slot.path,
+                        error,
+                        extra={"transaction_id": settlement.transaction_id},
+                    )
                 self._lose_sight(batch, str(error))
             except BaseException as error:
                 self._lose_sight(batch, repr(error))
