@@ -73,9 +73,8 @@ class _Runs:
         while True:
             changed = asyncio.ensure_future(anext(changes))
             try:
-                await asyncio.sleep(
-                    0
-                )  # from here on they are watched: nothing that the process reads changes unnoticed
+                # Once it has begun files are watched: nothing that the process reads changes unnoticed.
+                await asyncio.sleep(0)
                 await self._start()
                 await changed
             finally:
