@@ -85,7 +85,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
                 return
             for name in names:
                 removed = link.call(link.call(staging_of, link, name).abort, batchId)
-                log.error("queue %s: a batch failed; the %d rows that were put are removed", queue, removed, extra=extra)
+                log.error("queue %s: a batch failed; the %d rows put are removed", queue, removed, extra=extra)
 
 
 async def _began(link: Link, origin: str, batch: int) -> list[str]:
