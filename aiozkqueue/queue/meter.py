@@ -68,7 +68,7 @@ class Meter:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self.queues: dict[str, QueueFigures] = {}
-        self.outcomes = dict.fromkeys((Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.UNKNOWN), 0)
+        self.outcomes: dict[Outcome, int] = dict.fromkeys((Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.UNKNOWN), 0)
         """How transactions and deliveries have ended."""
         self.groups = Histogram(SIZES)
         """Settlements that shared a request."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,9 @@ async def reloading(command: Sequence[str], folder: Path) -> int:
     except ImportError as error:
         msg = f"--reload needs watchfiles: install aiozkqueue[reload] ({error})"
         raise InvalidOptionError(msg) from error
-    changes = watchfiles.awatch(folder, watch_filter=watchfiles.PythonFilter())
+    # Its type names trio's, which is not here.
+    watch: Callable[..., AsyncIterator[object]] = watchfiles.awatch  # pyright: ignore[reportUnknownMemberType]
+    changes = watch(folder, watch_filter=watchfiles.PythonFilter())
     return await _Runs(command, folder).serve(changes)
 
 
