@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ async def reloading(command: Sequence[str], folder: Path) -> int:
     except ImportError as error:
         msg = f"--reload needs watchfiles: install aiozkqueue[reload] ({error})"
         raise InvalidOptionError(msg) from error
-    # Its type names trio's, which is not here.
-    watch: Callable[..., AsyncIterator[object]] = watchfiles.awatch  # pyright: ignore[reportUnknownMemberType]
-    changes = watch(folder, watch_filter=watchfiles.PythonFilter())
+    # Its type names one of trio's, which need not be here.
+    watch = cast("Any", watchfiles).awatch
+    changes: AsyncIterator[object] = watch(folder, watch_filter=watchfiles.PythonFilter())
     return await _Runs(command, folder).serve(changes)
 
 
