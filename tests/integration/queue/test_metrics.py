@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -202,9 +200,3 @@ async def test_nothing_is_counted_until_somebody_asks(session: zq.QueueSession) 
     metrics = collector(session)
     await session.queue("jobs").put(b"2")
     assert (await told(metrics))["aiozkqueue_messages_put_total jobs"] == 1
-
-
-def test_prometheus_is_not_imported_by_a_program_that_does_not_use_it() -> None:
-    program = "import sys, aiozkqueue, aiozkqueue.cli; print([m for m in sys.modules if m.startswith('prometheus')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
-    assert done.stdout == "[]\n"
