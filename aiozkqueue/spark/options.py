@@ -33,6 +33,8 @@ class Mode(enum.Enum):
     """Its columns are null, and the column of corrupt records, if the schema has it, holds the payload."""
     FAILFAST = "failfast"
     """The task fails, and with it the job."""
+    DEADLETTER = "deadletter"
+    """It is no row; when its batch is done, the message is a dead letter. For streams."""
 
 
 #: Spark's own, which come along with ours.

@@ -7,17 +7,18 @@ than names. What is gone by the time it is read is left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import HistoryRecord, ItemName, LockRecord, MalformedError, decode, parse_hour, parse_record
-from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, read_all
-from aiozkqueue.queue.operators.admin import due_of, lanes, list_children
+from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, item_pages, read_all
+from aiozkqueue.queue.operators.admin import due_of, lanes, list_children, seen
 
 from .columns import Layout
 from .connection import linked, require_queue
-from .options import Content
+from .options import Content, Mode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from .connection import Link
     from .options import Options
+
+T = TypeVar("T")
 
 #: Rows of a batch, about.
 BATCH: Final = 1000
@@ -50,6 +53,9 @@ class QueueReader(DataSourceReader):
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
+        if options.mode is Mode.DEADLETTER:
+            msg = "mode=deadletter: a snapshot changes nothing; take PERMISSIVE or FAILFAST, or read a stream"
+            raise InvalidOptionError(msg)
         Layout(schema, options)  # refuses columns before any job runs
 
     def partitions(self) -> list[FolderShare]:
@@ -65,10 +71,10 @@ class QueueReader(DataSourceReader):
             return
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
-            pages = _PAGES[self._options.content](link, partition)
-            waiting: list[dict[str, object]] = []
+            pages = _PAGES[self._options.content](link, partition, layout)
+            waiting: list[list[object]] = []
             while (page := link.call(next_page, pages)) is not None:
-                waiting += page
+                waiting += layout.decode(page).rows
                 if len(waiting) >= BATCH:
                     yield layout.batch(waiting)
                     waiting = []
@@ -76,7 +82,7 @@ class QueueReader(DataSourceReader):
                 yield layout.batch(waiting)
 
 
-async def next_page(pages: AsyncIterator[list[dict[str, object]]]) -> list[dict[str, object]] | None:
+async def next_page(pages: AsyncIterator[T]) -> T | None:
     """The next of what is read page by page; None at the end."""
     return await anext(pages, None)
 
@@ -97,6 +103,7 @@ async def _folders(link: Link) -> list[str]:
 async def _share(link: Link, partition: FolderShare) -> list[str]:
     """Names of a folder, by what is the same in every listing: the number that each ends in, or its hash."""
     names = await list_children(link.engine, link.store, partition.folder)
+    names = await seen(link.engine, link.store, names)
     return sorted(name for name in names if _number(name) % partition.of == partition.share)
 
 
@@ -107,15 +114,16 @@ def _number(name: str) -> int:
     return 0 if record is None else record[0]
 
 
-async def _items(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[list[dict[str, object]]]:
     base = f"{link.store.paths.base}/"
     places = [f"{partition.folder}/{name}".removeprefix(base) for name in await _share(link, partition)]
     places = [place for place in places if ItemName.parse(place.rpartition("/")[2]) is not None]
-    async for page in find_pages(link.engine, link.store, places):
+    read = find_pages if layout.reads_locks else item_pages
+    async for page in read(link.engine, link.store, places):
         yield [item_values(one, link.engine.server_clock.now()) for one in page]
 
 
-async def _dead_letters(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
@@ -135,7 +143,7 @@ async def _dead_letters(link: Link, partition: FolderShare) -> AsyncIterator[lis
         yield rows
 
 
-async def _history(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]
