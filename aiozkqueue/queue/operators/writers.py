@@ -182,7 +182,7 @@ async def forget(engine: Engine, store: QueueStore, writer: str, before: int) ->
         return 0
     parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
     for start in range(0, len(parts), TOGETHER):  # of a batch that begins now, the fence has risen: none of it goes
-        together = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
+        together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
         if not await _write(engine, store, together):
             return 0
     return int(await _write(engine, store, [Delete(path, node.stat.version)]))
