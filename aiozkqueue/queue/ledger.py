@@ -126,7 +126,7 @@ class Ledger:
         """
         await self.open()
         numbers = [number for number in await self.batches() if number > after]
-        if numbers and (await self._zookeeper.read(self._manifest(numbers[0]))).data:
+        if numbers and await self._sealed(numbers[0]):
             return numbers[0]
         if not self._candidates:
             self._candidates = await self._free()
@@ -154,18 +154,23 @@ class Ledger:
         """
         manifest = self._manifest(number)
         await self._zookeeper.sync(manifest)
+        if not sealed or await self._sealed(number):
+            paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
+            try:
+                return [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+            except NoNodeError:
+                pass  # it is being acknowledged
+        msg = (
+            f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
+            "acknowledged, or its ledger released. Begin anew with another checkpoint"
+        )
+        raise ClaimLostError(msg)
+
+    async def _sealed(self, number: int) -> bool:
         try:
-            data = (await self._zookeeper.read(manifest)).data
+            return bool((await self._zookeeper.read(self._manifest(number))).data)
         except NoNodeError:
-            data = b""
-        if sealed and not data:
-            msg = (
-                f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
-                "acknowledged, or its ledger released. Begin anew with another checkpoint"
-            )
-            raise ClaimLostError(msg)
-        paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
-        return [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+            return False
 
     async def acknowledge(self, number: int) -> int:
         """Remove the batches up to this one, with their messages; return how many messages these were.
@@ -173,6 +178,7 @@ class Ledger:
         Raises: ClaimLostError: another has taken the ledger over.
         """
         await self.open()
+        await self._refresh()  # what each end takes along depends on it
         removed = 0
         batches = [batch for batch in await self.batches() if batch <= number]
         if not batches:
@@ -189,12 +195,15 @@ class Ledger:
     async def _reopen(self) -> None:
         """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
         store = self._store
-        store.stale()
-        await store.open()
+        await self._refresh()
         if store.config.grouped or store.config.collapse:
             what = "keeps an order or collapses messages, which a stream would not"
             msg = f"queue {store.name!r} {what}: take from it by consumers"
             raise InvalidOptionError(msg)
+
+    async def _refresh(self) -> None:
+        self._store.stale()
+        await self._store.open()
 
     async def _take_over(self) -> int | None:
         """Write to the group's znode; return its version if that is still ours."""
@@ -211,7 +220,10 @@ class Ledger:
                 await zookeeper.wait_connected()
             else:
                 break
-        node = await zookeeper.read(self._path)
+        try:
+            node = await zookeeper.read(self._path)
+        except NoNodeError:
+            return None  # neither of the two was applied
         return node.stat.version if node.data == data else None
 
     async def _free(self) -> list[Entry]:
@@ -311,9 +323,13 @@ class Ledger:
 
     async def _end_page(self, number: int, path: str) -> int:
         """Remove a page with its items; whatever of it is not ours any more is left."""
-        entries = await read_page(self._zookeeper.read, path)
+        try:
+            entries = await read_page(self._zookeeper.read, path)
+        except NoNodeError:
+            await self._change([], self._never)  # whoever has taken it over was quicker
+            return 0
         paths = self._store.paths
-        simple = not self._store.attendants and not self._store.policy.counts_at_hand_over
+        simple = not self._store.attendants and not self._store.config.counts
         while True:
             reasons = await self._reasons(path)
             plain = [

@@ -84,7 +84,8 @@ async def put(run: Recorder, session: zq.QueueSession, staging: Staging, fence: 
             await engine.zookeeper.multi([Create(path)])
         except (ConnectionLossError, SessionExpiredError):
             await engine.zookeeper.wait_connected()
-    options = run.random.choice([{}, {}, {"priority": -5}, {"delay": 0.2}])
+    choices: list[dict[str, float]] = [{}, {}, {"priority": -5}, {"delay": 0.2}]
+    options = run.random.choice(choices)
     puts = [fence.staged(prepare(engine, STAGED, token.encode(), options))]
     await make_ready(puts)
     try:
