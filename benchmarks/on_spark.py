@@ -1,9 +1,9 @@
 """Spark in local mode beside the direct API: batch write and stream source by partitions, and memory by depth.
 
 A stream takes seconds to start; ``steady_rate`` is that of its batches, by Spark's own account of how long each took,
-from the choice of its messages to the end of the sink. One JVM for all cases, warmed up by a small run before each measurement. The client's CPU is that of the JVM and of its
-Python workers, the server's is ZooKeeper's. ``MiB`` is what Spark's processes have resident at the end, ``peak Python
-MiB`` what the largest of the Python ones had: the driver's source and the tasks.
+from the choice of its messages to the end of the sink. One JVM for all cases, warmed up by a small run before each. The
+client's CPU is that of the JVM and of its Python workers, the server's is ZooKeeper's. ``MiB`` is what all processes of
+Spark have resident at the end, ``peak_python_MiB`` what the largest of the Python ones has: the driver's or a task's.
 """
 
 from __future__ import annotations
