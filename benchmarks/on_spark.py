@@ -1,8 +1,9 @@
 """Spark in local mode beside the direct API: batch write and stream source by partitions, and memory by depth.
 
-One JVM for all cases, warmed up by a small run before each measurement. The client's CPU is that of the JVM and of its
-Python workers, the server's is ZooKeeper's. ``MiB`` is what Spark's processes have resident at the end, ``peak Python
-MiB`` what the largest of the Python ones had: the driver's source and the tasks.
+A stream takes seconds to start; ``steady_rate`` is that of its batches, by Spark's own account of how long each took,
+from the choice of its messages to the end of the sink. One JVM for all cases, warmed up by a small run before each. The
+client's CPU is that of the JVM and of its Python workers, the server's is ZooKeeper's. ``MiB`` is what all processes of
+Spark have resident at the end, ``peak_python_MiB`` what the largest of the Python ones has: the driver's or a task's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from .measure import Server
 
     #: Given Spark, the options of a queue, and how many messages.
-    Work = Callable[["Local", Mapping[str, str], int], None]
+    Work = Callable[["Local", Mapping[str, str], int], Mapping[str, float]]
 
 TOGETHER = 500
 TASKS = 4
@@ -126,8 +127,8 @@ def measured(server: Server, messages: int, work: Work, *, depth: int = 0) -> Sa
             options = {"hosts": server.hosts, "root": ROOT, "queue": next(_names)}
             asyncio.run(_fill(options, number * depth))
             with Stopwatch(server, [_Tree(local)]) as watch:
-                work(local, options, number)
-        return watch.sample(messages, **local.memory())
+                figures = work(local, options, number)
+        return watch.sample(messages, **figures, **local.memory())
     finally:
         remove(server)
 
@@ -139,15 +140,16 @@ async def _fill(options: Mapping[str, str], messages: int) -> None:
         await spread(TASKS, messages // TOGETHER, lambda: queue.put_many([BODY] * TOGETHER))
 
 
-def write(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> None:
+def write(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
     """Write a data frame of so many rows."""
     from pyspark.sql import functions  # noqa: PLC0415 - takes a second
 
     frame = local.session.range(0, messages, 1, partitions).select(functions.lit(BODY).alias("body"))
     frame.write.format("aiozkqueue").mode("append").options(**options).save()
+    return {}
 
 
-def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> None:
+def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
     """Take so many messages by a stream, in batches of a quarter, and acknowledge them."""
     stream = local.session.readStream.format("aiozkqueue").options(**options).schema("body binary")
     stream = stream.option("minPartitions", partitions).option("maxOffsetsPerTrigger", max(1, messages // 4))
@@ -160,6 +162,9 @@ def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions
             time.sleep(0.01)
     finally:
         query.stop()
+    batches = [one for one in query.recentProgress if one["numInputRows"]]
+    seconds = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
+    return {"steady_rate": sum(one["numInputRows"] for one in batches) / seconds}
 
 
 def take_directly(server: Server, messages: int) -> Sample:

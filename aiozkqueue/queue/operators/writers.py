@@ -225,6 +225,16 @@ async def _write(engine: Engine, store: QueueStore, operations: Sequence[Operati
             return True
 
 
+async def marks_of(engine: Engine, store: QueueStore, stage: str) -> set[str]:
+    """List the fields ``r`` of the items of a batch: what their writer knows them by."""
+    marks: set[str] = set()
+    for folder in await lanes(engine, store):
+        for name in await list_children(engine, store, folder):
+            if stage_of(name) == stage:
+                marks.add("r" + name.partition("-r")[2].partition("-")[0])
+    return marks
+
+
 async def _count(engine: Engine, store: QueueStore) -> dict[str, int]:
     """How many items there are of each batch."""
     counts: dict[str, int] = {}
