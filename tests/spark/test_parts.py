@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType, VariantType
 
 import aiozkqueue as zq
 from aiozkqueue.spark.columns import default_schema
@@ -17,7 +19,8 @@ from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.parts import Batch, MarkedPart, Part
 from aiozkqueue.spark.reading import FilteringReader
-from aiozkqueue.spark.rows import Row
+from aiozkqueue.spark.rows import Row, RowEncoder
+from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import Written, complete, staging_of
 from tests.spark.test_batch import drained, put, state
 
@@ -149,3 +152,20 @@ def test_of_a_history_only_the_hours_that_are_asked_for_are_read(options: dict[s
     assert found(options, GreaterThan(("ended_at",), now + timedelta(days=3)), **history) == (0, [])
     assert found(options, LessThan(("ended_at",), now - timedelta(days=3)), **history) == (0, [])
     assert found(options, LessThan(("ended_at",), datetime(1, 1, 3, tzinfo=UTC)), **history) == (0, [])
+
+
+def test_a_stream_of_nothing_or_of_what_json_has_not_is_refused(options: dict[str, str]) -> None:
+    parsed = parse_options(options)
+    reader = QueueStreamReader(default_schema(parsed.content), parsed)
+    try:
+        with pytest.raises(zq.NotFoundError, match="there is no queue 'orders'; its first put makes it"):
+            reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    finally:
+        reader.stop()
+    variants = StructType([StructField("a", VariantType())])
+    with pytest.raises(zq.InvalidOptionError, match="column 'a': JSON has no variant"):
+        QueueStreamReader(variants, parsed)
+    with pytest.raises(zq.InvalidOptionError, match="only the messages of a queue are a stream"):
+        QueueStreamReader(variants, parse_options({**options, "content": "history"}))
+    with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of the type"):
+        RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
