@@ -135,7 +135,8 @@ async def _dead_letters(link: Link, partition: FolderShare) -> AsyncIterator[lis
         yield rows
 
 
-async def _history(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+    """Read a share of an hour of history."""
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]
@@ -150,7 +151,7 @@ async def _history(link: Link, partition: FolderShare) -> AsyncIterator[list[dic
         yield rows
 
 
-_PAGES: Final = {Content.ITEMS: _items, Content.DEAD_LETTERS: _dead_letters, Content.HISTORY: _history}
+_PAGES: Final = {Content.ITEMS: _items, Content.DEAD_LETTERS: _dead_letters, Content.HISTORY: history_pages}
 
 
 def header_of(data: bytes) -> Header | None:
