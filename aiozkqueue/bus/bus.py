@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
-from aiozkqueue.queue.plan import PutPlan, join
-from aiozkqueue.queue.putting import make_ready, prepare
-from aiozkqueue.queue.settlements import PutSettlement
+from aiozkqueue.queue.commits.plan import PutPlan, join
+from aiozkqueue.queue.commits.settlements import PutSettlement
+from aiozkqueue.queue.puts.putting import make_ready, prepare
 
 from .events import DONE, EVENT, EventTypes
 from .groups import Groups, GroupsChangedError
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.commits.settlements import Put
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.listener import Listener
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.settlements import Put
     from aiozkqueue.queue.transaction import Transaction
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, NotCommittedError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.queue.plan import PutCompanion
-from aiozkqueue.queue.register import RegisterSettlement
+from aiozkqueue.queue.commits.plan import PutCompanion
+from aiozkqueue.queue.commits.register import RegisterSettlement
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

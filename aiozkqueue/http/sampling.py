@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidNameError, QueueError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.queue.admin import count, lanes, list_items
+from aiozkqueue.queue.operators.admin import count, lanes, list_items
 from aiozkqueue.zookeeper import NoNodeError, ZooKeeperError
 
 if TYPE_CHECKING:

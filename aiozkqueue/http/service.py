@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, lease_token, parse_lock
-from aiozkqueue.queue.admin import count, lanes, list_children, list_items
-from aiozkqueue.queue.found import find_pages
+from aiozkqueue.queue.claims.found import find_pages
+from aiozkqueue.queue.operators.admin import count, lanes, list_children, list_items
 
 from .names import Kind, http_name, native_name
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aiozkqueue.layout import ItemName
-    from aiozkqueue.queue.moves import MoveStatus
+    from aiozkqueue.queue.operators.moves import MoveStatus
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
 

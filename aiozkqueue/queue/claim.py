@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ItemName
 
+    from .claims.tenure import Tenure
     from .store import QueueStore
-    from .tenure import Tenure
 
 #: Σ(path length + 4) of a session's ephemerals. The server writes them all into one transaction when the session
 #: ends, and one twice its request limit has been seen to kill every server of an ensemble.

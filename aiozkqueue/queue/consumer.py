@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
 
     from .claim import Claim
+    from .claims.dispenser import Dispenser, Waiter
+    from .commits.settlement import Settlement
     from .destination import Destination
-    from .dispenser import Dispenser, Waiter
     from .engine import Engine
-    from .settlement import Settlement
     from .work import Work
 
 T = TypeVar("T")

@@ -11,11 +11,11 @@ from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ItemName, encode
 
 from .claim import UNDECODED
+from .commits.settlements import Ending
 from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome
-from .putting import prepare
-from .settlements import Ending
+from .puts.putting import prepare
 from .transaction import commit_or_leave, describe, leave
 from .work import Work
 

@@ -15,21 +15,21 @@ from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueErro
 from aiozkqueue.layout import ClientPaths, IdSource
 from aiozkqueue.zookeeper import ZooKeeperError
 
+from .candidates.registration import this_process
 from .claim import SessionBudget
+from .claims.dispenser import Dispenser
 from .clock import ServerClock
-from .committer import CLOSED, Committer
-from .dispenser import Dispenser
-from .foreign import ForeignStore
-from .history import Chronicler, process_of
-from .janitor import Janitor
+from .commits.committer import CLOSED, Committer
+from .commits.history import Chronicler, process_of
+from .commits.settlements import PutSettlement
+from .foreign.store import ForeignStore
 from .outcome import Outcome
-from .registration import this_process
-from .room import Room
-from .settlements import PutSettlement
-from .shaping import Shaping
-from .sticky import node_hash
+from .puts.room import Room
+from .puts.shaping import Shaping
+from .puts.sticky import node_hash
 from .store import QueueStore
 from .tasks import TaskOwner, wait_settled
+from .upkeep.janitor import Janitor
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import State, ZooKeeper
 
     from .clock import Clock
-    from .settlement import Settlement
+    from .commits.settlement import Settlement
     from .work import Work
 
 log = logging.getLogger(__name__)

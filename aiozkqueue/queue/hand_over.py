@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import ClaimLostError, PayloadError
 
-from .settlements import AttemptSettlement
+from .commits.settlements import AttemptSettlement
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
     from .claim import Claim
+    from .claims.dispenser import Dispenser
     from .destination import Destination
-    from .dispenser import Dispenser
     from .engine import Engine
 
 

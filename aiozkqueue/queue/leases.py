@@ -18,22 +18,22 @@ from aiozkqueue.errors import InvalidOptionError, NotCommittedError, QueueError
 from aiozkqueue.layout import LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 
-from .changes import Change, apply
-from .found import find, opening, removal
-from .groups import is_group
+from .candidates.groups import is_group
+from .claims.found import find, opening, removal
+from .claims.tenure import due_data
+from .commits.changes import Change, apply
+from .commits.settlements import CONSUME, Ending
 from .message import Message
 from .options import positive, required_seconds, seconds
 from .outcome import Outcome
-from .settlements import CONSUME, Ending
-from .tenure import due_data
 from .transaction import TransactionBlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from .claims.found import Found
     from .codec import Codec
     from .engine import Engine
-    from .found import Found
     from .options import Seconds
     from .queue import Queue
     from .store import QueueStore

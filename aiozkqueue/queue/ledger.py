@@ -30,12 +30,12 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
-from .admin import lanes, list_items
-from .changes import apply
-from .found import find, removal
-from .leftovers import below
-from .pages import Entry, owner_of_ledger, read_page, write_page
-from .settlements import CONSUME
+from .claims.found import find, removal
+from .claims.pages import Entry, owner_of_ledger, read_page, write_page
+from .commits.changes import apply
+from .commits.settlements import CONSUME
+from .operators.admin import lanes, list_items
+from .operators.leftovers import below
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

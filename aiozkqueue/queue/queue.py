@@ -15,22 +15,22 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
 
-from . import admin, alterations
+from .commits.keys import bearer, stored_as
+from .commits.settlements import PutSettlement, weigh_puts
 from .consumer import Consumer
-from .dead_letters import DeadLetters
 from .destination import Destination, Undecodable
-from .handing_on import hand_on
-from .keys import bearer, stored_as
 from .leases import Leases
-from .ledgers import ledgers, release
 from .message import Message
+from .operators import admin, alterations
+from .operators.dead_letters import DeadLetters
+from .operators.ledgers import ledgers, release
+from .operators.records import read_history
+from .operators.registry import ConsumerInfo, consumers
+from .operators.states import MessageState, state_of
 from .options import positive, seconds
-from .putting import prepare
-from .records import read_history
-from .registry import ConsumerInfo, consumers
-from .room import credits_of
-from .settlements import PutSettlement, weigh_puts
-from .states import MessageState, state_of
+from .puts.putting import prepare
+from .puts.room import credits_of
+from .upkeep.handing_on import hand_on
 from .work import current
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
-    from .alterations import Alteration
     from .codec import Codec
+    from .commits.settlements import Put
     from .engine import Engine
-    from .ledgers import LedgerInfo
+    from .operators.alterations import Alteration
+    from .operators.ledgers import LedgerInfo
     from .options import PutOptions, Seconds
-    from .settlements import Put
     from .store import QueueStore
 
 T = TypeVar("T")

@@ -13,19 +13,19 @@ from aiozkqueue.zookeeper import AuthFailedError, ConnectionLossError, NoAuthErr
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 from aiozkqueue.zookeeper import connect as connect_zookeeper
 
-from .cleaning import Cleaned, clean, queue_names
 from .clock import Clock
 from .codec import AdapterCodec, BytesCodec, Codec
 from .connection_state import on_connection_state
 from .engine import Engine
-from .examination import examine
-from .foreign_queue import CuratorQueue, CuratorShards, ForeignQueue
+from .foreign.queue import CuratorQueue, CuratorShards, ForeignQueue
 from .listener import Listener
 from .middleware import wrapped
-from .moves import Moves
+from .operators.examination import examine
+from .operators.moves import Moves
 from .options import positive, required_seconds, seconds
 from .queue import Queue
 from .transaction import Transaction, TransactionBlock
+from .upkeep.cleaning import Cleaned, clean, queue_names
 
 if TYPE_CHECKING:
     import ssl
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from .connection_state import ConnectionState
     from .delivery import Delivery
     from .destination import Undecodable
-    from .diagnosis import Diagnosis
     from .middleware import Middleware
+    from .operators.diagnosis import Diagnosis
     from .options import Seconds
     from .outcome import Outcome
 

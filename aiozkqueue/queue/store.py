@@ -48,9 +48,9 @@ from aiozkqueue.zookeeper import (
     ZooKeeper,
 )
 
-from .backlog import Backlog
-from .groups import lock_id
-from .tags import TagRecords
+from .candidates.backlog import Backlog
+from .candidates.groups import lock_id
+from .candidates.tags import TagRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 
     from .claim import Claim
     from .clock import ServerClock
-    from .companions import Attendant
-    from .room import Room
-    from .settlements import Put
+    from .commits.companions import Attendant
+    from .commits.settlements import Put
+    from .puts.room import Room
 
 DEFAULT_POLICY = AtLeastOnce()
 

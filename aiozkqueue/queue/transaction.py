@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
 from aiozkqueue.layout import check_condition
 
+from .commits.settlements import Ending
 from .destination import Destination
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds
 from .outcome import Outcome
-from .putting import prepare
-from .settlements import Ending
+from .puts.putting import prepare
 from .work import Work, current
 
 if TYPE_CHECKING:

@@ -27,13 +27,13 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 
-from .admission import enter_all, needs_of, try_enter_all
 from .claim import EPHEMERAL_CAP, Claim
-from .committer import unknown
+from .commits.admission import enter_all, needs_of, try_enter_all
+from .commits.committer import unknown
+from .commits.keys import bearer
+from .commits.settlements import CONSUME, CommitSettlement, Ending, ReleaseSettlement, exhausted
 from .hand_over import hand_over
-from .keys import bearer
 from .outcome import Outcome
-from .settlements import CONSUME, CommitSettlement, Ending, ReleaseSettlement, exhausted
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import Operation
 
+    from .commits.settlement import Settlement
+    from .commits.settlements import Put
     from .destination import Destination
     from .engine import Engine
-    from .room import Room
-    from .settlement import Settlement
-    from .settlements import Put
+    from .puts.room import Room
 
 #: The transaction whose block this task is in, for `DirectPutWarning`.
 current: ContextVar[Work | None] = ContextVar("aiozkqueue_transaction", default=None)

@@ -18,9 +18,9 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
+from aiozkqueue.queue.commits.register import RegisterSettlement, server_time
 from aiozkqueue.queue.options import positive, required_seconds
-from aiozkqueue.queue.putting import check
-from aiozkqueue.queue.register import RegisterSettlement, server_time
+from aiozkqueue.queue.puts.putting import check
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, NoAuthError, NodeExistsError, NoNodeError, SetData
 
 from .cron import load

@@ -27,14 +27,14 @@ from aiozkqueue.layout import (
     parse_lock,
 )
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.queue.admin import lanes, list_children, list_items
-from aiozkqueue.queue.changes import Change
-from aiozkqueue.queue.changes import apply as apply_changes
-from aiozkqueue.queue.found import Found, attempts_of, find, removal
-from aiozkqueue.queue.lifetime import with_field
-from aiozkqueue.queue.putting import make_ready, prepare
-from aiozkqueue.queue.register import server_time
-from aiozkqueue.queue.settlements import Ending, PutSettlement
+from aiozkqueue.queue.claims.found import Found, attempts_of, find, removal
+from aiozkqueue.queue.commits.changes import Change
+from aiozkqueue.queue.commits.changes import apply as apply_changes
+from aiozkqueue.queue.commits.register import server_time
+from aiozkqueue.queue.commits.settlements import Ending, PutSettlement
+from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
+from aiozkqueue.queue.puts.lifetime import with_field
+from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.zookeeper import Create, Delete, NodeExistsError, SetData
 
 from .jobs import apply, readable

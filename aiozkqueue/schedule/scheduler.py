@@ -18,11 +18,11 @@ import anyio
 from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueError
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.queue.background import Background
-from aiozkqueue.queue.changes import Change, ChangeSettlement
-from aiozkqueue.queue.putting import make_ready, prepare
-from aiozkqueue.queue.register import server_time
-from aiozkqueue.queue.settlements import weigh_puts
-from aiozkqueue.queue.transfer import GuardedPutSettlement
+from aiozkqueue.queue.commits.changes import Change, ChangeSettlement
+from aiozkqueue.queue.commits.register import server_time
+from aiozkqueue.queue.commits.settlements import weigh_puts
+from aiozkqueue.queue.commits.transfer import GuardedPutSettlement
+from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
 
 from .cron import load, to_put
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiozkqueue.layout.jobs import JobRecord
+    from aiozkqueue.queue.commits.settlements import Put
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.settlements import Put
     from aiozkqueue.zookeeper import WatchEvent
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from aiozkqueue.layout import HistoryRecord, ItemName, LockRecord, MalformedError, decode, parse_hour, parse_record
-from aiozkqueue.queue.admin import due_of, lanes, list_children
-from aiozkqueue.queue.found import PAGE, attempts_of, find_pages, read_all
+from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, read_all
+from aiozkqueue.queue.operators.admin import due_of, lanes, list_children
 
 from .columns import Layout
 from .connection import linked, require_queue
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from aiozkqueue.layout import Header
-    from aiozkqueue.queue.found import Found
+    from aiozkqueue.queue.claims.found import Found
 
     from .connection import Link
     from .options import Options

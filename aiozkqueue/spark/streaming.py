@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError
-from aiozkqueue.queue.found import find_pages
+from aiozkqueue.queue.claims.found import find_pages
+from aiozkqueue.queue.claims.pages import read_page
 from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.pages import read_page
 
 from .columns import Layout
 from .connection import linked

@@ -24,9 +24,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import key_hash
-from aiozkqueue.queue.putting import make_ready, prepare
-from aiozkqueue.queue.room import credits_of
-from aiozkqueue.queue.settlements import OPERATION_WEIGHT, PutSettlement
+from aiozkqueue.queue.commits.settlements import OPERATION_WEIGHT, PutSettlement
+from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.puts.room import credits_of
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from aiozkqueue.queue.settlements import Put
+    from aiozkqueue.queue.commits.settlements import Put
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .connection import Link

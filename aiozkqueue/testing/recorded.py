@@ -17,7 +17,7 @@ from aiozkqueue.queue.engine import MESSAGE_MARGIN
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import positive, put_header
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.putting import check
+from aiozkqueue.queue.puts.putting import check
 from aiozkqueue.queue.queue import Queue
 from aiozkqueue.queue.session import codec_of
 from aiozkqueue.zookeeper.wire import MAX_REQUEST

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.room import credits_of
+from aiozkqueue.queue.puts.room import credits_of
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.sweeping import sweep_expired
+from aiozkqueue.queue.upkeep.sweeping import sweep_expired
 
 if TYPE_CHECKING:
     from tests.observer import Observer

@@ -9,7 +9,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
-from aiozkqueue.queue.cleaning import clean_queue
+from aiozkqueue.queue.upkeep.cleaning import clean_queue
 
 from .test_kazoo import drained
 

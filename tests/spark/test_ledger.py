@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.claims.pages import read_page
 from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.ledgers import ledgers, release
-from aiozkqueue.queue.pages import read_page
+from aiozkqueue.queue.operators.ledgers import ledgers, release
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.queue.admin import content, lanes, list_items
-from aiozkqueue.queue.found import PAGE, read_all
-from aiozkqueue.queue.records import find_record
-from aiozkqueue.queue.states import Status
+from aiozkqueue.queue.claims.found import PAGE, read_all
+from aiozkqueue.queue.operators.admin import content, lanes, list_items
+from aiozkqueue.queue.operators.records import find_record
+from aiozkqueue.queue.operators.states import Status
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from aiozkqueue.queue.operators.states import MessageState
     from aiozkqueue.queue.queue import Queue
-    from aiozkqueue.queue.states import MessageState
 
 #: Dead letters that one search looks at, the oldest, and that one answer of a form changes.
 LOOKED: Final = 5_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.committer import GROUP_BYTES
+from aiozkqueue.queue.commits.committer import GROUP_BYTES
 from aiozkqueue.testing import Opcode
 from tests.integration.queue.conftest import eventually
 

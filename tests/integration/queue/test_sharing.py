@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
     import aiozkqueue as zq
-    from aiozkqueue.queue.claimer import ClaimCounts
+    from aiozkqueue.queue.claims.claimer import ClaimCounts
     from tests.observer import Observer
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import room
+from aiozkqueue.queue.puts import room
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.settlement import Settlement
+    from aiozkqueue.queue.commits.settlement import Settlement
 
 of_bounded = partial(run, feature="bounded")
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.bus import bus, events
-from aiozkqueue.queue import settlements
+from aiozkqueue.queue.commits import settlements
 from aiozkqueue.zookeeper import Check
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.settlements import Ending
+    from aiozkqueue.queue.commits.settlements import Ending
     from aiozkqueue.zookeeper import Operation
 
 of_buses = partial(run, feature="bus")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.queue import claimer, work
+from aiozkqueue.queue import work
+from aiozkqueue.queue.claims import claimer
 from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData
 from tests.simulation.mutations import mutation

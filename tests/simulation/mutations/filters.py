@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import name_digest
-from aiozkqueue.queue import sieve
+from aiozkqueue.queue.candidates import sieve
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 

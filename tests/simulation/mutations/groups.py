@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import item_id
-from aiozkqueue.queue import groups
+from aiozkqueue.queue.candidates import groups
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out, send_instead

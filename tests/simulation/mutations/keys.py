@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import claimer, collapse, hand_over, keys
-from aiozkqueue.queue.dispenser import Dispenser
+from aiozkqueue.queue import hand_over
+from aiozkqueue.queue.claims import claimer, collapse
+from aiozkqueue.queue.claims.dispenser import Dispenser
+from aiozkqueue.queue.commits import keys
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out, send_instead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import handing_on
+from aiozkqueue.queue.upkeep import handing_on
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiozkqueue.queue.changes import Change
+    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.commits.changes import Change
     from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.queue.found import Found
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation
 

@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import HOUR, later_of
-from aiozkqueue.queue import levels, placing
-from aiozkqueue.queue.later import Later
-from aiozkqueue.queue.placing import Placing
+from aiozkqueue.queue.candidates import levels
+from aiozkqueue.queue.candidates.later import Later
+from aiozkqueue.queue.puts import placing
+from aiozkqueue.queue.puts.placing import Placing
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.backlog import Backlog
-from aiozkqueue.queue.share import Share
+from aiozkqueue.queue.candidates.backlog import Backlog
+from aiozkqueue.queue.candidates.share import Share
 
 NOBODY: set[str] = set()
 

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aiozkqueue.queue.backlog import Backlog
-from aiozkqueue.queue.share import Share
+from aiozkqueue.queue.candidates.backlog import Backlog
+from aiozkqueue.queue.candidates.share import Share
 
 LANES = ("items", "lanes/s1g0")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiozkqueue.queue.diagnosis import (
+from aiozkqueue.queue.operators.diagnosis import (
     Diagnosis,
     EnsembleFacts,
     FolderFacts,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.share import MOST_DOUBLINGS, STEAL_AFTER, Share
+from aiozkqueue.queue.candidates.share import MOST_DOUBLINGS, STEAL_AFTER, Share
 
 if TYPE_CHECKING:
     from random import Random

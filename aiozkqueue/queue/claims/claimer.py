@@ -1,0 +1,379 @@
+"""From candidates to claims: lock them, and read under the locks what they hold.
+
+One multi ``[check configuration, create lock, create lock, …]``, and right behind it, in the same write, one multi-read
+of each item *and then* its lock, which must still bear our claim id: else a release between the claim and the read
+would go unnoticed. The item's version read there is the fence of everything done with the claim.
+
+A lost reply is resolved by sending the multi again: refused because a lock is there, and that lock bears our claim id,
+means that the first copy had been applied, all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from aiozkqueue.errors import ClaimLostError, TransactionTooLargeError
+from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
+from aiozkqueue.queue.candidates.groups import ORDERED
+from aiozkqueue.queue.claim import Claim
+from aiozkqueue.queue.commits.settlements import REMOVED, CommitSettlement, Ending, GhostSettlement, exhausted
+from aiozkqueue.queue.puts.lifetime import at_its_end
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    ZooKeeperError,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Sequence
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import IdSource
+    from aiozkqueue.queue.claim import SessionBudget
+    from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.commits.committer import Committer
+    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BATCH = 128
+BATCH_BYTES = 4 * 1024 * 1024
+EXPECTED_SIZE = 1024.0
+
+
+class ContendedError(Exception):
+    """Somebody else holds one of the candidates; none was claimed."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class BesideError(Exception):
+    """What was to be done beside the claims was refused; none was claimed."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
+class ReopenError(Exception):
+    """The queue's configuration has changed, or something of the queue is missing; nothing was claimed."""
+
+
+class UnreadableError(Exception):
+    """All candidates are locked, and one of them may not be read by this user."""
+
+    def __init__(self, error: NoAuthError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Batch(NamedTuple):
+    """What became of a batch of candidates."""
+
+    claims: list[Claim]
+    ghosts: int
+    """Candidates that had been consumed before they were locked."""
+    lost: list[str]
+    """Ids that were forced open between the lock and the read."""
+
+
+@dataclass(slots=True)
+class ClaimCounts:
+    """How the claims of one session on one queue went so far; they only grow."""
+
+    batches: int = 0
+    """Claim multis that were answered."""
+    claimed: int = 0
+    """Messages claimed."""
+    contended: int = 0
+    """Claim multis refused because somebody else held one of the candidates."""
+    locks_in_vain: int = 0
+    """Locks that were asked for in those."""
+    collapsed: int = 0
+    """Messages removed because a newer one of their key was claimed."""
+    expired: int = 0
+    """Messages claimed whose life had ended: dropped, or dead letters."""
+    ghosts: int = 0
+    """Locks gained on items that had been consumed before."""
+
+
+class Claimer:
+    """Claims on one queue, by one session."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        zookeeper: ZooKeeper,
+        *,
+        committer: Committer,
+        server_clock: ServerClock,
+        ids: IdSource,
+        budgets: SessionBudget,
+    ) -> None:
+        self._store = store
+        self._zookeeper = zookeeper
+        self._committer = committer
+        self._server_clock = server_clock
+        self._ids = ids
+        self._budgets = budgets
+        self._expected_size = EXPECTED_SIZE
+        self.counts = ClaimCounts()
+        # Ids of other programs are shorter than the longest of ours.
+        self.item_lock_size = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
+        """What the lock of one message takes of a session's budget, bytes."""
+        self.group_lock_size = zookeeper.path_size(store.paths.lock(ORDERED)) + 4
+        """What the lock of one group takes of it."""
+
+    @property
+    def lock_size(self) -> int:
+        """What one lock takes of a session's budget at the most, bytes."""
+        return self.group_lock_size if self._store.config.grouped else self.item_lock_size
+
+    @property
+    def expected_size(self) -> float:
+        """About how many bytes the next item has."""
+        return self._expected_size
+
+    def room(self, generation: int) -> int:
+        """Return how many candidates may be claimed at once now: bounded by locks, count and expected bytes."""
+        left = self._budgets.of(generation).left // self.lock_size
+        return min(left, BATCH, max(1, int(BATCH_BYTES / self._expected_size)))
+
+    def reserve(self, size: int, generation: int) -> None:
+        """Count the locks of a batch that is about to be claimed: the next one must find only what room that leaves."""
+        self._budgets.of(generation).spend(size)
+
+    async def claim(
+        self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
+    ) -> Batch:
+        """Claim all of these items, given by place and id, for which there is room reserved; or none.
+
+        What is to be done beside is done with it.
+
+        Raises:
+            ContendedError, ReopenError, BesideError: none was claimed.
+            SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
+        """
+        store, paths = self._store, self._store.paths
+        lock = LockRecord(self._ids.next(), self._ids.client).encode()
+        locks = [paths.lock(one) for one in ids]
+        counted = store.config.counts
+        items = [paths.at(place) for place in places]
+        reads: list[str] = []
+        for item, one, path in zip(items, ids, locks, strict=True):
+            reads += (item, path, paths.meta(one)) if counted else (item, path)
+        budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
+        kept = 0
+        try:
+            nodes = await self.lock_and_read(
+                [store.check(), *(Create(path, lock, ephemeral=True) for path in locks)],
+                reads,
+                generation,
+                step=3 if counted else 2,
+                beside=beside,
+            )
+            batch = Batch([], 0, [])
+            metas = nodes[2::3] if counted else await self.read_metas(ids, nodes[::2], generation)
+            step = 3 if counted else 2
+            ghosts = 0
+            for index, place in enumerate(places):
+                node, held = nodes[step * index], nodes[step * index + 1]
+                if held is None or held.data != lock:
+                    batch.lost.append(ids[index])
+                    continue
+                kept += 1
+                if node is None:
+                    ghosts += 1
+                    self._release_ghost(ids[index], generation)
+                    continue
+                claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
+                claim.since = held.stat.ctime
+                ending = self.examine(claim, node, metas[index])
+                if claim.fields is not None and ending is None:
+                    ending = self.examine_name(claim, held.stat.ctime)
+                if ending is None:
+                    batch.claims.append(claim)
+                else:
+                    self.settle(claim, ending)
+            self.counts.batches += 1
+            self.counts.claimed += len(batch.claims)
+            self.counts.ghosts += ghosts
+            return batch._replace(ghosts=ghosts)
+        except UnreadableError as unreadable:
+            kept = len(places)
+            for one in ids:
+                self._release_ghost(one, generation, bell=paths.items)
+            raise unreadable.error from unreadable
+        finally:
+            if kept < len(places):
+                budget.free(self.item_lock_size * (len(places) - kept))
+
+    def settle(self, claim: Claim, ending: Ending) -> asyncio.Future[None]:
+        """End the hold on a claim that nobody is shown."""
+        settlement = CommitSettlement(self._ids.next(), {claim: ending}, (), self._server_clock, claim.generation)
+        settlement.watch(lambda settled: _tell_of_one_too_large(claim, settled))
+        if (tenure := claim.tenure) is not None:
+            settlement.watch(lambda settled: tenure.lose() if isinstance(settled.error, ClaimLostError) else None)
+        self._committer.submit(settlement)
+        return settlement.done
+
+    def _release_ghost(self, message_id: str, generation: int, *, bell: str | None = None) -> None:
+        budget, size = self._budgets.of(generation), self.item_lock_size
+        path = self._store.paths.lock(message_id)
+        self._committer.submit(GhostSettlement(self._ids.next(), generation, path, lambda: budget.free(size), bell))
+
+    async def lock_and_read(
+        self,
+        operations: list[Operation],
+        reads: list[str],
+        generation: int,
+        *,
+        step: int,
+        beside: Sequence[Operation] = (),
+    ) -> list[Node | None]:
+        """Create the locks, and read what they lock: of each, ``step`` znodes, the second of them the lock.
+
+        Raises: as `claim`; UnreadableError: the locks are ours.
+        """
+        in_doubt = False
+        locks = len(operations) - 1
+        operations += beside
+        while True:
+            # Both are sent before either is awaited; the multi is answered first.
+            pending = self._zookeeper.multi(operations, generation=generation)
+            nodes = await _outcome_of(self._zookeeper.read_many(reads, generation=generation))
+            outcome = await _outcome_of(pending)
+            if isinstance(outcome, ConnectionLossError):
+                in_doubt = True
+                await self._zookeeper.wait_connected(generation=generation)
+                continue
+            if isinstance(nodes, NoAuthError) and not isinstance(outcome, ZooKeeperError):
+                raise UnreadableError(nodes)
+            if isinstance(nodes, ZooKeeperError):
+                raise nodes
+            if not isinstance(outcome, ZooKeeperError) or (in_doubt and _bears(operations, nodes[1::step])):
+                return nodes
+            if not isinstance(outcome, MultiError):
+                raise outcome
+            raise self._refusal_of(outcome, locks) from outcome
+
+    def _refusal_of(self, refusal: MultiError, locks: int) -> Exception:
+        """Say what it means that a claim was refused."""
+        if refusal.index > locks:
+            return BesideError(refusal.index - 1 - locks, refusal.error)
+        if refusal.index == 0 or isinstance(refusal.error, NoNodeError):
+            return ReopenError()
+        if isinstance(refusal.error, NodeExistsError):
+            self.counts.batches += 1
+            self.counts.contended += 1
+            self.counts.locks_in_vain += locks
+            return ContendedError(refusal.index - 1)
+        return refusal.error
+
+    async def read_metas(self, ids: Sequence[str], items: Sequence[Node | None], generation: int) -> list[Node | None]:
+        """Read the attempts at items that can have any."""
+        metas: list[Node | None] = [None] * len(ids)
+        counted = self._store.config.counts  # else an item has some only if it was touched since its put
+        touched = [index for index, item in enumerate(items) if item is not None and (counted or item.stat.version > 0)]
+        if touched:
+            try:
+                read = await self._zookeeper.read_many(
+                    [self._store.paths.meta(ids[index]) for index in touched], generation=generation
+                )
+            except NoAuthError as error:
+                raise UnreadableError(error) from error
+            for index, meta in zip(touched, read, strict=True):
+                metas[index] = meta
+        return metas
+
+    def examine(self, claim: Claim, item: Node, meta: Node | None) -> Ending | None:
+        """Take what was read into a claim; return how it ends when it must not be handed over."""
+        data, stat = item
+        claim.raw, claim.version, claim.created = data, stat.version, stat.ctime
+        self._expected_size = max(len(data), 0.9 * self._expected_size + 0.1 * len(data))
+        if "/item-i" not in claim.place:  # its name says more than its id
+            claim.fields = ItemName.parse(claim.name)
+        error: str | None = None
+        try:
+            if self._store.dialect is None:
+                claim.header, claim.body = decode(data)
+            elif not read_foreign(self._store.dialect, claim):
+                return REMOVED
+            if meta is not None:
+                record = AttemptRecord.decode(meta.data)
+                claim.meta_version, claim.attempts, error = meta.stat.version, record.attempts, record.error
+        except MalformedError as malformed:
+            claim.header, claim.body, claim.rest = EMPTY_HEADER, data, None
+            if meta is not None:
+                claim.meta_version = meta.stat.version
+            return Ending("dead", reason=f"what is stored does not decode: {malformed}")
+        policy = self._store.policy
+        if policy.limit is None or claim.attempts < policy.limit:
+            return None
+        return exhausted(policy, claim.attempts, error)
+
+    def examine_name(self, claim: Claim, locked: int) -> Ending | None:
+        """Say how it ends when its life had ended by the time at which ZooKeeper made the lock."""
+        end = None if claim.fields is None else claim.fields.expires
+        if end is None:
+            return None
+        self._server_clock.observe(locked)  # a sample for the hand-over to judge by
+        if end > locked:
+            return None
+        self.counts.expired += 1
+        return at_its_end(self._store.config, end)
+
+
+async def _outcome_of(answer: Awaitable[T]) -> T | ZooKeeperError:
+    """What is answered, or why it is not."""
+    try:
+        return await answer
+    except ZooKeeperError as error:
+        return error
+
+
+def read_foreign(dialect: Dialect, claim: Claim) -> bool:
+    """Take the first of the messages that an item of another program holds into a claim; whether there is one.
+
+    Raises: MalformedError.
+    """
+    messages = dialect.messages(claim.raw)
+    if not messages:
+        return False
+    claim.body = messages[0]
+    claim.rest = dialect.item(messages[1:]) if len(messages) > 1 else None
+    return True
+
+
+def _tell_of_one_too_large(claim: Claim, settled: Settlement) -> None:
+    """An item that leaves no room for a reason beside it, which no put of ours makes, cannot be moved by anybody."""
+    if isinstance(settled.error, TransactionTooLargeError):
+        log.error(
+            "queue %s: message %s of %d bytes is too large to become a dead letter, and stays locked while this "
+            "session lives: delete %s by hand (%s)",
+            claim.store.name,
+            claim.id,
+            len(claim.raw),
+            claim.path,
+            settled.error,
+        )
+
+
+def _bears(operations: Sequence[Operation], locks: Sequence[Node | None]) -> bool:
+    """Tell whether any of the locks read is the one we wrote: then the whole multi was applied."""
+    ours = operations[1]
+    return isinstance(ours, Create) and any(node is not None and node.data == ours.data for node in locks)

@@ -1,0 +1,590 @@
+"""Claims for all waiting takers of one session and queue.
+
+One task, the pump, decides what to do next: let the lookout find candidates, claim a batch for those who wait, or rest.
+Batches of claims fly beside it, a few at a time. What a waiter does not take any more (it was cancelled, it timed out)
+goes to another or is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    ConnectionLostError,
+    QueueError,
+    SessionClosedError,
+    SessionExpiredError,
+)
+from aiozkqueue.queue.commits.committer import CLOSED
+from aiozkqueue.queue.commits.settlements import RELEASE, Ending, ReleaseSettlement
+from aiozkqueue.queue.deadlines import Deadlines
+from aiozkqueue.queue.puts.lifetime import at_its_end
+from aiozkqueue.queue.store import denied
+from aiozkqueue.zookeeper import (
+    AuthFailedError,
+    ClientClosedError,
+    ConnectionLossError,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    State,
+    ZooKeeperError,
+)
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+from .claimer import Claimer, ContendedError, ReopenError
+from .collapse import Collapse, claim_newest
+from .lookout import Lookout
+from .pausing import Pause
+from .tenures import Tenures
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from random import Random
+
+    from aiozkqueue.layout import Condition, IdSource
+    from aiozkqueue.queue.claim import Claim, SessionBudget
+    from aiozkqueue.queue.clock import Clock, ServerClock, Timer
+    from aiozkqueue.queue.commits.committer import Committer
+    from aiozkqueue.queue.store import ClaimKeeper, QueueStore
+    from aiozkqueue.queue.tasks import TaskOwner
+    from aiozkqueue.zookeeper import ZooKeeper
+
+    from .claimer import Batch, ClaimCounts
+    from .collapse import Duplicates
+
+    ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
+
+log = logging.getLogger(__name__)
+
+#: Batches of claims in flight: of a session that is alone on the queue, and of one among several.
+FLIGHTS_ALONE = 4
+FLIGHTS_SHARED = 2
+#: Takers in line, answered ones among them, from which on the answered are sent away.
+ANSWERED_KEPT = 64
+#: Failed batches in a row after which the locks are listed again.
+MOST_FAILURES = 2
+
+
+class Waiter:
+    """One taker: wants up to ``limit`` claims, of one ZooKeeper session if it has some of it already."""
+
+    __slots__ = ("arrival", "future", "generation", "limit", "owner", "patient")
+
+    def __init__(
+        self,
+        limit: int,
+        generation: int | None,
+        arrival: int,
+        *,
+        patient: bool,
+        loop: asyncio.AbstractEventLoop,
+        owner: object = None,
+    ) -> None:
+        self.owner = owner
+        """The transaction that takes, which may have several messages of a group; None: a consumer or listener."""
+        self.limit = limit
+        self.generation = generation
+        self.patient = patient
+        self.arrival = arrival
+        self.future: asyncio.Future[list[Claim]] = loop.create_future()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has been answered, or has gone."""
+        return self.future.done()
+
+
+class _Both:
+    """Two dispensers of one queue in one session, that take by different filters."""
+
+    def __init__(self, one: ClaimKeeper, other: ClaimKeeper) -> None:
+        self._one = one
+        self._other = other
+
+    def claim_settled(self, claim: Claim, *, back: bool) -> None:
+        """See `ClaimKeeper`."""
+        self._one.claim_settled(claim, back=back)
+        self._other.claim_settled(claim, back=back)
+
+    def retry_at(self, due: int, message_id: str) -> None:
+        """See `ClaimKeeper`."""
+        self._one.retry_at(due, message_id)
+        self._other.retry_at(due, message_id)
+
+    def keep(self, claim: Claim, delay: float) -> None:
+        """See `ClaimKeeper`."""
+        self._one.keep(claim, delay)
+
+
+class Dispenser:
+    """Hands out the claims on one queue in one session."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        zookeeper: ZooKeeper,
+        *,
+        committer: Committer,
+        tasks: TaskOwner,
+        clock: Clock,
+        server_clock: ServerClock,
+        ids: IdSource,
+        about: bytes,
+        budgets: SessionBudget,
+        random: Random,
+        condition: Condition | None = None,
+    ) -> None:
+        self.store = store
+        self._zookeeper = zookeeper
+        self._committer = committer
+        self._tasks = tasks
+        self._server_clock = server_clock
+        self._clock = clock
+        self._kept: dict[Claim, Timer] = {}
+        self._ids = ids
+        self._budgets = budgets
+        self._claimer = Claimer(
+            store, zookeeper, committer=committer, server_clock=server_clock, ids=ids, budgets=budgets
+        )
+        self._lookout = Lookout(
+            store,
+            zookeeper,
+            self,
+            clock=clock,
+            server_clock=server_clock,
+            client=ids.client,
+            about=about,
+            budgets=budgets,
+            random=random,
+            condition=condition,
+        )
+        self._collapse: Collapse | None = None
+        self._bell = self._lookout.bell
+        self._pause: Pause | None = None
+        self._tenures = Tenures(
+            store,
+            zookeeper,
+            claimer=self._claimer,
+            lookout=self._lookout,
+            committer=committer,
+            tasks=tasks,
+            clock=clock,
+            server_clock=server_clock,
+            ids=ids,
+            budgets=budgets,
+            wanted=lambda: any(not waiter.future.done() for waiter in self._waiters),
+            give_back=self.release,
+        )
+        self._waiters: deque[Waiter] = deque()
+        self._deadlines: Deadlines[Waiter] = Deadlines(clock, lambda waiter: self._answer(waiter, []))
+        self._loop = asyncio.get_running_loop()
+        self._arrivals = 0
+        self._flights = 0
+        self._promised = 0
+        self._failures = 0
+        self._generation = 0
+        self._closed = False
+        store.keeper = self if store.keeper is None else _Both(store.keeper, self)
+
+    # -- for takers
+
+    @property
+    def lock_size(self) -> int:
+        """What one claim takes of a session's locks, bytes."""
+        return self._claimer.lock_size
+
+    @property
+    def counts(self) -> ClaimCounts:
+        """How the claims went so far."""
+        return self._claimer.counts
+
+    def request(self, limit: int, *, patient: bool, generation: int | None = None, owner: object = None) -> Waiter:
+        """Line up for claims. One that is not patient is answered, maybe with none, after a look at the server.
+
+        A transaction is the ``owner`` of what it takes: it gets further messages of the groups that it holds.
+
+        Raises:
+            SessionClosedError: the session has been closed.
+        """
+        if self._closed:
+            raise SessionClosedError(CLOSED)
+        self._arrivals += 1
+        waiter = Waiter(limit, generation, self._arrivals, patient=patient, loop=self._loop, owner=owner)
+        self._waiters.append(waiter)
+        self._bell.set()
+        return waiter
+
+    async def take(
+        self, limit: int, timeout: float | None, generation: int | None, owner: object = None
+    ) -> list[Claim]:
+        """Return up to ``limit`` claims as soon as there is one; none after ``timeout`` seconds (None: never)."""
+        waiter = self.request(limit, patient=timeout != 0, generation=generation, owner=owner)
+        if timeout:
+            self._deadlines.add(waiter, timeout)
+        try:
+            return await waiter.future
+        except asyncio.CancelledError:
+            self.give_up(waiter)
+            raise
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Leave the line; what has been claimed for this waiter goes back."""
+        self._bell.set()
+        if not waiter.future.done():
+            waiter.future.cancel()
+        elif not waiter.future.cancelled() and waiter.future.exception() is None:
+            self.release(waiter.future.result())
+
+    def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
+        """Give claims back at once, as if they had never been made; the future is done when the locks are gone."""
+        if not claims or self._closed:
+            return None
+        settlement = ReleaseSettlement(
+            self._ids.next(), dict.fromkeys(claims, RELEASE), self._server_clock, claims[0].generation
+        )
+        self._committer.submit(settlement)
+        return settlement.done
+
+    def bury(self, claim: Claim, reason: str) -> asyncio.Future[None] | None:
+        """Put a claimed item into the dead letters."""
+        return None if self._closed else self._claimer.settle(claim, Ending("dead", reason=reason))
+
+    def expire(self, claim: Claim, end: int) -> asyncio.Future[None] | None:
+        """End the hold on an item whose life has ended while it was claimed ahead."""
+        self.counts.expired += 1
+        return None if self._closed else self._claimer.settle(claim, at_its_end(self.store.config, end))
+
+    def close(self) -> None:
+        """Answer every waiter that the session has been closed."""
+        self._closed = True
+        for timer in self._kept.values():
+            timer.cancel()
+        self._kept.clear()
+        self._lookout.disarm()
+        self._end_pause()
+        self._deadlines.close()
+        self._fail_waiters(SessionClosedError(CLOSED))
+
+    # -- told by others
+
+    def claim_settled(self, claim: Claim, *, back: bool) -> None:
+        """A lock of ours is gone; ``back``: its item may be taken again."""
+        ours = claim.id in self._lookout.held
+        self._lookout.settled(claim.id, gone=not back)
+        if back and claim.generation == self._generation:
+            if ours:
+                self._lookout.put_back([claim.place])
+                self._bell.set()
+            else:
+                self._lookout.heard_bell()  # another dispenser's of this session, that takes by other filters
+
+    def retry_at(self, due: int, message_id: str) -> None:
+        """A lock of ours has been swapped for a timed one."""
+        self._lookout.heard_due(due, message_id)
+
+    def keep(self, claim: Claim, delay: float) -> None:
+        """A claim on another program's item has failed: its peers must respect the delay, and they know locks only.
+
+        The lock stays the session's own, so that the item is free at once if this process dies.
+        """
+        claim.version += 1
+        claim.handed = claim.recorded = False  # has been written down
+        self._kept[claim] = self._clock.call_later(delay, partial(self._let_go, claim))
+
+    def _let_go(self, claim: Claim) -> None:
+        del self._kept[claim]
+        if claim.generation == self._generation:  # else the server has removed the lock
+            self.release([claim])
+
+    def state_changed(self, state: State, generation: int) -> None:
+        """Answer those who wait for claims of a session that is over."""
+        if state is State.LOST or (state is State.CONNECTED and generation != self._generation):
+            self._budgets.wake()
+            self._bell.set()
+            for waiter in self._waiters:
+                if waiter.generation is not None and (state is State.LOST or waiter.generation != generation):
+                    self._expire(waiter)
+
+    # -- the pump
+
+    async def run(self) -> None:
+        """Serve waiters until cancelled."""
+        while not self._closed:
+            try:
+                await self._await_waiters()
+                await self._serve()
+            except (ConnectionLossError, ZooKeeperSessionExpiredError):
+                continue  # wait_connected is the next thing it does
+            except ReopenError:
+                self.store.stale()
+            except (QueueError, ZooKeeperError) as error:
+                self._answer_failure(error)
+
+    def _answer_failure(self, error: Exception) -> None:
+        """Tell the waiters what waiting cannot cure."""
+        cause = error.error if isinstance(error, MultiError) else error
+        if isinstance(cause, NoAuthError):
+            self._fail_waiters(denied(self.store.name, cause))
+        elif isinstance(cause, AuthFailedError):
+            self._fail_waiters(AccessDeniedError(f"queue {self.store.name!r}: {cause}"))
+        elif isinstance(cause, NoNodeError):
+            self.store.stale()  # somebody deleted the queue, or a part of it: it is made anew
+        elif isinstance(cause, QueueError):
+            self._fail_waiters(cause)
+        elif isinstance(cause, ClientClosedError):
+            self.close()
+        else:  # nothing that a server would say
+            msg = f"queue {self.store.name!r}: {cause}"
+            failure = ConnectionLostError(msg)
+            failure.__cause__ = cause
+            self._fail_waiters(failure)
+
+    async def _await_waiters(self) -> None:
+        while not self._closed:
+            while self._waiters and self._waiters[0].future.done():
+                self._waiters.popleft()
+            if self._waiters:
+                return
+            await self._lookout.linger(lambda: bool(self._waiters))
+
+    async def _serve(self) -> None:
+        """Bring the waiters one step on."""
+        generation = await self._zookeeper.wait_connected()
+        if generation != self._generation:
+            self._start_over(generation)
+        await self.store.open()
+        if self._lookout.follow():
+            self._tenures.reconfigured()
+        if self.store.config.paused:
+            await self._sit_out()
+            return
+        if self._pause is not None:
+            self._end_pause()
+        await self._lookout.register(generation)
+        await self._lookout.tend_timers(generation)
+        if self._tenures.any:
+            self._hand_on()
+        wanted = self._wanted()
+        if wanted <= 0 or self._flights >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
+            await self._lookout.pause(None)
+            return
+        room = min(wanted, self._claimer.room(generation))
+        if room < 1:
+            for waiter in () if self._flights else self._waiters:
+                if not waiter.patient:
+                    self._answer(waiter, [])  # whoever would free some may be the one that asks
+            self._budgets.ring(self._bell)
+            await self._lookout.pause(None)
+            return
+        await self._look(room, generation)
+
+    async def _sit_out(self) -> None:
+        """Claim nothing until the queue's configuration has changed; tell those who do not wait that there is nothing.
+
+        What flies was refused by the version of the configuration, or was applied before it.
+        """
+        self._answer_asking(self._arrivals)
+        if self._pause is None:
+            self._lookout.disarm()
+            self._pause = await Pause.begin(self._zookeeper, self.store, self._bell)
+        else:
+            await self._lookout.pause(None)
+
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.end()
+            self._pause = None
+
+    async def _look(self, room: int, generation: int) -> None:
+        """Launch claims of what there is; rest when there is nothing."""
+        since = self._arrivals
+        places = await self._lookout.look(room, generation)
+        if places is None:
+            await self._lookout.pause(None)
+        elif places and self.store.config.collapse:
+            heads, places = self._lookout.apart(places)
+            if heads:
+                self._launch(heads, generation)
+            if places:
+                await self._collapse_and_launch(places, generation, since)
+        elif places:
+            self._launch(places, generation)
+        elif self._tenures.any and self._hand_on():
+            # Messages of groups that are held come one after the other: to look for others at each would cost more.
+            await self._lookout.listen()
+        else:
+            self._answer_asking(since)
+            if any(waiter.patient and not waiter.future.done() for waiter in self._waiters):
+                await self._lookout.rest()
+
+    @property
+    def asking(self) -> bool:
+        """Whether somebody wants to know what is there now, and does not wait for more."""
+        return any(not waiter.patient and not waiter.future.done() for waiter in self._waiters)
+
+    @property
+    def flying(self) -> bool:
+        """Whether claims are under way."""
+        return self._flights > 0 or self._tenures.reading > 0
+
+    def _hand_on(self) -> bool:
+        """Give the messages of groups that are held already to those who may have them; whether that brings any."""
+        handed = False
+        for waiter in self._waiters:
+            if not waiter.future.done() and waiter.generation in (None, self._generation):
+                claims = self._tenures.next_for(waiter)
+                if claims:
+                    waiter.future.set_result(claims)
+                    handed = True
+        return handed or self._tenures.reading > 0
+
+    def _answer_asking(self, since: int) -> None:
+        """Tell those who asked before the look that there is nothing."""
+        for waiter in self._waiters:
+            if not waiter.patient and waiter.arrival <= since:
+                self._answer(waiter, [])
+        if len(self._waiters) > ANSWERED_KEPT:  # behind one that waits for long, those who were answered pile up
+            self._waiters = deque(waiter for waiter in self._waiters if not waiter.future.done())
+
+    def _wanted(self) -> int:
+        return sum(waiter.limit for waiter in self._waiters if not waiter.future.done()) - self._promised
+
+    def _start_over(self, generation: int) -> None:
+        self._generation = generation
+        self._lookout.start_over()
+        self._tenures.start_over()
+        for waiter in self._waiters:
+            if waiter.generation not in (None, generation):
+                self._expire(waiter)
+
+    # -- claiming
+
+    async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
+        """Claim the newest of each candidate's key, for those who asked before this looks for it."""
+        if self._collapse is None:
+            self._collapse = Collapse(self.store, self._zookeeper, self._ids, self._server_clock)
+        before = self._collapse.removed
+        try:
+            places, duplicates = await self._collapse.choose(places, self._lookout.held.__contains__, generation)
+        except ContendedError:
+            self._lookout.relist()
+            return
+        except BaseException:
+            self._lookout.relist()
+            raise
+        finally:
+            self.counts.collapsed += self._collapse.removed - before
+        if places:
+            self._launch(places, generation, duplicates, since)
+
+    def _launch(
+        self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
+    ) -> None:
+        """Send a batch of claims beside the pump."""
+        self._lookout.at_work()
+        heads, places = self._lookout.apart(places)
+        if heads:
+            self._fly(heads, self._tenures.claim, self._claimer.group_lock_size, generation, since)
+        if places and duplicates is None:
+            self._fly(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
+        elif places and duplicates is not None:
+            newest = partial(claim_newest, self._claimer, duplicates=duplicates)
+            self._fly(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
+
+    def _fly(  # noqa: PLR0917 - two callers, beside it
+        self,
+        places: list[str],
+        claim: ClaimBatch,
+        size: int,
+        generation: int,
+        since: int | None,
+        beside: Sequence[str] = (),
+    ) -> None:
+        locks = [*(self._lookout.lock_id(place) for place in places), *beside]
+        self._lookout.held.update(locks)
+        self._flights += 1
+        self._promised += len(places)
+        self._claimer.reserve(size * len(places), generation)
+        self._tasks.spawn(self._claim, claim, places, locks, generation, since, name="claims")
+
+    async def _claim(
+        self, claim_batch: ClaimBatch, places: list[str], ids: list[str], generation: int, since: int | None
+    ) -> None:
+        kept: set[str] = set()
+        try:
+            batch = await claim_batch(places, ids[: len(places)], generation)
+            kept.update(claim.id for claim in batch.claims)
+            self._failures = 0
+            if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
+                self._lookout.relist()  # the listing is out of date
+            if batch.ghosts and self._lookout.stealing:
+                self._lookout.relist()  # their own consumer is back at work
+            if batch.lost:
+                self._lookout.relist()  # the watch told of them while they were ours
+            self._offer(batch.claims, generation, since)
+        except ContendedError as contended:
+            self._failures += 1
+            self._lookout.contended(ids[contended.index])
+            if self._failures >= MOST_FAILURES or self._lookout.stealing or len(ids) > len(places):
+                self._lookout.relist()
+            self._lookout.put_last([place for index, place in enumerate(places) if index != contended.index])
+        except ReopenError:
+            self._lookout.put_back(places)
+            self.store.stale()
+        except (ConnectionLossError, ZooKeeperSessionExpiredError):
+            self._lookout.relist()
+        except (QueueError, ZooKeeperError) as error:
+            self._answer_failure(error)
+        finally:
+            if generation == self._generation:
+                self._lookout.held.difference_update(one for one in ids if one not in kept and one not in self._tenures)
+            self._flights -= 1
+            self._promised -= len(places)
+            self._bell.set()
+
+    def _offer(self, claims: list[Claim], generation: int, since: int | None) -> None:
+        """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
+        given = 0
+        while given < len(claims) and self._waiters:
+            waiter = self._waiters.popleft()
+            if waiter.future.done():
+                continue
+            if since is not None and waiter.arrival > since:
+                self._waiters.appendleft(waiter)
+                break
+            if waiter.generation not in (None, generation):
+                self._expire(waiter)
+                continue
+            start, given = given, given + waiter.limit
+            waiter.future.set_result(claims[start:given])
+            if self._lookout.grouped:
+                self._tenures.given(claims[start:given], waiter.owner)
+        self.release(claims[given:])
+
+    # -- answering
+
+    def _answer(self, waiter: Waiter, claims: list[Claim]) -> None:
+        if not waiter.future.done():  # one that was answered before must not keep the pump from resting
+            waiter.future.set_result(claims)
+            self._bell.set()
+
+    def _expire(self, waiter: Waiter) -> None:
+        if not waiter.future.done():
+            waiter.future.set_exception(
+                SessionExpiredError(
+                    f"queue {self.store.name!r}: the ZooKeeper session of this transaction ended; "
+                    "its messages go to other consumers, begin a new transaction"
+                )
+            )
+
+    def _fail_waiters(self, error: QueueError) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.future.done():
+                waiter.future.set_exception(error)

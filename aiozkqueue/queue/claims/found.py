@@ -1,0 +1,209 @@
+"""Items found by looking, not by claiming: what holds each, and how it is removed or set free all the same.
+
+Whoever removes an item that it does not hold (a purge, a move, an acknowledgement by token) makes a change of what it
+has just read: one multi that fails if any of it is otherwise by now, or when it is sent a second time. An item that
+nobody holds is locked and unlocked by the change itself, which fails if somebody claims it meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.claim import Claim, EphemeralBudget
+from aiozkqueue.queue.commits.changes import Change
+from aiozkqueue.queue.commits.keys import freed_with
+from aiozkqueue.queue.commits.settlements import bury
+from aiozkqueue.queue.store import denied
+from aiozkqueue.zookeeper import Check, Create, Delete, NoAuthError, SetData
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from aiozkqueue.layout import IdSource
+    from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.commits.settlements import Ending
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation
+
+#: Znodes read at a time by whatever walks through a queue, and about how many bytes of items.
+PAGE = 100
+PAGE_BYTES = 4 * 1024 * 1024
+#: Items read at first, when nothing is known of their size.
+FIRST_PAGE = 4
+
+
+class Remover(Protocol):
+    """What whoever removes an item must have: an `Engine`, or a part of one."""
+
+    @property
+    def ids(self) -> IdSource:
+        """Names the claim that the removal is."""
+        ...
+
+    @property
+    def server_clock(self) -> ServerClock:
+        """Tells when it was."""
+        ...
+
+
+class Found(NamedTuple):
+    """An item, with what holds it and the record of attempts at it."""
+
+    place: str
+    item: Node
+    lock: Node | None
+    meta: Node | None
+    locked_by: str
+    """What locks it: its id, or its group."""
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return item_id(self.name) if is_group(self.locked_by) else self.locked_by
+
+    @property
+    def name(self) -> str:
+        """The item's name."""
+        return self.place.rpartition("/")[2]
+
+    @property
+    def body(self) -> bytes:
+        """The payload; of an item whose envelope does not decode, all that is stored."""
+        try:
+            return decode(self.item.data)[1]
+        except MalformedError:
+            return self.item.data
+
+    @property
+    def end(self) -> int | None:
+        """When the lock ends by itself, ms; None when it ends with a session, or there is none."""
+        return None if self.lock is None else LockRecord.decode(self.lock.data).end
+
+    def held(self, now: int) -> bool:
+        """Whether somebody handles it: a transaction, a delivery, or a lease that has not ended."""
+        if self.lock is None:
+            return False
+        lock = LockRecord.decode(self.lock.data)
+        return lock.end is None or (lock.leased and lock.end > now)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a transaction or delivery holds it."""
+        return self.lock is not None and self.end is None
+
+
+async def find(engine: Engine, store: QueueStore, places: Sequence[str]) -> list[Found]:
+    """Read what lies at these places, without those where nothing lies. Raises: AccessDeniedError."""
+    return [one async for page in find_pages(engine, store, places) for one in page]
+
+
+async def find_pages(engine: Engine, store: QueueStore, places: Sequence[str]) -> AsyncIterator[list[Found]]:
+    """Read as `find` does, as many at a time as are expected to take `PAGE_BYTES`. Raises: AccessDeniedError."""
+    paths = store.paths
+    start, together, size = 0, FIRST_PAGE, 0
+    while start < len(places):
+        page = places[start : start + together]
+        wanted: list[str] = []
+        for place in page:
+            name = place.rpartition("/")[2]
+            wanted += (paths.at(place), store.lock(name), paths.meta(store.item_id(name)))
+        nodes = iter(await read_all(engine, store, wanted))
+        found = [
+            Found(place, item, lock, meta, store.locked_by(place.rpartition("/")[2]))
+            for place, item, lock, meta in zip(page, nodes, nodes, nodes, strict=True)
+            if item is not None
+        ]
+        yield found
+        start += len(page)
+        size += sum(len(one.item.data) for one in found)
+        together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
+
+
+async def read_all(engine: Engine, store: QueueStore, paths: Sequence[str]) -> list[Node | None]:
+    """Read many znodes, a page at a time. Raises: AccessDeniedError."""
+    nodes: list[Node | None] = []
+    try:
+        for start in range(0, len(paths), PAGE):
+            nodes += await engine.zookeeper.read_many(paths[start : start + PAGE])
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+    return nodes
+
+
+def removal(engine: Remover, store: QueueStore, found: Found, ending: Ending) -> Change:
+    """Remove an item, whoever holds it, with all that belongs to it: its end is as ``ending`` says."""
+    paths = store.paths
+    if found.lock is None:
+        lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
+        held = paths.lock(found.locked_by)
+        operations: list[Operation] = [Create(held, lock), Delete(held)]
+        if found.meta is None and store.config.counts:
+            # Somebody may have claimed it, recorded the attempt and died since it was looked at.
+            operations += [Create(paths.meta(found.id)), Delete(paths.meta(found.id))]
+    else:
+        operations = unlocking(store, found)
+    operations.append(Delete(paths.at(found.place), found.item.stat.version))
+    if found.meta is not None:
+        operations.append(Delete(paths.meta(found.id), found.meta.stat.version))
+    if store.dialect is None:
+        operations += freed_with(paths, found.name)
+    return Change(store, operations, (as_claim(store, found, engine), ending) if store.attendants else None)
+
+
+def burial(engine: Remover, store: QueueStore, found: Found, ending: Ending) -> Change:
+    """Make a dead letter of an item, whoever holds it: its end is as ``ending`` says."""
+    change = removal(engine, store, found, ending)
+    dead = bury(as_claim(store, found, engine), ending.reason, engine.server_clock.now())
+    return change._replace(operations=[*change.operations, dead])
+
+
+def unlocking(store: QueueStore, found: Found) -> list[Operation]:
+    """Take off the lock that was found, if one was."""
+    if found.lock is None:
+        return []
+    paths = store.paths
+    if is_group(found.locked_by) and LockRecord.decode(found.lock.data).claim != found.id:
+        return [Check(paths.lock(found.locked_by), found.lock.stat.version)]  # it holds one before this
+    operations: list[Operation] = [Delete(paths.lock(found.locked_by), found.lock.stat.version)]
+    if found.end is not None:
+        operations.append(Delete(paths.due_node(found.end, found.id)))
+    return operations
+
+
+def opening(store: QueueStore, found: Found) -> Change:
+    """Force the lock that was found open, and wake idle consumers: its holder finds its claim lost."""
+    raised = SetData(store.paths.at(found.place), found.item.data, found.item.stat.version)
+    return Change(store, [*unlocking(store, found), raised, SetData(store.paths.items, b"")])
+
+
+def as_claim(store: QueueStore, found: Found, engine: Remover) -> Claim:
+    """Make a claim of what was found, for attendants that want to know whose end they are told of."""
+    paths, message_id, stat = store.paths, found.id, found.item.stat
+    path, lock = paths.at(found.place), paths.lock(found.locked_by)
+    claim = Claim(store, found.place, message_id, path, lock, engine.ids.client, 0, EphemeralBudget({}), 0)
+    claim.version, claim.raw, claim.created = stat.version, found.item.data, stat.ctime
+    try:
+        claim.header, claim.body = decode(found.item.data)
+    except MalformedError:
+        claim.body = found.item.data
+    claim.attempts = attempts_of(found.meta)
+    claim.meta_version = None if found.meta is None else found.meta.stat.version
+    claim.since = None if found.lock is None else found.lock.stat.ctime
+    return claim
+
+
+def attempts_of(meta: Node | None) -> int:
+    """Return how often an item has been handed over, by its record of attempts."""
+    record = record_of_attempts(meta)
+    return 0 if record is None else record.attempts
+
+
+def record_of_attempts(meta: Node | None) -> AttemptRecord | None:
+    """Read the record of attempts at an item; None when there is none, or it does not decode."""
+    try:
+        return None if meta is None else AttemptRecord.decode(meta.data)
+    except MalformedError:
+        return None

@@ -1,0 +1,653 @@
+"""Where the next candidates are: listings, watches and timers of one session and queue.
+
+A lane is listed when the backlog has run out, or events may have been missed; locks that have ended are taken off; and
+when there is nothing to do, the lookout rests: it listens (see `idle`) until something happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.layout import MalformedError, parse_due
+from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
+from aiozkqueue.queue.candidates.idle import IdleWatch, Timers
+from aiozkqueue.queue.candidates.later import Later
+from aiozkqueue.queue.candidates.levels import Level, Levels
+from aiozkqueue.queue.candidates.reaper import reap
+from aiozkqueue.queue.candidates.registration import Registration
+from aiozkqueue.queue.candidates.share import Share
+from aiozkqueue.queue.candidates.sieve import Sieve
+
+from .claimer import ReopenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from random import Random
+
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.claim import SessionBudget
+    from aiozkqueue.queue.clock import Clock, ServerClock
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
+
+log = logging.getLogger(__name__)
+
+#: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
+WATCH_LINGER = 0.2
+#: How often one that is never idle looks for locks whose end others have set.
+DUE_LISTING = 1.0
+REAP_BATCH = 64
+#: A consumer with filters goes on listening, rather than list again, when a listing has so much for others.
+MANY_REFUSED = 1000
+#: Then its watch stays for this long while nobody waits.
+FILTERED_LINGER = 1.0
+#: Lanes looked at in one request.
+SKIM = 256
+#: A listing of this share of the server's buffer is warned about: a Java client reads none beyond the whole of it.
+LONG_LISTING = 0.8
+#: Items of another program that have gone, kept until their locks do.
+ENDED_KEPT = 64
+
+
+class Line(Protocol):
+    """What the lookout must know of those who wait."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether somebody wants to know what is there now, and does not wait for more."""
+        ...
+
+    @property
+    def flying(self) -> bool:
+        """Whether claims are under way."""
+        ...
+
+
+class Lookout:
+    """Finds candidates for a dispenser. ``bell`` rings when there may be some."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        zookeeper: ZooKeeper,
+        line: Line,
+        *,
+        clock: Clock,
+        server_clock: ServerClock,
+        client: str,
+        about: bytes,
+        budgets: SessionBudget,
+        random: Random,
+        condition: Condition | None = None,
+    ) -> None:
+        self.store = store
+        self.bell = asyncio.Event()
+        self.held: set[str] = set()
+        """What this session has locked, or is about to: ids of items, and groups."""
+        self.stealing = False
+        """Whether what was found last is other consumers'."""
+        self._zookeeper = zookeeper
+        self._line = line
+        self._clock = clock
+        self._server_clock = server_clock
+        self._registration = Registration(
+            zookeeper, store.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
+        )
+        self._sieve = None if condition is None else Sieve(condition, store.tags)
+        self._levels = Levels(store.tiers, partial(store.backlog, random))
+        self._timers = Timers()
+        self._later = Later(zookeeper, store, clock)
+        self._watch = IdleWatch(zookeeper, store.paths, self)
+        self._groups: GroupIndex | None = None
+        self._version = -1
+        self._must_list_due = True
+        self._gone: set[str] | None = None
+        self._ended: deque[str] = deque(maxlen=ENDED_KEPT)  # items of another program that have gone lately
+        self._last_idle = 0.0
+        self._due_listed = 0.0
+        self._steals = False
+        self._warned = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other session takes from this queue."""
+        return self._levels.share.alone
+
+    # -- groups
+
+    @property
+    def grouped(self) -> bool:
+        """Whether messages may be locked by groups."""
+        return self._groups is not None
+
+    def follow(self) -> bool:
+        """Go by the configuration that the store has; whether it is another one than before."""
+        if self._version == self.store.version:
+            return False
+        self._version = self.store.version
+        config = self.store.config
+        if self._sieve is not None and config.grouped:
+            msg = (
+                f"queue {self.store.name!r} hands over its messages in order, of a group or of all; "
+                "take them without filters: one that does not pass would hold up those behind it"
+            )
+            raise ConfigConflictError(msg)
+        if self._groups is not None or config.grouped:
+            self._disarm()
+            self._groups = GroupIndex(config) if config.grouped else None
+            self._levels.regroup(self._groups)
+        return True
+
+    def lock_id(self, place: str) -> str:
+        """What the item at a place is locked by."""
+        name = place.rpartition("/")[2]
+        return self.store.item_id(name) if self._groups is None else self._groups.lock_id(name)
+
+    def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
+        """Split what is to be claimed: the oldest items of groups, and items that are in no group."""
+        if self._groups is None:
+            return [], places
+        heads = {place: None for place in places if is_group(self.lock_id(place))}
+        return list(heads), [place for place in places if place not in heads]
+
+    def members(self, group: str, limit: int) -> list[str]:
+        """Return the places of a group's oldest items."""
+        return [] if self._groups is None else self._groups.candidates(group, limit)
+
+    def deleted(self, place: str) -> None:
+        """An item of a group is known to be gone."""
+        if self._groups is not None:
+            self._groups.deleted(place)
+
+    def contended(self, lock: str) -> None:
+        """Somebody else holds a lock. Of a group it will be heard when it goes."""
+        if is_group(lock) or self.store.dialect is not None:
+            self._levels.lock(lock)
+
+    def group_settled(self, group: str, *, locked: bool) -> None:
+        """The lock of a group is ours no more; what is left of it may be taken, by us too, unless it is locked."""
+        self.settled(group, gone=locked)
+        if locked:
+            self._levels.lock(group)
+        else:
+            self._levels.unlock(group)
+            self._try_group(group)
+        self.bell.set()
+
+    def _try_group(self, group: str) -> None:
+        """Have the oldest item of a group tried, by us or by whoever's share it is."""
+        if self._groups is None or group in self.held or self._levels.is_locked(group):
+            return
+        head = self._groups.head(group)
+        if head is not None:
+            backlog = self._levels.of(head).backlog
+            if backlog.try_later(head, self._clock.monotonic()) or not self._steals:
+                self.bell.set()
+
+    def _heard_member(self, place: str, groups: GroupIndex) -> bool:
+        """Take an item that a watch told of, if it is in a group."""
+        group = groups.lock_id(place.rpartition("/")[2])
+        if not is_group(group):
+            return False
+        heard = groups.hear(place)
+        if heard is Heard.UNTRACKED:
+            self._levels.of(place).must_list = True
+            self.bell.set()
+        elif group in self.held:
+            self.bell.set()  # whoever has it may want more of it
+        else:
+            if heard is Heard.KNOWN:
+                self._levels.unlock(group)  # set by whoever took its lock off
+            if heard is Heard.KNOWN or groups.head(group) == place:
+                self._try_group(group)
+        return True
+
+    def _disarm(self) -> None:
+        self._watch.disarm()
+        if self._groups is not None:
+            self._groups.watch(armed=False)
+
+    # -- told by the dispenser
+
+    def start_over(self) -> None:
+        """Forget all: another ZooKeeper session begins."""
+        self._levels.clear()
+        self._version = -1
+        self._later.clear()
+        if self._sieve is not None:
+            self._sieve.start_over()
+        self.held.clear()
+        self._must_list_due = True
+
+    def relist(self) -> None:
+        """List again before anything else is claimed."""
+        self._levels.must_list()
+        self._later.must_look = True
+
+    def put_back(self, places: Sequence[str]) -> None:
+        """Take candidates back, to be tried next."""
+        self._levels.put_back(places)
+
+    def put_last(self, places: Sequence[str]) -> None:
+        """Take candidates back that others work on."""
+        self._levels.put_last(places)
+
+    def settled(self, message_id: str, *, gone: bool) -> None:
+        """A lock of ours is gone, its item too or not."""
+        self.held.discard(message_id)
+        if gone and self._gone is not None:
+            self._gone.add(message_id)
+
+    def at_work(self) -> None:
+        """There is something to do: take the watches off when that has been so for a while."""
+        if self._watch.armed and self._clock.monotonic() - self._last_idle > WATCH_LINGER and not self._among_many:
+            self._disarm()
+
+    @property
+    def _among_many(self) -> bool:
+        """Whether so much lies there for others that listing it again would cost more than to go on listening.
+
+        Beside another program's consumers it always does: their locks, and what is more urgent, are told by watches.
+        """
+        return self.store.dialect is not None or (self._sieve is not None and self._sieve.refused > MANY_REFUSED)
+
+    def disarm(self) -> None:
+        """Take the watches off."""
+        self._disarm()
+        self._levels.unwatch()
+
+    # -- told by the watches: see `Listening`
+
+    def heard_item(self, place: str) -> None:
+        """See `Listening`."""
+        try:
+            if self._groups is not None and self._heard_member(place, self._groups):
+                return
+            held = self.store.item_id(place.rpartition("/")[2]) in self.held
+        except MalformedError:
+            return
+        if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
+            return
+        if self._sieve is not None and not held and not self._sieve.hear(place):
+            if self._sieve.undecided:
+                self.bell.set()
+            return
+        if self._sieve is not None and self._levels.of(place).backlog.full:
+            self._levels.of(place).must_list = True  # what is not kept now is not heard of again
+        if not held and (self._levels.of(place).backlog.hear(place, self._clock.monotonic()) or not self._steals):
+            self.bell.set()
+
+    def heard_end(self, place: str) -> None:
+        """See `Listening`."""
+        self._levels.of(place).backlog.forget(place)
+        if self.store.dialect is not None:
+            self._ended.append(place.rpartition("/")[2])
+        if self._groups is not None:
+            with suppress(MalformedError):
+                self._groups.deleted(place)
+                self._try_group(self.lock_id(place))
+
+    def heard_lock(self, lock: str, *, gone: bool) -> None:
+        """See `Listening`."""
+        if self.store.dialect is not None and lock not in self.held:
+            self._heard_foreign(lock, gone=gone)
+        if self._groups is None or lock in self.held:
+            return
+        if gone and self._groups.blocked:
+            self.heard_bell()
+        if not is_group(lock):
+            return
+        if gone:
+            self._levels.unlock(lock)
+            self._try_group(lock)
+        else:
+            self._levels.lock(lock)
+
+    def _heard_foreign(self, item: str, *, gone: bool) -> None:
+        """Another program has locked an item, or lets it go: when it has not deleted it, it has died or failed."""
+        if not gone:
+            self._levels.lock(item)
+            return
+        self._levels.unlock(item)
+        if item not in self._ended:
+            self.heard_item(f"items/{item}")
+
+    def heard_later(self, place: str, *, gone: bool) -> None:
+        """See `Listening`."""
+        if gone:
+            self._later.forget(place)
+            self._levels.of(place).backlog.forget(place)
+            return
+        before = self._later.next
+        self._later.hear(place, self._server_clock.now())
+        if self._later.next != before:
+            self.bell.set()
+
+    def heard_bell(self) -> None:
+        """See `Listening`."""
+        self._levels.must_list()
+        self._must_list_due = self._later.must_look = True
+        if self._groups is not None:
+            self._groups.missed()
+        self.bell.set()
+
+    def heard_due(self, due: int, message_id: str) -> None:
+        """See `Listening`."""
+        self._timers.add(due, message_id)
+        self.bell.set()
+
+    # -- looking
+
+    async def register(self, generation: int) -> None:
+        """Make this session known among the consumers. Raises: ReopenError."""
+        if not await self._registration.ensure(generation):
+            raise ReopenError
+
+    async def tend_timers(self, generation: int) -> None:
+        """Find what a time has come for: items that are due, and those whose locks have ended, are candidates."""
+        await self._free_ended(generation)
+        if self.store.dialect is not None and self.store.dialect.scheduled:
+            await self._registration.sample_clock(generation)
+        if not self.store.config.scheduled:
+            return
+        await self._registration.sample_clock(generation)
+        now = self._server_clock.now()
+        await self._later.look(now, generation, heard=self._watch.armed, asked=self._line.asking)
+        places = self._later.due(now)
+        if (takes := self.store.takes) is not None:
+            places = [place for place in places if takes(place.rpartition("/")[2])]
+        if self._sieve is not None:
+            try:
+                places = await self._sieve.sift(places, generation)
+            except BaseException:
+                self._later.must_look = True  # they must be found again
+                raise
+        if places:
+            self._levels.offer(places, self._clock.monotonic())
+
+    async def _free_ended(self, generation: int) -> None:
+        now = self._clock.monotonic()
+        if self._must_list_due or (not self._watch.armed and now - self._due_listed > DUE_LISTING):
+            self._must_list_due = False
+            try:
+                names = await self._zookeeper.children(self.store.paths.due, generation=generation)
+            except BaseException:
+                self._must_list_due = True
+                raise
+            for name in names:
+                if timed := parse_due(name):
+                    self._timers.add(*timed)
+            self._due_listed = now
+        if self._timers.next is None:
+            return
+        await self._registration.sample_clock(generation)
+        ended = self._timers.ended(self._server_clock.now(), REAP_BATCH)
+        if ended:
+            try:
+                freed = await reap(self._zookeeper, self.store.paths, ended, generation)
+                if self._sieve is not None:
+                    freed = await self._sieve.sift(freed, generation)
+                if (takes := self.store.takes) is not None:
+                    freed = [place for place in freed if takes(place.rpartition("/")[2])]
+                self._levels.put_back(freed)
+            except BaseException:
+                self._levels.must_list()
+                self._must_list_due = True  # they must be found again
+                raise
+
+    async def look(self, limit: int, generation: int) -> list[str] | None:
+        """Return what to claim next: of this consumer's share, or else a little of what others leave lying.
+
+        None: wait for what flies, it may bring candidates back, and a listing made now would miss those.
+        """
+        if self.store.tiers is not self._levels.tiers:
+            self._levels.adopt(self.store.tiers)
+        if self._sieve is not None and self._sieve.undecided:
+            await self._decide(self._sieve, generation)
+        level = self._levels.plain
+        if level is None:
+            return await self._look_by_urgency(limit, generation)
+        if not level.must_list:
+            places = self._pop(level, limit)
+            if places:
+                return places
+            if self._line.flying:
+                return None
+        if not (level.must_list or self._line.asking) and self._watch.armed and level.seen_all:
+            return []
+        places = await self._list_lanes(level, limit, generation)
+        return None if not places and self._line.flying else places  # what flies is for some of those who ask
+
+    async def _decide(self, sieve: Sieve, generation: int) -> None:
+        """Find out for whom items are that have been heard of."""
+        heard = await sieve.heard(generation)
+        if heard is None:
+            self._levels.must_list()
+        for place in heard or ():
+            self._levels.of(place).backlog.hear(place, self._clock.monotonic())
+
+    async def _look_by_urgency(self, limit: int, generation: int) -> list[str] | None:
+        """Return what to claim next of the most urgent level that has something."""
+        above: list[Level] = []
+        empty: set[Level] | None = None
+        for level in self._levels:
+            places = [] if level.must_list else self._pop(level, limit)
+            if not places and not self._is_quiet(level):
+                if empty is None:
+                    empty = await self._skim([one for one in self._levels if not self._is_quiet(one)], generation)
+                if level in empty:
+                    places = self._pop(level, limit)  # of what is scheduled
+                elif self._line.flying:
+                    level.must_list = True
+                    return None
+                else:
+                    places = await self._list_lanes(level, limit, generation)
+            if places:
+                return await self._guard(above, places, generation)
+            above.append(level)
+        return None if self._line.flying else []
+
+    def _is_quiet(self, level: Level) -> bool:
+        """Whether there is nothing more on a level, and something that comes would be heard."""
+        if level.must_list or not level.seen_all or self._line.asking:
+            return False
+        return self._watch.armed or (level.watched and self._clock.monotonic() < level.look_again)
+
+    async def _guard(self, above: list[Level], places: list[str], generation: int) -> list[str]:
+        """Listen to the levels that are more urgent than what is about to be worked on, which is returned."""
+        unwatched = [level for level in above if not level.watched]
+        if unwatched and not self._watch.armed:
+            try:
+                for level in unwatched:
+                    await level.watch(self._zookeeper, self.store.paths, self._on_urgent)
+                empty = await self._skim(unwatched, generation)
+                for level in unwatched:
+                    level.must_list = level not in empty
+            except BaseException:
+                self._levels.put_back(places)
+                raise
+        return places
+
+    def _on_urgent(self, event: WatchEvent) -> None:
+        level = self._levels.of(event.path if event.path.rpartition("/")[2].startswith("item-") else f"{event.path}/-")
+        level.count_event(self._clock.monotonic())
+        self._watch.pass_on(event)
+
+    async def _skim(self, levels: Sequence[Level], generation: int) -> set[Level]:
+        """Tell which of these have nothing at all, without listing any."""
+        began = self._clock.monotonic()
+        lanes = [(level, self.store.paths.at(lane)) for level in levels for lane in level.lanes]
+        empty = set(levels)
+        for start in range(0, len(lanes), SKIM):
+            page = lanes[start : start + SKIM]
+            queue, nodes = await asyncio.gather(
+                self._zookeeper.exists(self.store.paths.base, generation=generation),
+                self._zookeeper.read_many([path for _, path in page], generation=generation),
+            )
+            if queue is None or queue.version != self.store.version:
+                raise ReopenError
+            for (level, _), node in zip(page, nodes, strict=True):
+                if node is None:
+                    raise ReopenError
+                if node.stat.num_children:
+                    empty.discard(level)
+        now = self._clock.monotonic()
+        for level in empty:
+            level.seen_empty(now, now - began)
+        return empty
+
+    def _pop(self, level: Level, limit: int) -> list[str]:
+        while places := level.backlog.pop(limit, self._excluded, self._clock.monotonic()):
+            heads = self._heads(places)
+            if heads:
+                return heads
+        return []
+
+    def _heads(self, places: list[str]) -> list[str]:
+        return places if self._groups is None else self._groups.heads(places)
+
+    async def _list_lanes(self, level: Level, limit: int, generation: int) -> list[str]:
+        """List one lane of a level after the other, until one has something for this consumer."""
+        began = self._clock.monotonic()
+        shards, backlog = level.tier.shard_lanes, level.backlog
+        if self._among_many and not self._watch.armed:
+            await self._watch.arm(scheduled=self.store.config.scheduled, locks=self.store.dialect is not None)
+            self._levels.must_list()  # what came to the others before is not told
+        level.must_list = level.seen_all = False  # lanes behind one that has something wait until that is empty
+        try:
+            for _ in shards:
+                level.last_shard = (level.last_shard + 1) % len(shards)
+                for lane in shards[level.last_shard]:
+                    await self._list(level, lane, generation)
+                    places = self._pop(level, limit)
+                    if places:
+                        level.seen_all = (
+                            self._sieve is not None and self._watch.armed and self._sieve.kept_all(level.lanes)
+                        )
+                        return places
+        except BaseException:
+            level.must_list = True
+            raise
+        now = self._clock.monotonic()
+        level.seen_all = True
+        level.looked_at(now, now - began)
+        if self._line.asking:
+            found = self._heads(backlog.take_of_others(limit, self._excluded))
+            if found:
+                level.must_list = True
+            return found
+        stolen = self._heads(backlog.steal(self._excluded, now))
+        backlog.put_back(stolen[limit:])  # for the next batches
+        self.stealing = bool(stolen)
+        return stolen[:limit]
+
+    async def _list(self, level: Level, lane: str, generation: int) -> None:
+        paths, backlog = self.store.paths, level.backlog
+        self.stealing = False
+        self._gone = set()
+        backlog.begin_listing(lane)
+        try:
+            names, locks, consumers, queue = await asyncio.gather(
+                self._zookeeper.children(paths.at(lane), generation=generation),
+                self._zookeeper.children(paths.locks, generation=generation),
+                self._zookeeper.children(paths.consumers, generation=generation),
+                self._zookeeper.exists(paths.base, generation=generation),
+            )
+            if queue is None or queue.version != self.store.version:
+                raise ReopenError  # there may be lanes that are not known here
+            self._warn_of_length(lane, names)
+            share = self._registration.share(consumers)
+            if self.store.dialect is not None:
+                names = [name for name in names if self.store.dialect.is_item(name)]
+            if (takes := self.store.takes) is not None:
+                # Other nodes' consumers are registered, too: this one leaves nothing to them.
+                names, share = [name for name in names if takes(name)], Share()
+            if self._sieve is not None:
+                names = await self._sieve.of_listing(names, generation)
+            self._levels.reshare(share)
+            # What was settled while the lists were under way may stand in them as if it were free.
+            locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
+            backlog.fill(lane, names, locked)
+            backlog.take_over(self._clock.monotonic())
+        finally:
+            self._gone = None
+
+    def _excluded(self, message_id: str) -> bool:
+        return message_id in self.held
+
+    def _warn_of_length(self, lane: str, names: list[str]) -> None:
+        if names and not self._warned:
+            length = len(names) * (len(names[0]) + 4)
+            if length > LONG_LISTING * self._zookeeper.max_request:
+                self._warned = True
+                log.warning(
+                    "queue %s: a listing of %s takes %d bytes; a Java client reads none of more than %d, and every "
+                    "listing stalls the server: spread it with QueueConfig(shards=...)",
+                    self.store.name,
+                    lane,
+                    length,
+                    self._zookeeper.max_request,
+                )
+
+    async def listen(self) -> None:
+        """Hear from now on of what comes, so that nothing need be listed for it."""
+        if not self._watch.armed:
+            await self.rest()
+
+    async def rest(self) -> None:
+        """Listen; then wait for something to happen."""
+        self._last_idle = self._clock.monotonic()
+        if self._watch.armed and self._watch.scheduled != self.store.config.scheduled:
+            self._disarm()
+        if not self._watch.armed:
+            self.bell.clear()
+            await self._watch.arm(
+                scheduled=self.store.config.scheduled, locks=self._groups is not None or self.store.dialect is not None
+            )
+            if self._groups is not None:
+                self._groups.watch(armed=True)
+            self._levels.unwatch()
+            self._levels.must_list()
+            self._must_list_due = self._later.must_look = True
+            return
+        now = self._server_clock.now()
+        waits = [
+            max(0.0, (due - now) / 1000)
+            for due in (self._timers.next, self._later.next, self._levels.next_due)
+            if due is not None
+        ]
+        steal = self._levels.next_steal()
+        if steal is not None:
+            waits.append(max(0.0, steal - self._clock.monotonic()))
+        self._steals = steal is not None
+        await self.pause(min(waits, default=None))
+        self._last_idle = self._clock.monotonic()
+        steal = self._levels.next_steal()  # most are gone by now: their own consumers were quick enough
+        if steal is not None and self._last_idle >= steal:
+            self._levels.must_list()  # look which of them are locked
+
+    async def linger(self, wanted: Callable[[], bool]) -> None:
+        """Wait for the bell while nobody waits for anything; take the watches off when that lasts."""
+        armed = self._watch.armed or any(level.watched for level in self._levels)
+        linger, since = FILTERED_LINGER if self._among_many else WATCH_LINGER, self._clock.monotonic()
+        await self.pause(linger if armed else None)
+        # What would have to be listed again, or rings between any two messages of a group, is not short of work.
+        goes_on = self._among_many or self._groups is not None
+        if armed and not wanted() and not (goes_on and self._clock.monotonic() - since < linger):
+            self.disarm()
+
+    async def pause(self, limit: float | None) -> None:
+        """Wait for the bell, ``limit`` seconds at the most."""
+        timer = None if limit is None else self._clock.call_later(limit, self.bell.set)
+        try:
+            await self.bell.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self.bell.clear()

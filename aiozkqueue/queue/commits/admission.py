@@ -1,0 +1,75 @@
+"""How commits get room in the queues with a size that they put to: in all of them, or in none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.clock import Clock
+    from aiozkqueue.queue.puts.room import Room
+
+    from .settlement import Settlement
+    from .settlements import Ending, Put
+
+
+def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending]) -> dict[Room, int]:
+    """How many messages more a commit leaves in each bounded queue: what it takes from there makes room."""
+    needs: dict[Room, int] = {}
+    for put in puts:
+        room = put.store.room
+        if room is not None:
+            needs[room] = needs.get(room, 0) + 1
+    for claim, ending in endings.items() if needs else ():
+        room = claim.store.room
+        if room in needs and ending.kind in ("consume", "dead"):
+            needs[room] -= 1
+    return {room: count for room, count in needs.items() if count > 0}
+
+
+async def enter_all(needs: dict[Room, int], timeout: float | None, clock: Clock, generation: int | None = None) -> None:
+    """Take room in several queues, all or none; while one is waited for, none is held in the others.
+
+    Raises: as `Room.enter`.
+    """
+    deadline = None if timeout is None else clock.monotonic() + timeout
+    waited: Room | None = None
+    while True:
+        held = [waited] if waited is not None else []
+        lacking = None
+        for room, count in needs.items():
+            if room is not waited:
+                if not room.try_enter(count):
+                    lacking = room
+                    break
+                held.append(room)
+        if lacking is None:
+            return
+        for room in held:
+            room.leave(needs[room])
+        await lacking.enter(
+            needs[lacking], None if deadline is None else max(0.0, deadline - clock.monotonic()), generation
+        )
+        waited = lacking
+
+
+def try_enter_all(needs: dict[Room, int]) -> bool:
+    """Take room in several queues if it is known to be there in all."""
+    held: list[Room] = []
+    for room, count in needs.items():
+        if not room.try_enter(count):
+            for one in held:
+                one.leave(needs[one])
+            return False
+        held.append(room)
+    return True
+
+
+async def readmit(settlement: Settlement, needs: dict[Room, int], timeout: float | None) -> None:
+    """Let in what was sent before its queue got a size. Raises: as `Room.enter`."""
+    for room, count in needs.items():
+        if not room.holds(settlement):
+            await room.enter(count, timeout, settlement.generation)
+            room.passed(settlement, count)

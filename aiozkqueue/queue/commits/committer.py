@@ -1,0 +1,365 @@
+"""Settlements: all-or-nothing changes, each applied exactly once, whatever happens to connection and session.
+
+Settlements that are ready at the same moment share a multi, which goes out under a commit slot (see `slot`). When one
+of them is the cause of a refusal, it alone is taken out, and the others go again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    QueueError,
+    SessionClosedError,
+    TransactionTooLargeError,
+)
+from aiozkqueue.zookeeper import (
+    AuthFailedError,
+    NoAuthError,
+    RequestTooLargeError,
+    State,
+    ZooKeeperError,
+)
+
+from .slot import Fate, RefusedError, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from aiozkqueue.layout import ClientPaths
+    from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.tasks import TaskOwner
+    from aiozkqueue.zookeeper import Operation, ZooKeeper
+
+    from .settlement import Settlement
+    from .slot import Sending, Sent
+
+log = logging.getLogger(__name__)
+
+SLOTS = 4
+GROUP_BYTES = 512 * 1024
+GROUP = 250
+#: So many settlements go out without waiting for the end of the loop's tick. Who was answered together commits together
+#: again; sent all in one multi, the server would stand still while we prepare it, and we while it is applied.
+FULL_GROUP = 64
+#: How often one settlement may be mended (a queue's configuration changed, a parent was missing) before it fails.
+MENDINGS = 20
+
+
+class _Flight:
+    """A batch, and the multi that it makes."""
+
+    __slots__ = ("batch", "operations", "sending", "starts", "stores")
+
+    def __init__(self, batch: list[Settlement]) -> None:
+        self.batch = batch
+        self.stores: list[QueueStore] = []
+        self.operations: list[Operation] = []
+        self.starts: list[int] = []
+        self.sending: Sending | None = None
+
+    def compose(self) -> None:
+        """Make up the multi, by what is known now."""
+        self.stores = _stores_of(self.batch)
+        self.operations = [store.check() for store in self.stores]
+        for settlement in self.batch:
+            self.starts.append(len(self.operations))
+            self.operations += settlement.operations()
+
+
+class Committer:
+    """Sends a session's settlements, several multis at once, each under a slot of its own."""
+
+    def __init__(
+        self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: ServerClock, about: bytes = b""
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._paths = paths
+        self._tasks = tasks
+        self._clock = clock
+        self._about = about
+        self._waiting: deque[Settlement] = deque()
+        self._idle: list[tuple[Slot, asyncio.Future[_Flight | None]]] = []
+        self._roused = False
+        self._unsettled = 0
+        self._drained: asyncio.Event = asyncio.Event()
+        self._drained.set()
+        self._closed = False
+        self.loop = asyncio.get_running_loop()
+
+    @property
+    def grace(self) -> float:
+        """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
+        return self._zookeeper.session_timeout
+
+    def start(self) -> None:
+        """Start one task a slot."""
+        for number in range(SLOTS):
+            slot = Slot(self._zookeeper, self._paths, number, self._clock, self._about)
+            self._tasks.spawn(self._serve, slot, name=f"commit slot {number}")
+
+    def submit(self, settlement: Settlement) -> None:
+        """Take a settlement on; from here on its fate is this object's duty.
+
+        Raises:
+            SessionClosedError: the session has been closed.
+        """
+        if self._closed:
+            raise SessionClosedError(CLOSED)
+        settlement.committer = self
+        if not self._unsettled:
+            self._drained.clear()
+        self._unsettled += 1
+        self._waiting.append(settlement)
+        if len(self._waiting) >= FULL_GROUP and self._idle:
+            self._depart()
+        elif not self._roused:
+            self._wake()
+
+    def withdraw(self, settlement: Settlement) -> bool:
+        """Take back one that has not been sent yet; False when it has."""
+        try:
+            self._waiting.remove(settlement)
+        except ValueError:
+            return False
+        settlement.withdraw()
+        self.count_settled()
+        return True
+
+    async def drain(self) -> None:
+        """Wait until nothing is unsettled."""
+        await self._drained.wait()
+
+    def close(self) -> None:
+        """Refuse what comes from now on, and fail what is left; what may have been sent is unknown for good."""
+        self._closed = True
+        while self._waiting:
+            self._waiting.popleft().fail(
+                SessionClosedError(f"{CLOSED} before this was sent; nothing of it was applied")
+            )
+
+    def count_settled(self) -> None:
+        """Take note that one that was submitted has come to its end."""
+        self._unsettled -= 1
+        if not self._unsettled:
+            self._drained.set()
+
+    def _wake(self) -> None:
+        free = self._free_slot()
+        if free is not None:
+            free[1].set_result(None)
+            self._roused = True
+
+    def _free_slot(self) -> tuple[Slot, asyncio.Future[_Flight | None]] | None:
+        """Return the idle slot used last: whoever commits one at a time needs no other made."""
+        while self._idle:
+            free = self._idle.pop()
+            if not free[1].done():  # else its task is being cancelled: the session is being closed
+                return free
+        return None
+
+    def _depart(self) -> None:
+        """Send a group from here, in the midst of the loop's tick, unless anything stands in the way."""
+        free = self._free_slot()
+        if free is None:
+            return
+        slot, berth = free
+        generation = self._zookeeper.generation
+        batch = self._next_batch()
+        flight = _Flight(batch)
+        berth.set_result(flight)
+        if (
+            slot.ready
+            and self._zookeeper.state is State.CONNECTED
+            and all(one.generation == generation or one.generation is None for one in batch)
+        ):
+            flight.compose()
+            flight.sending = slot.begin(flight.operations, generation)
+
+    async def _serve(self, slot: Slot) -> None:
+        while True:
+            flight = await self._next_flight(slot)
+            batch = flight.batch
+            try:
+                await self._settle(slot, flight)
+            except (AuthFailedError, NoAuthError) as error:
+                for settlement in batch:
+                    settlement.fail(AccessDeniedError(f"{slot.path}: {error}"))
+            except ZooKeeperError as error:
+                log.warning("%s: %s", slot.path, error)
+                self._lose_sight(batch, str(error))
+            except BaseException as error:
+                self._lose_sight(batch, repr(error))
+                raise
+
+    async def _next_flight(self, slot: Slot) -> _Flight:
+        while not self._waiting:
+            berth: asyncio.Future[_Flight | None] = self.loop.create_future()
+            self._idle.append((slot, berth))
+            try:
+                flight = await berth
+            except asyncio.CancelledError:
+                if berth.done() and not berth.cancelled() and (flight := berth.result()) is not None:
+                    self._lose_sight(flight.batch, "closed")  # it had departed in the same moment
+                raise
+            if flight is not None:
+                return flight
+            self._roused = False
+        return _Flight(self._next_batch())
+
+    def _lose_sight(self, batch: list[Settlement], why: str) -> None:
+        """Nobody will find out any more what became of these."""
+        for settlement in batch:
+            settlement.fail(unknown(settlement.transaction_id, f"the session was closed or failed ({why})"))
+
+    def _next_batch(self) -> list[Settlement]:
+        waiting = self._waiting
+        batch: list[Settlement] = []
+        weight = 0
+        while waiting and len(batch) < GROUP and (not batch or weight + waiting[0].weight <= GROUP_BYTES):
+            settlement = waiting.popleft()
+            weight += settlement.weight
+            batch.append(settlement)
+        if waiting:
+            self._wake()  # there is work for another slot
+        return batch
+
+    async def _settle(self, slot: Slot, flight: _Flight) -> None:
+        """Bring every member of a batch to its end, or to its mending."""
+        batch = flight.batch
+        while batch:
+            try:
+                if flight.sending is not None:
+                    sent = await slot.finish(flight.sending)
+                else:
+                    generation = await self._zookeeper.wait_connected()
+                    if self._leave_out_expired(batch, generation):
+                        flight = _Flight(batch)
+                        continue
+                    flight.compose()
+                    sent = await slot.send(flight.operations, generation)
+            except RefusedError as refusal:
+                index, stores, starts = refusal.index, flight.stores, flight.starts
+                if index < len(stores):
+                    self._refresh(batch, stores[index], flight.operations[index], refusal.error)
+                else:
+                    member = bisect.bisect_right(starts, index) - 1
+                    self._answer_refusal(batch, batch[member], index - starts[member], refusal.error)
+            except RequestTooLargeError as error:
+                self._split(batch, error)
+            else:
+                self._conclude(batch, flight.starts, sent)
+            if batch:  # what was not the cause of a refusal, or was not applied, goes again
+                flight = _Flight(batch)
+
+    def _leave_out_expired(self, batch: list[Settlement], generation: int) -> bool:
+        """Settle members whose session is over; tell whether there were any."""
+        expired = [one for one in batch if one.generation not in (None, generation)]
+        for settlement in expired:
+            batch.remove(settlement)
+            settlement.expire()
+        return bool(expired)
+
+    def _conclude(self, batch: list[Settlement], starts: list[int], sent: Sent) -> None:
+        """Resolve all members alike; what was not applied stays, and goes again if its session allows."""
+        if sent.fate is Fate.NOT_APPLIED:
+            return
+        if sent.fate is Fate.APPLIED:
+            results = sent.results
+            if results is None:
+                for settlement in batch:
+                    settlement.succeed(None)
+            else:
+                for settlement, start, end in zip(batch, starts, [*starts[1:], None], strict=True):
+                    settlement.succeed(results[start:end])
+        else:
+            for settlement in batch:
+                settlement.fail(unknown(settlement.transaction_id, "its commit slot has been collected"))
+        batch.clear()
+
+    def _refresh(self, batch: list[Settlement], store: QueueStore, check: Operation, error: ZooKeeperError) -> None:
+        """A queue's configuration has changed: whatever depends on it lines up again when it has been read."""
+        for member in [one for one in batch if store in one.stores]:
+            self._mend_or_fail(batch, member, lambda: store.mend(check, error), error)
+
+    def _answer_refusal(self, batch: list[Settlement], member: Settlement, index: int, error: ZooKeeperError) -> None:
+        """Let the cause of a refusal decide; the rest of the batch goes again."""
+        self._mend_or_fail(batch, member, lambda: member.refused(index, error), error)
+
+    def _mend_or_fail(
+        self,
+        batch: list[Settlement],
+        member: Settlement,
+        answer: Callable[[], Coroutine[object, object, None] | None],
+        error: ZooKeeperError,
+    ) -> None:
+        try:
+            mending = answer()
+        except QueueError as reported:
+            batch.remove(member)
+            member.fail(reported)
+            return
+        if mending is None:  # it has left out what was refused, and that has an end
+            return
+        batch.remove(member)
+        member.mendings += 1
+        if member.mendings > MENDINGS:
+            mending.close()
+            msg = f"transaction {member.transaction_id}: refused {MENDINGS} times, at last: {error}"
+            member.fail(NotCommittedError(msg))
+        else:
+            self._tasks.spawn(self._mend, member, mending, name="mend")
+
+    async def _mend(self, settlement: Settlement, mending: Coroutine[object, object, None]) -> None:
+        """Mend the cause of a refusal away from the slots, so that nobody else waits for it."""
+        try:
+            await mending
+            if any(store.room is not None for store in settlement.stores):
+                await settlement.readmit()
+        except (QueueError, ZooKeeperError) as error:
+            settlement.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
+        except asyncio.CancelledError:
+            settlement.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
+            raise
+        else:
+            self._waiting.appendleft(settlement)
+            self._wake()
+
+    def _split(self, batch: list[Settlement], error: RequestTooLargeError) -> None:
+        """A group was estimated too low: send its first member alone; one that is too large alone fails."""
+        if len(batch) > 1:
+            self._waiting.extendleft(reversed(batch[1:]))
+            del batch[1:]
+            return
+        settlement = batch.pop()
+        settlement.fail(TransactionTooLargeError(f"transaction {settlement.transaction_id}: {error}; commit in parts"))
+
+
+def _stores_of(batch: list[Settlement]) -> list[QueueStore]:
+    """The queues that members depend on, each once: one check for all who put to a queue."""
+    stores: list[QueueStore] = []
+    for settlement in batch:
+        for store in settlement.stores:
+            if store not in stores:
+                stores.append(store)
+    return stores
+
+
+CLOSED = "the session has been closed"
+
+
+def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
+    """Make the error for a commit whose fate cannot be told now."""
+    return OutcomeUnknownError(
+        f"transaction {transaction_id}: {why}; whether it was applied is not known, "
+        "`await session.outcome(error.transaction_id)` tells when it can be",
+        transaction_id,
+    )

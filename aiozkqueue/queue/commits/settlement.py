@@ -1,0 +1,198 @@
+"""One all-or-nothing change that a session owes, and how to wait for its fate."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import NotCommittedError, SessionExpiredError
+from aiozkqueue.queue.tasks import wait_settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+    from .committer import Committer
+    from .plan import PutPlan
+
+
+class Settlement(ABC):
+    """One all-or-nothing change. It is sent by the committer, and settled when its fate is known.
+
+    Who only wants to be told uses `watch`, who awaits it uses `wait`: a future and its callbacks on every message's
+    way would cost more than the change itself. `done` is one for everything else.
+    """
+
+    __slots__ = (
+        "_done",
+        "_waiters",
+        "_watchers",
+        "committer",
+        "error",
+        "generation",
+        "mendings",
+        "plans",
+        "settled",
+        "stores",
+        "transaction_id",
+        "weight",
+    )
+
+    def __init__(
+        self, transaction_id: str, generation: int | None, weight: int, stores: tuple[QueueStore, ...] = ()
+    ) -> None:
+        self.transaction_id = transaction_id
+        self.generation = generation
+        """The ZooKeeper session its claims belong to; None: it has none, and any session may send it."""
+        self.weight = weight
+        """About how many bytes it takes in a multi."""
+        self.stores = stores
+        """The queues whose configuration must be the one known, since what is sent depends on it."""
+        self.plans: tuple[PutPlan, ...] = ()
+        """Of the puts in it that are not plain, once they have been asked for their operations."""
+        self.mendings = 0
+        self.committer: Committer | None = None
+        """Who has taken it on."""
+        self.settled = False
+        self.error: BaseException | None = None
+        """Why it was not applied, or that this is unknown; None when it was applied."""
+        self._watchers: tuple[Callable[[Settlement], None], ...] = ()
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
+        self._done: asyncio.Future[None] | None = None
+
+    # -- what it is
+
+    @abstractmethod
+    def operations(self) -> Sequence[Operation]:
+        """Return what to send; called anew for every attempt that is not a repetition of the last."""
+
+    @abstractmethod
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Answer to a refusal that operation ``index`` caused.
+
+        Raise what the caller gets; or return None when the settlement has changed and is to go again, or a coroutine
+        that mends the cause first.
+        """
+
+    async def readmit(self) -> None:  # noqa: B027 - most put nothing
+        """Ask for room in queues that have got a size since this was sent. Raises: QueueFullError, as `Room.enter`."""
+
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most have nothing to note
+        """Take note that it was applied, and what each operation gave (None: the reply was lost)."""
+
+    def over(self) -> None:  # noqa: B027 - as `applied`
+        """Take note that the ZooKeeper session ended without it: its claims are gone."""
+
+    # -- its fate
+
+    def succeed(self, results: Sequence[Result] | None) -> None:
+        """Settle as applied."""
+        if not self.settled:
+            self.applied(results)
+            self._settle(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle as not applied, or as unknown."""
+        if not self.settled:
+            self._settle(error)
+
+    def expire(self) -> None:
+        """Settle as not applied: the session ended first."""
+        self.over()
+        self.fail(
+            SessionExpiredError(
+                f"transaction {self.transaction_id}: its ZooKeeper session ended before the commit was applied; "
+                "nothing of it was, its messages go to other consumers"
+            )
+        )
+
+    def withdraw(self) -> None:
+        """Forget it: it has not been sent, and will not be. Nobody is told."""
+        self.settled = True
+        self._watchers = ()
+        if self.plans:
+            self._tell_plans(NotCommittedError(f"transaction {self.transaction_id}: not sent"))
+        if self._done is not None:
+            self._done.cancel()
+
+    # -- for those who care
+
+    def watch(self, callback: Callable[[Settlement], None]) -> None:
+        """Call back, at once, when it is settled."""
+        if self.settled:
+            callback(self)
+        else:
+            self._watchers += (callback,)
+
+    async def wait(self, *, limit: float | None = None) -> None:
+        """Wait until it is settled, through any number of cancellations; see `wait_settled`.
+
+        After a cancellation it waits for one session timeout at the most. For one that has been submitted.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled meanwhile; it may be settled or not.
+        """
+        if self.settled:
+            return
+        committer = self.committer
+        assert committer is not None  # noqa: S101 - it has been submitted
+        if limit is not None:
+            await wait_settled(self.done, grace=committer.grace, limit=limit)
+            return
+        waiter = committer.loop.create_future()
+        self._waiters += (waiter,)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            grace = committer.grace
+            await wait_settled(self.done, grace=grace, limit=grace)
+            raise
+
+    def outcome(self) -> None:
+        """Raise what it failed with, if it did. For one that is settled."""
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def done(self) -> asyncio.Future[None]:
+        """A future of its fate."""
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+            if self.settled:
+                self._resolve(self._done)
+        return self._done
+
+    def _settle(self, error: BaseException | None) -> None:
+        self.settled = True
+        self.error = error
+        watchers, waiters = self._watchers, self._waiters
+        if self.plans:
+            self._tell_plans(error)
+        self._watchers = self._waiters = ()  # they know this: a cycle a message is work for the garbage collector
+        if self.committer is not None:
+            self.committer.count_settled()
+        for watcher in watchers:
+            watcher(self)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._done is not None:
+            self._resolve(self._done)
+
+    def _tell_plans(self, error: BaseException | None) -> None:
+        plans, self.plans = self.plans, ()
+        for plan in plans:
+            for companion in plan.companions:
+                companion.settled(error)
+
+    def _resolve(self, done: asyncio.Future[None]) -> None:
+        if done.done():
+            return
+        if self.error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(self.error)
+            done.exception()  # looked at: a caller that went away has been told all it wanted

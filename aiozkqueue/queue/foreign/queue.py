@@ -1,0 +1,144 @@
+"""Queues of other programs as users hold them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
+
+from aiozkqueue.dialects.curator import bears_id
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.queue.claims.found import find_pages, removal
+from aiozkqueue.queue.commits.changes import apply
+from aiozkqueue.queue.commits.settlements import REMOVED
+from aiozkqueue.queue.operators import admin
+from aiozkqueue.queue.options import seconds
+from aiozkqueue.queue.puts.foreign import prepare_foreign
+from aiozkqueue.queue.queue import Queue
+from aiozkqueue.queue.store import denied
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Unpack
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.destination import Undecodable
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.leases import Leases
+    from aiozkqueue.queue.operators.alterations import Alteration
+    from aiozkqueue.queue.options import PutOptions, Seconds
+
+T = TypeVar("T")
+
+#: What the names of a sharder's queues begin with.
+SHARD = "queue-"
+
+
+class ForeignQueue(Queue[T]):
+    """A queue that another program's clients use, too; made by `QueueSession.kazoo_queue`.
+
+    A destination as any other: in transactions, with consumers and listeners, policies, dead letters and history. A
+    message's id is its item's name, which the server completes; what `put` returns names the put only. A failed message
+    keeps its place, priority and time: while it waits for its retry this session holds its lock, which peers respect,
+    and which ends with the session. Bare messages have no headers.
+    """
+
+    def __init__(self, engine: Engine, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
+        super().__init__(engine, dialect.path, codec, undecodable)
+        self.dialect = dialect
+        engine.foreign(dialect)
+
+    @property
+    def leases(self) -> Leases[T]:
+        """Not for these: a lease is a lock that no session ends. Raises: InvalidOptionError."""
+        msg = f"queue {self._name!r}: its other consumers know no lock with a time; take in a transaction instead"
+        raise InvalidOptionError(msg)
+
+    async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Not for these. Raises: InvalidOptionError."""
+        del id, key
+        msg = (
+            f"queue {self._name!r}: an id that a put returns is not stored in another program's queue; take it instead"
+        )
+        raise InvalidOptionError(msg)
+
+    async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Not for these. Raises: InvalidOptionError."""
+        del value
+        return await self.cancel(id=id, key=key)
+
+
+class CuratorQueue(ForeignQueue[T]):
+    """A queue that Curator's clients use, too; made by `QueueSession.curator_queue`."""
+
+    async def put_multi(
+        self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
+    ) -> str:
+        """Put several messages as one item, as Curator's ``putMulti``: whoever takes it has them one after the other.
+
+        Raises: as `put`; InvalidOptionError: items of a simple queue hold one.
+        """
+        engine, patience = self.engine, seconds(timeout, "timeout")
+        self._warn_of_transaction(engine)
+        payloads = [self.codec.encode(value, self._name) for value in values]
+        if len(payloads) != 1 and self.dialect is not None and self.dialect.prefix == "qn-":
+            msg = f"queue {self._name!r}: an item of {self.dialect.title()} holds one message; put each"
+            raise InvalidOptionError(msg)
+        put = prepare_foreign(engine, self.store, payloads, options)
+        await self._put(engine, [put], patience)
+        return put.id
+
+    async def remove(self, key: str) -> int:
+        """Remove the items put with this ``key=`` that nobody holds; return how many. For ``kind="id"``.
+
+        Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        engine, store = self.engine, self.store
+        dialect: Any = self.dialect
+        bears_id(dialect, "", key)
+        await store.open()
+        placed = await admin.list_items(engine, store, [store.paths.items])
+        places = [store.paths.place_of(one.path) for one in placed if bears_id(dialect, one.item.text, key)]
+        removed = 0
+        async for page in find_pages(engine, store, places):
+            removed += sum(
+                await apply(engine, [removal(engine, store, one, REMOVED) for one in page if not one.in_flight])
+            )
+        return removed
+
+
+class CuratorShards(Generic[T]):
+    """The queues that a Curator ``QueueSharder`` spreads its items over; made by `QueueSession.curator_shards`."""
+
+    def __init__(self, engine: Engine, path: str, queue: Callable[[str], CuratorQueue[T]]) -> None:
+        self._engine = engine
+        self._path = path
+        self._queue = queue
+
+    async def queues(self) -> list[CuratorQueue[T]]:
+        """Return the shards that are there, each a queue of its own; one is named if there is none.
+
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        self._engine.check()
+        try:
+            names = await self._engine.zookeeper.children(self._path)
+        except NoNodeError:
+            names = []
+        except NoAuthError as error:
+            raise denied(self._path, error) from error
+        shards = sorted(name for name in names if name.startswith(SHARD)) or [f"{SHARD}{uuid4()}"]
+        return [self._queue(f"{self._path}/{name}") for name in shards]
+
+    async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
+        """Put a message to the shard that has the fewest now. Raises: as `Queue.put`."""
+        queues = await self.queues()
+        sizes = await asyncio.gather(*(queue.size() for queue in queues))
+        least = min(range(len(queues)), key=sizes.__getitem__)
+        return await queues[least].put(value, timeout=timeout, **options)
+
+    async def size(self) -> int:
+        """Count the messages in all shards. Raises: as `queues`."""
+        return sum(await asyncio.gather(*(queue.size() for queue in await self.queues())))

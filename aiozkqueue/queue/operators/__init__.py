@@ -1,0 +1,1 @@
+"""What operators and dashboards ask of a queue, and do to it."""

@@ -1,0 +1,340 @@
+"""What operators do to a queue: look into it, empty it, force it open."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    HOUR,
+    Header,
+    ItemName,
+    LockRecord,
+    MalformedError,
+    QueueConfig,
+    decode,
+    generation_of,
+    parse_due,
+    parse_lock,
+    priority_at,
+)
+from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
+from aiozkqueue.queue.candidates.reaper import waiting
+from aiozkqueue.queue.claims.found import find_pages, read_all, record_of_attempts, removal
+from aiozkqueue.queue.commits.changes import Change, apply
+from aiozkqueue.queue.commits.settlements import REMOVED
+from aiozkqueue.queue.message import Content
+from aiozkqueue.queue.store import configuration_of, denied
+from aiozkqueue.zookeeper import Delete, NoAuthError, NoNodeError, SetData
+
+from .ledgers import count_ledgers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation, Stat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """A queue in figures, read one after the other, not at one moment."""
+
+    queue: str
+    size: int
+    """Messages in it, claimed and delayed ones included."""
+    claimed: int
+    """Messages held by a transaction or delivery."""
+    delayed: int
+    """Messages that can be taken later only."""
+    retrying: int
+    """Those of them that have been handed over before: failed and tried again then, or leased till then."""
+    scheduled: int
+    """The others of them: put for a later time, which has not come."""
+    dead_letters: int
+    consumers: int
+    """Sessions that take from it."""
+    oldest: datetime | None
+    """When the oldest message was put, in ZooKeeper's time."""
+    groups: int = 0
+    """Groups that have messages here; an ordered queue with messages is one."""
+    groups_held: int = 0
+    """Groups that a transaction or delivery holds, or that wait for a retry. In ``claimed`` and ``delayed`` each counts
+    as one."""
+    max_size: int | None = None
+    """How many messages it takes; None: any number."""
+    waiting_producers: int = 0
+    """Sessions that wait for room to put."""
+    put: int = 0
+    """Messages put into the lanes that it has now, since these were made: two readings tell a rate."""
+    removed: int = 0
+    """Those of them that are there no more."""
+    paused: bool = False
+    """Whether nothing is claimed from it (`QueueConfig.paused`)."""
+    ledgers: int = 0
+    """Streams that hold messages for a batch; these are ``claimed`` until the batch is done."""
+
+    @property
+    def room(self) -> int | None:
+        """How many messages more it takes; None: any number."""
+        return None if self.max_size is None else max(0, self.max_size - self.size)
+
+
+async def list_children(engine: Engine, store: QueueStore, path: str) -> list[str]:
+    """List what is below a znode of a queue; nothing when there is no such queue."""
+    try:
+        return await engine.zookeeper.children(path)
+    except NoNodeError:
+        return []
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+
+
+async def count(engine: Engine, store: QueueStore, path: str) -> int:
+    """Count what is below a znode of a queue, without listing it."""
+    try:
+        stat = await engine.zookeeper.exists(path)
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+    return 0 if stat is None else stat.num_children
+
+
+class Placed(NamedTuple):
+    """An item and its path."""
+
+    item: ItemName
+    path: str
+    generation: int
+    """Of its lane: each begins its sequence anew."""
+
+
+async def list_items(engine: Engine, store: QueueStore, folders: Sequence[str]) -> list[Placed]:
+    """List the items in these folders: the most urgent first, and of these the oldest; then, by time, the scheduled."""
+    placed: list[Placed] = []
+    for folder in folders:
+        generation = generation_of(folder)
+        for name in await list_children(engine, store, folder):
+            item = store.parse_item(name)
+            if item is not None:
+                placed.append(Placed(item, f"{folder}/{name}", generation))
+    if (dialect := store.dialect) is not None and store.paths.dlq not in folders:
+        return sorted(placed, key=lambda one: dialect.order(one.item.text))
+    later = f"{store.paths.later}/"
+    placed.sort(
+        key=lambda one: (
+            one.item.due if one.item.due is not None and one.path.startswith(later) else 0,
+            priority_at(one.path),
+            one.generation,
+            one.item.sequence,
+            one.item.text,
+        )
+    )
+    return placed
+
+
+async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None:
+    """Read the configuration of a queue, without making anything; None when there is no such queue."""
+    try:
+        data, _ = await engine.zookeeper.read(store.paths.base)
+    except NoNodeError:
+        return None
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+    return configuration_of(store.paths, data)
+
+
+async def lanes(engine: Engine, store: QueueStore) -> list[str]:
+    """Return the paths of all that may hold items of a queue, without making anything."""
+    config = await configuration(engine, store)
+    if config is None:
+        return [store.paths.items]
+    found = [store.paths.at(lane) for lane in config.lanes]
+    if config.scheduled:
+        later = store.paths.later
+        found += [f"{later}/{hour}" for hour in sorted(await list_children(engine, store, later))]
+    return found
+
+
+async def stat_lanes(engine: Engine, store: QueueStore) -> dict[str, Stat]:
+    """Read the stat of each of these, without listing any."""
+    try:
+        found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+    return {lane: stat for lane, stat in found.items() if stat is not None}
+
+
+def put_into(stat: Stat) -> int:
+    """Tell how many znodes have been made in one of this stat: the server tells creations and deletions together."""
+    return (stat.cversion + stat.num_children) % 2**32 // 2
+
+
+async def size(engine: Engine, store: QueueStore) -> int:
+    """Count the items in all lanes."""
+    return sum(stat.num_children for stat in (await stat_lanes(engine, store)).values())
+
+
+async def stats(engine: Engine, store: QueueStore) -> QueueStats:
+    """Read a queue's figures."""
+    paths = store.paths
+    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting)
+    locks, due, dead, consumers, waiting = await asyncio.gather(*(count(engine, store, path) for path in folders))
+    config = await configuration(engine, store)
+    oldest = await peek(engine, store, 1)
+    moment = None
+    if oldest:
+        first = oldest[0]
+        moment = first.created if first.header.enqueued_at is None else first.header.enqueued_at
+    found = await stat_lanes(engine, store)
+    held = {lane: stat.num_children for lane, stat in found.items()}
+    put = sum(map(put_into, found.values()))
+    scheduled = await _count_scheduled(engine, store, held)
+    groups, groups_held = await _groups(engine, store)
+    return QueueStats(
+        queue=store.name,
+        size=sum(held.values()),
+        claimed=max(0, locks - due),
+        delayed=due + scheduled,
+        scheduled=scheduled,
+        retrying=due,
+        dead_letters=dead,
+        consumers=consumers,
+        oldest=None if moment is None else datetime.fromtimestamp(moment / 1000, UTC),
+        groups=groups,
+        groups_held=groups_held,
+        max_size=None if config is None else config.max_size or None,
+        waiting_producers=waiting,
+        put=put,
+        removed=put - sum(held.values()),
+        paused=config is not None and bool(config.paused),
+        ledgers=await count_ledgers(engine, store),
+    )
+
+
+async def _groups(engine: Engine, store: QueueStore) -> tuple[int, int]:
+    """Count the groups that have items, and those that are held; a queue without groups is not listed for it."""
+    config = await configuration(engine, store)
+    if config is None or not config.grouped:
+        return 0, 0
+    held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+    placed = await list_items(engine, store, await lanes(engine, store))
+    groups = {lock for one in placed if is_group(lock := lock_id(config, one.item.text))}
+    return len(groups), len(groups & held)
+
+
+async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, int]) -> int:
+    """Count what is put for a time that has not come; only the hour that has begun need be listed for that."""
+    now, later, scheduled = engine.server_clock.now(), f"{store.paths.later}/", 0
+    for folder, number in held.items():
+        hour = folder.removeprefix(later)
+        if hour == folder or not hour.isdecimal() or not number:
+            continue
+        if int(hour) > now // HOUR:
+            scheduled += number
+        elif int(hour) == now // HOUR:
+            items = await list_items(engine, store, [folder])
+            scheduled += sum(one.item.due is not None and one.item.due > now for one in items)
+    return scheduled
+
+
+async def peek(engine: Engine, store: QueueStore, limit: int) -> list[Content]:
+    """Read the oldest items, claimed ones too, with the attempts made so far and when they are due."""
+    paths = store.paths
+    placed = (await list_items(engine, store, await lanes(engine, store)))[:limit]
+    config = await configuration(engine, store) or QueueConfig()
+    wanted: list[str] = []
+    for one in placed:
+        wanted += (one.path, paths.meta(one.item.id), paths.lock(store.locked_by(one.item.text, config)))
+    nodes = iter(await read_all(engine, store, wanted))
+    now = engine.server_clock.now()
+    contents: list[Content] = []
+    for one, node, meta, lock in zip(placed, nodes, nodes, nodes, strict=True):
+        if node is not None:
+            record = record_of_attempts(meta)
+            read = content(store, one.item, node, 0 if record is None else record.attempts)
+            due = due_of(one.item, lock)
+            later = due is not None and due > now
+            contents.append(read._replace(error=None if record is None else record.error, due=due if later else None))
+    return contents
+
+
+def due_of(item: ItemName, lock: Node | None) -> int | None:
+    """When an item can be taken, ms: its lock ends then, or it was put so; None: at once, or when its holder says."""
+    record = None if lock is None else LockRecord.decode(lock.data)
+    if record is None or (record.end is not None and item.group is not None and record.claim != item.id):
+        return item.due  # it is another one of its group that waits
+    return record.end
+
+
+def content(store: QueueStore, item: ItemName, node: Node, attempts: int) -> Content:
+    """Return what an item holds; one whose envelope does not decode is shown as it is stored."""
+    header: Header
+    try:
+        if store.dialect is not None and store.dialect.is_item(item.text):
+            header, body = EMPTY_HEADER, next(iter(store.dialect.messages(node.data)), b"")
+        else:
+            header, body = decode(node.data)
+    except MalformedError:
+        header, body = EMPTY_HEADER, node.data
+    return Content(store.name, item.id, body, header, attempts, node.stat.ctime)
+
+
+async def purge(engine: Engine, store: QueueStore) -> int:
+    """Remove every item that no transaction or delivery holds; return how many."""
+    removed = 0
+    while True:
+        places = [store.paths.place_of(one.path) for one in await list_items(engine, store, await lanes(engine, store))]
+        if places:
+            await store.open()  # what its features add to each end
+        again = False
+        async for page in find_pages(engine, store, places):
+            changes = [removal(engine, store, one, REMOVED) for one in page if not one.in_flight]
+            made = await apply(engine, changes)
+            removed += sum(made)
+            again = again or (any(made) and not all(made))
+        if not (again and store.config.grouped):  # behind one that waited, others of its group may have been left
+            return removed
+
+
+async def release_claims(engine: Engine, store: QueueStore) -> int:
+    """Force every lock open; return how many. What their holders do from now on fails."""
+    paths = store.paths
+    # Whatever was claimed before the call is to be seen, by whichever server.
+    await engine.zookeeper.sync(paths.base)
+    # Locks first: an item put and locked after the items were listed would be opened without raising its version.
+    ids = [one for name in await list_children(engine, store, paths.locks) if (one := paths.lock_of(name)) is not None]
+    due = await _due_of(engine, store)
+    items: dict[str, str] = {}
+    for item, path, *_ in await list_items(engine, store, await lanes(engine, store)):
+        for lock in lock_ids(item):
+            items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
+    nodes = await read_all(engine, store, [items.get(one, paths.items) for one in ids])
+    changes: list[Change] = []
+    for one, node in zip(ids, nodes, strict=True):
+        there = one in items and node is not None
+        if is_group(one) and not there:
+            continue  # nothing is held by it, and what is put now must not be taken from a holder unnoticed
+        change: list[Operation] = [Delete(paths.lock(one))]
+        if there and node is not None:
+            # Raises the item's version, which is what its holder's commit and rollback check.
+            change.append(SetData(items[one], node.data, node.stat.version))
+        if one in due:
+            change.append(Delete(f"{paths.due}/{due[one]}"))
+        changes.append(Change(store, change))
+    return sum(await apply(engine, changes))
+
+
+async def _due_of(engine: Engine, store: QueueStore) -> dict[str, str]:
+    """The due node of each timed lock."""
+    paths = store.paths
+    names = await list_children(engine, store, paths.due)
+    nodes = await read_all(engine, store, [f"{paths.due}/{name}" for name in names])
+    return {
+        waiting(node, parsed[1]).lock: name
+        for name, node in zip(names, nodes, strict=True)
+        if (parsed := parse_due(name)) is not None
+    }

@@ -1,0 +1,143 @@
+"""Messages that wait, cancelled or replaced: found by their id or key, and altered only while nobody holds them.
+
+Each alteration is one multi made of what was just read, which locks and unlocks the message itself: it fails if
+somebody takes the message meanwhile, and then what has become of it is looked up anew. It goes under a commit slot, so
+that what is told of it is so, whatever happens to the connection.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import InvalidOptionError, NotCommittedError
+from aiozkqueue.layout import EMPTY_HEADER, End, LockRecord, MalformedError, decode, encode, item_id, key_hash
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.claims.found import find, removal
+from aiozkqueue.queue.claims.tenure import due_data
+from aiozkqueue.queue.commits.changes import Change, apply
+from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.zookeeper import Check, Create, Delete, SetData
+
+from .admin import lanes, list_children
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+CANCELLED = Ending("remove", outcome=End.CANCELLED)
+#: How often a message that others change at the same time is looked at anew.
+TRIES = 50
+
+
+class Alteration(enum.Enum):
+    """What became of a request to cancel or to update. True when it was done, for ``if await queue.cancel(...)``."""
+
+    DONE = "done"
+    IN_FLIGHT = "in flight"
+    """Nothing was done to a message, since a transaction, a delivery or a lease holds it, or another of its group."""
+    NOT_FOUND = "not found"
+    """It is not there: it was never put, or has come to its end."""
+
+    def __bool__(self) -> bool:
+        return self is Alteration.DONE
+
+
+async def cancel(engine: Engine, store: QueueStore, message_id: str | None, key: str | None) -> Alteration:
+    """Remove what waits under an id or key."""
+    return await _alter(engine, store, message_id, key, lambda found: removal(engine, store, found, CANCELLED))
+
+
+async def update(engine: Engine, store: QueueStore, body: bytes, message_id: str | None, key: str | None) -> Alteration:
+    """Replace the payload of what waits under an id or key."""
+    return await _alter(engine, store, message_id, key, lambda found: _replacement(engine, store, found, body))
+
+
+async def _alter(
+    engine: Engine, store: QueueStore, message_id: str | None, key: str | None, make: Callable[[Found], Change]
+) -> Alteration:
+    wanted = _wanted(store.name, message_id, key)
+    if not await store.exists():
+        return Alteration.NOT_FOUND
+    await store.open()  # what its features add to an end
+    done = held = False
+    places: list[str] | None = None
+    for _ in range(TRIES):
+        # A server that lags would show a message that is there as gone.
+        await engine.zookeeper.sync(store.paths.base)
+        now = await engine.server_clock.learned(store.paths.due)
+        if places is None:
+            places = await _find_places(engine, store, wanted)
+        found = await find(engine, store, places)
+        waiting = [one for one in found if not one.held(now)]
+        held = held or len(waiting) < len(found)
+        applied = await apply(engine, [make(one) for one in waiting])
+        done = done or any(applied)
+        places = [one.place for one, success in zip(waiting, applied, strict=True) if not success]
+        if not places:
+            if held:
+                return Alteration.IN_FLIGHT
+            return Alteration.DONE if done else Alteration.NOT_FOUND
+    msg = f"queue {store.name!r}: {places} changed each time they were looked at; try again"
+    raise NotCommittedError(msg)
+
+
+def _wanted(queue: str, message_id: object, key: object) -> Callable[[str], bool]:
+    """Return what tells by its name whether an item is meant. Raises: InvalidOptionError."""
+    if (message_id is None) == (key is None):
+        msg = f"queue {queue!r}: give either id= or key="
+        raise InvalidOptionError(msg)
+    given = message_id if key is None else key
+    if not isinstance(given, str) or not given:
+        msg = f"queue {queue!r}: {'id' if key is None else 'key'}={given!r}: give a non-empty str"
+        raise InvalidOptionError(msg)
+    if key is None:
+        # The end is looked at first: to parse every name of a deep queue costs more than to list it.
+        return lambda name: given in name and _id_of(name) == given
+    field = f"-k{key_hash(given)}-"
+    return lambda name: field in name
+
+
+def _id_of(name: str) -> str | None:
+    try:
+        return item_id(name)
+    except MalformedError:
+        return None
+
+
+async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str], bool]) -> list[str]:
+    """List the queue; return where the items lie that are meant."""
+    places: list[str] = []
+    for folder in await lanes(engine, store):
+        lane = folder.removeprefix(f"{store.paths.base}/")
+        places += [
+            f"{lane}/{name}"
+            for name in await list_children(engine, store, folder)
+            if wanted(name) and _id_of(name) is not None
+        ]
+    return places
+
+
+def _replacement(engine: Engine, store: QueueStore, found: Found, body: bytes) -> Change:
+    """Give an item another payload; its name, headers, place and attempts stay."""
+    paths = store.paths
+    try:
+        header = decode(found.item.data)[0]
+    except MalformedError:
+        header = EMPTY_HEADER
+    replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
+    lock, grouped = paths.lock(found.locked_by), is_group(found.locked_by)
+    if found.lock is None:
+        record = LockRecord(engine.ids.next(), engine.ids.client).encode()
+        return Change(store, [Create(lock, record), replaced, Delete(lock)])
+    operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
+    if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
+        # Whoever is about to take the lock off fails, as the item has changed: this tells all that it is still to be.
+        due = paths.due_node(found.end, found.id)
+        place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
+        operations += [Delete(due), Create(due, place)]
+    return Change(store, operations)

@@ -1,0 +1,100 @@
+"""A queue's dead letters: what was rejected, and what used up its attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from aiozkqueue.errors import DuplicateKeyError, InvalidOptionError, QueueError
+from aiozkqueue.queue.claims.found import PAGE, read_all
+from aiozkqueue.queue.commits.changes import Change, apply
+from aiozkqueue.queue.commits.transfer import transfer
+from aiozkqueue.queue.message import DeadLetter
+from aiozkqueue.queue.options import positive
+from aiozkqueue.queue.puts.putting import restored
+from aiozkqueue.zookeeper import Delete
+
+from .admin import content, count, list_items
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+
+    from .admin import Placed
+
+T = TypeVar("T")
+
+
+class DeadLetters(Generic[T]):
+    """The dead letters of one queue."""
+
+    def __init__(self, engine: Engine, store: QueueStore, codec: Codec[T]) -> None:
+        self._engine = engine
+        self._store = store
+        self._codec = codec
+
+    async def size(self) -> int:
+        """Count them. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        engine, store = self._usable(), self._store
+        return await count(engine, store, store.paths.dlq)
+
+    async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
+        """Read the oldest, without taking them. Raises: as `size`; InvalidOptionError."""
+        positive(limit, "limit")
+        engine, store = self._usable(), self._store
+        items = (await list_items(engine, store, [store.paths.dlq]))[:limit]
+        nodes = await read_all(engine, store, [one.path for one in items])
+        return [
+            DeadLetter(content(store, one.item, node, 0), self._codec)
+            for one, node in zip(items, nodes, strict=True)
+            if node is not None
+        ]
+
+    async def redrive(self, ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
+        """Put them back into the queue, at its end, with a fresh count of attempts; return how many.
+
+        Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
+        configuration says. One that somebody else drives back or removes meanwhile is left to them, one whose unique
+        key is taken stays; none is lost or doubled.
+
+        Raises: as `size`; InvalidOptionError.
+        """
+        engine, store = self._usable(), self._store
+        await store.open()
+        items = (await self._chosen(ids))[: None if limit is None else positive(limit, "limit")]
+        moved = 0
+        for start in range(0, len(items), PAGE):
+            page = items[start : start + PAGE]
+            nodes = await read_all(engine, store, [one.path for one in page])
+            back = [
+                (restored(engine, store, one.item, node), Change(store, [Delete(one.path, node.stat.version)]))
+                for one, node in zip(page, nodes, strict=True)
+                if node is not None
+            ]
+            for outcome in await transfer(engine, back):
+                if isinstance(outcome, DuplicateKeyError):
+                    continue  # its key is taken again
+                if isinstance(outcome, QueueError):
+                    raise outcome
+                moved += outcome
+        return moved
+
+    async def purge(self, ids: Collection[str] | None = None) -> int:
+        """Remove them for good; return how many. Raises: as `size`; InvalidOptionError."""
+        engine, store = self._usable(), self._store
+        return sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in await self._chosen(ids)]))
+
+    def _usable(self) -> Engine:
+        self._engine.check()
+        return self._engine
+
+    async def _chosen(self, ids: Collection[str] | None) -> list[Placed]:
+        if isinstance(ids, str):
+            msg = "ids takes a collection of message ids, not one str"
+            raise InvalidOptionError(msg)
+        engine, store = self._usable(), self._store
+        items = await list_items(engine, store, [store.paths.dlq])
+        wanted = None if ids is None else set(ids)
+        return [one for one in items if wanted is None or one.item.id in wanted]

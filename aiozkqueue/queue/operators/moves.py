@@ -1,0 +1,302 @@
+"""Moving a queue's messages to another, in the background, by whichever session is there to do it.
+
+A move takes along what lies in its source when it begins: the items created up to the zxid of its own znode. Each goes
+by one settlement that removes it here and creates it there (see `transfer`), so at every instant a message is in one of
+the two, and of several runners one takes it along: nothing is lost or doubled whoever dies when. What a transaction or
+delivery holds stays until it is given back or consumed; leases and backoffs end with the move.
+
+The runner is marked by an ephemeral znode, which only saves others the work: what it marks is as safe without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError, QueueError, UnknownMoveError
+from aiozkqueue.layout import MalformedError, check_queue_name
+from aiozkqueue.layout.moves import MovePaths, MoveRecord
+from aiozkqueue.queue.claims.found import find_pages, removal
+from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.queue.commits.transfer import transfer
+from aiozkqueue.queue.destination import Destination
+from aiozkqueue.queue.puts.putting import restored
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    ZooKeeperError,
+)
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+from .admin import lanes, list_items
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from aiozkqueue.layout.moves import MoveState
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.zookeeper import Operation
+
+log = logging.getLogger(__name__)
+
+#: Seconds after which what others hold is looked at again, at first and at the most.
+FIRST_PATIENCE = 0.1
+MOST_PATIENCE = 2.0
+#: How long the record of a move that has ended is kept.
+KEPT = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveStatus:
+    """How far a move has got."""
+
+    reference: str
+    source: str
+    target: str
+    state: MoveState
+    """``running``, ``done``, or ``failed``: some messages could not be moved, and are where they were."""
+    moved: int
+    """Messages that are in the target; while it runs, at least so many."""
+    started: datetime
+    ended: datetime | None
+    error: str | None
+
+
+class Moves:
+    """The moves under a session's root: `QueueSession.moves`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._paths = MovePaths(engine.root)
+
+    async def start(self, source: Destination[Any] | str, target: Destination[Any] | str) -> str:
+        """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
+
+        Each keeps its id, headers, key, priority, group and time of put; its attempts begin anew. The work goes on in
+        this session's background, and is taken up by another when this one ends.
+
+        Raises:
+            InvalidOptionError: both are the same queue.
+            InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        engine = self._engine
+        engine.check()
+        names = [queue.name if isinstance(queue, Destination) else queue for queue in (source, target)]
+        for name in names:
+            check_queue_name(name)
+        if names[0] == names[1]:
+            msg = f"cannot move queue {names[0]!r} to itself"
+            raise InvalidOptionError(msg)
+        reference = engine.ids.next()
+        record = MoveRecord(names[0], names[1])
+        await self._write([Create(self._paths.move(reference), record.encode())])
+        engine.tasks.spawn(self._run, reference, name=f"move {reference}")
+        return reference
+
+    async def status(self, reference: str) -> MoveStatus:
+        """Tell how far a move has got.
+
+        Raises: UnknownMoveError: there is none of this reference, or its record has expired; AccessDeniedError,
+        SessionClosedError, WrongLoopError.
+        """
+        self._engine.check()
+        if not isinstance(reference, str) or not reference or "/" in reference:  # type: ignore[redundant-expr]
+            raise UnknownMoveError(reference)
+        status = await self._read(reference)
+        if status is None:
+            raise UnknownMoveError(reference)
+        return status
+
+    async def all(self) -> list[MoveStatus]:
+        """List all moves, the oldest first. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        self._engine.check()
+        found = [await self._read(reference) for reference in await self._references()]
+        return sorted((one for one in found if one is not None), key=lambda one: one.started)
+
+    async def resume(self) -> int:
+        """Take up the moves that nobody works on, and forget those that ended long ago; return how many it took up.
+
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        taken = 0
+        for status in await self.all():
+            path = self._paths.move(status.reference)
+            if status.ended is not None:
+                if datetime.now(UTC) - status.ended > KEPT:
+                    await self._delete(path)
+            elif await self._engine.zookeeper.exists(self._paths.runner(status.reference)) is None:
+                self._engine.tasks.spawn(self._run, status.reference, name=f"move {status.reference}")
+                taken += 1
+        return taken
+
+    # -- the runner
+
+    async def _run(self, reference: str) -> None:
+        zookeeper, runner = self._engine.zookeeper, self._paths.runner(reference)
+        while True:
+            generation = await zookeeper.wait_connected()
+            try:
+                await zookeeper.multi([Create(runner, self._engine.ids.client.encode(), ephemeral=True)])
+            except (ConnectionLossError, ZooKeeperSessionExpiredError):
+                continue
+            except MultiError as error:
+                if not isinstance(error.error, NodeExistsError) or not await self._is_ours(runner):
+                    return  # another session works on it, or it is gone
+            try:
+                await self._finish(reference, generation)
+            except (ConnectionLossError, ZooKeeperSessionExpiredError):
+                continue
+            except (QueueError, ZooKeeperError, MalformedError) as error:
+                log.warning("move %s: %s", reference, error)
+                await self._note(reference, error=str(error))
+            await self._delete(runner)
+            return
+
+    async def _is_ours(self, runner: str) -> bool:
+        try:
+            node = await self._engine.zookeeper.read(runner)
+        except NoNodeError:
+            return False
+        return node.data == self._engine.ids.client.encode()
+
+    async def _finish(self, reference: str, generation: int) -> None:
+        """Move all there is to move, and say so."""
+        engine = self._engine
+        node = await engine.zookeeper.read(self._paths.move(reference), generation=generation)
+        record = MoveRecord.decode(node.data)
+        if record.state != "running":
+            return
+        source, target = engine.store(record.source), engine.store(record.target)
+        ending = Ending("remove", reason=f"moved to {record.target}")
+        patience, moved, failed = FIRST_PATIENCE, record.moved, dict[str, QueueError]()
+        while True:
+            held, before = 0, moved
+            await source.open()
+            await target.open()
+            base = f"{source.paths.base}/"
+            placed = await list_items(engine, source, await lanes(engine, source))
+            places = [one.path.removeprefix(base) for one in placed if one.item.id not in failed]
+            names = {one.item.text: one.item for one in placed}
+            async for page in find_pages(engine, source, places):
+                mine = [one for one in page if one.item.stat.czxid <= node.stat.czxid]
+                free = [one for one in mine if not one.in_flight]
+                held += len(mine) - len(free)
+                outcomes = await transfer(
+                    engine,
+                    [
+                        (
+                            restored(engine, target, names[one.place.rpartition("/")[2]], one.item),
+                            removal(engine, source, one, ending),
+                        )
+                        for one in free
+                    ],
+                )
+                for one, outcome in zip(free, outcomes, strict=True):
+                    if isinstance(outcome, QueueError):
+                        failed[one.id] = outcome
+                    elif outcome:
+                        moved += 1
+                    else:
+                        held += 1  # it was claimed, or consumed, just now
+                if free:
+                    await self._note(reference, moved=moved)
+            if not held:
+                break
+            patience = FIRST_PATIENCE if moved > before else min(2 * patience, MOST_PATIENCE)
+            await asyncio.sleep(patience)
+        error = None
+        if failed:
+            error = f"{len(failed)} messages stay in {record.source}; one of them: {next(iter(failed.values()))}"
+        await self._note(reference, moved=moved, done=True, error=error)
+
+    async def _note(
+        self, reference: str, *, moved: int | None = None, done: bool = False, error: str | None = None
+    ) -> None:
+        """Write down how far it has got; a later state is never taken back."""
+        path = self._paths.move(reference)
+        while True:
+            try:
+                node = await self._engine.zookeeper.read(path)
+            except NoNodeError:
+                return
+            record = MoveRecord.decode(node.data)
+            if record.state != "running":
+                return
+            changed = replace(record, moved=max(record.moved, moved or 0), error=error)
+            if done or error is not None:
+                changed = replace(changed, state="failed" if error else "done", ended=self._engine.server_clock.now())
+            try:
+                await self._engine.zookeeper.multi([SetData(path, changed.encode(), node.stat.version)])
+            except ConnectionLossError:
+                await self._engine.zookeeper.wait_connected()
+            except MultiError:
+                continue
+            else:
+                return
+
+    # -- znodes
+
+    async def _references(self) -> list[str]:
+        try:
+            return await self._engine.zookeeper.children(self._paths.base)
+        except NoNodeError:
+            return []
+        except NoAuthError as error:
+            raise self._denied(error) from error
+
+    async def _read(self, reference: str) -> MoveStatus | None:
+        try:
+            node = await self._engine.zookeeper.read(self._paths.move(reference))
+            record = MoveRecord.decode(node.data)
+        except (NoNodeError, MalformedError):
+            return None
+        except NoAuthError as error:
+            raise self._denied(error) from error
+        return MoveStatus(
+            reference=reference,
+            source=record.source,
+            target=record.target,
+            state=record.state,
+            moved=record.moved,
+            started=datetime.fromtimestamp(node.stat.ctime / 1000, UTC),
+            ended=None if record.ended is None else datetime.fromtimestamp(record.ended / 1000, UTC),
+            error=record.error,
+        )
+
+    async def _write(self, operations: list[Operation]) -> None:
+        """Create a znode of a name that is new, and so may be sent twice."""
+        zookeeper = self._engine.zookeeper
+        while True:
+            try:
+                await zookeeper.multi(operations)
+            except (ConnectionLossError, ZooKeeperSessionExpiredError):
+                await zookeeper.wait_connected()
+            except MultiError as error:
+                if isinstance(error.error, NodeExistsError):
+                    return  # an earlier copy was applied, its reply lost
+                if isinstance(error.error, NoNodeError):
+                    await zookeeper.ensure(self._paths.base)
+                elif isinstance(error.error, NoAuthError):
+                    raise self._denied(error.error) from error
+                else:
+                    raise NotCommittedError(str(error)) from error
+            else:
+                return
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._engine.zookeeper.multi([Delete(path)])
+        except (MultiError, ConnectionLossError, ZooKeeperSessionExpiredError) as error:
+            log.debug("%s is left to the next who looks: %s", path, error)
+
+    def _denied(self, error: NoAuthError) -> AccessDeniedError:
+        return AccessDeniedError(f"moves under {self._paths.base}: {error}; connect with `auth=` of an allowed user")

@@ -1,0 +1,76 @@
+"""What is read of a history: its records in order, and the last one of a message."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import HistoryRecord, MalformedError, hour_of, parse_record
+from aiozkqueue.queue.claims.found import PAGE, read_all
+
+from .admin import list_children
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Node
+
+
+async def read_history(
+    engine: Engine, store: QueueStore, *, since: datetime | None, until: datetime | None, limit: int | None
+) -> AsyncIterator[HistoryRecord]:
+    """Read the records in the order in which the messages ended."""
+    first = 0 if since is None else milliseconds(since, "since")
+    last = None if until is None else milliseconds(until, "until")
+    given = 0
+    for hour in sorted(await list_children(engine, store, store.paths.history)):
+        if hour.startswith(".") or hour < hour_of(first) or (last is not None and hour > hour_of(last)):
+            continue
+        names = sorted(await list_children(engine, store, store.paths.record(hour)))
+        wanted = [
+            name
+            for name in names
+            if (moment := parse_record(name)) and first <= moment[0] and (last is None or moment[0] < last)
+        ]
+        for start in range(0, len(wanted), PAGE):
+            page = wanted[start : start + PAGE]
+            nodes = await read_all(engine, store, [store.paths.record(f"{hour}/{name}") for name in page])
+            for record in map(record_of, page, nodes):
+                if record is None:
+                    continue
+                if limit is not None and given >= limit:
+                    return
+                given += 1
+                yield record
+
+
+async def find_record(engine: Engine, store: QueueStore, message_id: str) -> HistoryRecord | None:
+    """Find the last record of a message. Lists the history, the latest hour first."""
+    for hour in sorted(await list_children(engine, store, store.paths.history), reverse=True):
+        names = await list_children(engine, store, store.paths.record(hour))
+        matching = sorted(name for name in names if (parsed := parse_record(name)) and parsed[1] == message_id)
+        for name in reversed(matching):
+            (node,) = await read_all(engine, store, [store.paths.record(f"{hour}/{name}")])
+            record = record_of(name, node)
+            if record is not None:
+                return record
+    return None
+
+
+def record_of(name: str, node: Node | None) -> HistoryRecord | None:
+    """Read a record; None when it is gone, or does not decode."""
+    try:
+        return None if node is None else HistoryRecord.decode(name, node.data)
+    except MalformedError:
+        return None
+
+
+def milliseconds(moment: object, option: str) -> int:
+    """Return a moment in milliseconds since 1970. Raises: InvalidOptionError."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        msg = f"{option}={moment!r}: give an aware datetime, such as datetime.now(UTC)"
+        raise InvalidOptionError(msg)
+    return max(0, round(moment.timestamp() * 1000))

@@ -1,0 +1,115 @@
+"""What its node has left lying for too long, of a queue with `QueueConfig.affinity`, goes to all nodes.
+
+One multi removes the item and creates it without the node's field, under the same id, so that its attempts, its keys
+and its place in the order stay its own; a history gets a record that it was reaped. Whoever comes second is refused,
+since the item is gone, and so is whoever finds it claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import (
+    End,
+    ItemName,
+    LockRecord,
+    MalformedError,
+    decode,
+    encode,
+    parse_lock,
+)
+from aiozkqueue.queue.claims.found import as_claim, find
+from aiozkqueue.queue.commits.changes import Change, apply
+from aiozkqueue.queue.commits.history import Chronicler
+from aiozkqueue.queue.commits.register import server_time
+from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
+from aiozkqueue.queue.puts.sticky import node_of, without_node
+from aiozkqueue.zookeeper import Create, Delete, SetData
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+#: Seconds after its date at which a message that its node has not taken is handed on, if nothing else is configured.
+REAP_AFTER: Final = 600.0
+#: Seconds between two looks for such, if nothing else is configured.
+REAP_EVERY: Final = 180.0
+#: Messages handed on by one pass, the oldest.
+MOST_REAPED: Final = 10
+_PAGE: Final = 50
+
+
+async def hand_on(engine: Engine, store: QueueStore) -> int:
+    """Hand on the oldest messages that their nodes have left lying for too long; return how many.
+
+    What somebody holds, or is to be tried again later, is not touched; neither is what this very session takes.
+    """
+    config = store.config
+    if config.affinity != "producer":
+        return 0
+    after = REAP_AFTER if config.reap_after is None else config.reap_after
+    latest = await server_time(engine) - round(float(after) * 1000)  # type: ignore[arg-type]  # seconds, once checked
+    local = engine.node if engine.takes_from(store) else None
+    locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+    places: list[str] = []
+    for one in await list_items(engine, store, await lanes(engine, store)):
+        node = node_of(one.item.text)
+        due = one.item.due
+        if node not in (None, local) and one.item.id not in locked and (due is None or due <= latest):
+            places.append(one.path[len(store.paths.base) + 1 :])
+    late: list[Found] = []
+    while places and len(late) < MOST_REAPED:
+        page, places = places[:_PAGE], places[_PAGE:]
+        found = await find(engine, store, page)
+        older = [one for one in found if one.lock is None and _date(one) <= latest]
+        late += older
+        if not older:
+            break  # what follows was put later
+    late = sorted(late, key=_date)[:MOST_REAPED]
+    changes = [await _handing_on(engine, store, one) for one in late]
+    return sum(await apply(engine, changes))
+
+
+async def _handing_on(engine: Engine, store: QueueStore, found: Found) -> Change:
+    """The change that gives an item to all nodes, refused when anybody holds it or it is gone."""
+    paths = store.paths
+    lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
+    try:
+        header, body = decode(found.item.data)
+    except MalformedError:
+        data = found.item.data  # whoever takes it finds that out
+    else:
+        enqueued = found.item.stat.ctime if header.enqueued_at is None else header.enqueued_at
+        data = encode(body, replace(header, enqueued_at=enqueued))
+    folder = found.place.rpartition("/")[0]
+    target = paths.at(f"{folder}/{without_node(found.name)}")
+    operations: list[Operation] = [
+        Create(paths.lock(found.locked_by), lock),
+        Delete(paths.at(found.place), found.item.stat.version),
+        Create(target, data),
+        SetData(target, data, 0),  # an item at version 0 is taken for one without a record of attempts
+        Delete(paths.lock(found.locked_by)),
+    ]
+    for attendant in store.attendants:
+        if isinstance(attendant, Chronicler):  # it stays where it is for all others: no key comes free, and no room
+            ending = Ending("remove", reason=f"left lying by node {node_of(found.name)}", outcome=End.REAPED)
+            for companion in attendant.companions(as_claim(store, found, engine), ending, engine.server_clock.now):
+                await engine.zookeeper.ensure(companion.operation.path.rpartition("/")[0])
+                operations.append(companion.operation)
+    return Change(store, operations)
+
+
+def _date(found: Found) -> int:
+    """When it was to be taken, ms: its due time, or else when it was put."""
+    name = ItemName.parse(found.name)
+    if name is not None and name.due is not None:
+        return name.due
+    try:
+        header, _ = decode(found.item.data)
+    except MalformedError:
+        return found.item.stat.ctime
+    return found.item.stat.ctime if header.enqueued_at is None else header.enqueued_at
