@@ -118,7 +118,17 @@ def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start,
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    start("-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", str(port), "--log-level", "warning", "backend:app")
+    start(
+        "-m",
+        "uvicorn",
+        "--app-dir",
+        str(EXAMPLES),
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+        "fastapi_backend:app",
+    )
     url = f"http://127.0.0.1:{port}/orders"
     assert _until_it_serves(f"{url}/waiting") == {"waiting": 0}
 

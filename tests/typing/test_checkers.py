@@ -66,9 +66,9 @@ def pyright(program: Path, folder: Path) -> dict[int, str]:
 
 
 @pytest.fixture
-def cache(request: pytest.FixtureRequest) -> Path:
-    assert request.config.cache is not None
-    return request.config.cache.mkdir("mypy")
+def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    kept: pytest.Cache | None = getattr(request.config, "cache", None)  # not under -p no:cacheprovider
+    return tmp_path_factory.mktemp("mypy") if kept is None else kept.mkdir("mypy")
 
 
 def test_mypy_accepts_the_first_programs(cache: Path) -> None:

@@ -1,0 +1,167 @@
+"""FastAPI and Starlette: a session for the application, and a transaction that commits before its response is sent.
+
+Needs FastAPI, the extra ``fastapi``; nothing else of the package imports this. `lifespan` and `session_of` do without
+FastAPI's dependencies, so a Starlette application can use them, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from fastapi import Depends, HTTPException, Request
+from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI reads annotations at run time
+from starlette.responses import JSONResponse
+
+from aiozkqueue.errors import (
+    ConnectionLostError,
+    DuplicateKeyError,
+    InvalidOptionError,
+    MessageTooLargeError,
+    NotCommittedError,
+    OutcomeUnknownError,
+    SessionClosedError,
+)
+from aiozkqueue.queue.options import required_seconds
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.queue.session import QueueSession, connect
+from aiozkqueue.queue.transaction import Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.applications import Starlette
+    from starlette.responses import Response
+
+    from aiozkqueue.queue.options import Seconds
+
+    Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
+
+log = logging.getLogger(__name__)
+
+_STATE: Final = "aiozkqueue_session"
+#: What nginx answers in the place of a client that has gone. Nobody reads it but the access log.
+_CLIENT_GONE: Final = 499
+#: Seconds after which a client should try again what was not applied.
+_RETRY_AFTER: Final = "1"
+
+
+def state(session: QueueSession) -> dict[str, QueueSession]:
+    """Return what a lifespan of your own yields, alone or among other things, for `session_of` to find."""
+    return {_STATE: session}
+
+
+def lifespan(
+    hosts: str,
+    **options: Any,  # noqa: ANN401 - those of connect, which checks them
+) -> Callable[[Starlette], AbstractAsyncContextManager[dict[str, QueueSession]]]:
+    """Return a lifespan with one session for the whole application: ``FastAPI(lifespan=lifespan("zk1:2181"))``.
+
+    The options are those of `aiozkqueue.connect`. The application does not start without a connection; when it stops,
+    what is under way is settled first.
+
+    Raises:
+        InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
+    """
+    connect(hosts, **options)  # checks them
+
+    @asynccontextmanager
+    async def opened(_app: Starlette) -> AsyncIterator[dict[str, QueueSession]]:
+        async with connect(hosts, **options) as session:
+            yield state(session)
+
+    return opened
+
+
+def session_of(connection: HTTPConnection) -> QueueSession:
+    """Return the application's session: for a Starlette endpoint, and as FastAPI's dependency behind `SessionDep`.
+
+    Raises:
+        InvalidOptionError: the application has none.
+    """
+    session = getattr(connection.state, _STATE, None)
+    if not isinstance(session, QueueSession):
+        msg = (
+            "the application has no queue session: give it lifespan=aiozkqueue.fastapi.lifespan(hosts), or yield "
+            "aiozkqueue.fastapi.state(session) from a lifespan of its own; an application that is mounted in another "
+            "has the lifespan of that one"
+        )
+        raise InvalidOptionError(msg)
+    return session
+
+
+SessionDep = Annotated[QueueSession, Depends(session_of)]
+"""The application's session."""
+
+
+def in_transaction(*, commit_timeout: Seconds = 10) -> Any:  # noqa: ANN401 - as what FastAPI's Depends returns
+    """Return the dependency on a transaction of the request's own, for ``Annotated[Transaction, ...]``.
+
+    It is committed when the endpoint has returned and before anything of the response is sent, so that a client that
+    reads a success knows that it was applied. It is rolled back when the endpoint raises (`HTTPException` too), when
+    the request is cancelled, and when the client has gone by then. An endpoint that *returns* an error response has
+    to ``await tx.rollback()`` itself. Once the response is on its way (background tasks, streams) it is settled.
+
+    ``commit_timeout`` is how many seconds the response may wait for ZooKeeper's answer. A commit that fails raises
+    what `Transaction.commit` does, and the client gets an error: 500, or what `error_handlers` make of it.
+
+    Raises:
+        InvalidOptionError: the timeout is no finite number of seconds.
+    """
+    limit = required_seconds(commit_timeout, "commit_timeout")
+
+    async def transaction(request: Request, session: SessionDep) -> AsyncIterator[Transaction]:
+        async with session.begin() as tx:
+            yield tx
+            if tx.outcome is not Outcome.OPEN:
+                return
+            if await request.is_disconnected():
+                await tx.rollback(delay=0)
+                raise HTTPException(_CLIENT_GONE, "the client has gone; its transaction was rolled back")
+            await tx.commit(timeout=limit)
+
+    # By default a dependency ends after the response has been sent, and so would the commit.
+    return Depends(transaction, scope="function")
+
+
+TransactionDep = Annotated[Transaction, in_transaction()]
+"""A transaction for one request; see `in_transaction`."""
+
+
+def _answering(status: int, detail: str, headers: dict[str, str] | None = None) -> Handler:
+    async def handler(request: Request, error: Exception) -> Response:
+        _note(request, error)
+        return JSONResponse({"detail": detail}, status, headers)
+
+    return handler
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    _note(request, error)
+    detail = "whether this was applied is not known yet; do not simply send it again"
+    told = error.transaction_id if isinstance(error, OutcomeUnknownError) else ""
+    return JSONResponse({"detail": detail, "transaction_id": told}, 504)
+
+
+def _note(request: Request, error: Exception) -> None:
+    # What has a handler is logged by nobody else.
+    log.warning("%s %s: %s", request.method, request.url.path, error)
+
+
+_TRY_AGAIN = _answering(503, "nothing of this was applied; try again", {"Retry-After": _RETRY_AFTER})
+
+error_handlers: Final[dict[int | type[Exception], Handler]] = {
+    NotCommittedError: _TRY_AGAIN,
+    ConnectionLostError: _TRY_AGAIN,
+    SessionClosedError: _TRY_AGAIN,
+    DuplicateKeyError: _answering(409, "a message of this key is waiting already; nothing of this was applied"),
+    MessageTooLargeError: _answering(413, "the message is too large; nothing of this was applied"),
+    OutcomeUnknownError: _unknown,
+}
+"""What clients are told when a queue refuses: ``FastAPI(..., exception_handlers=error_handlers)``.
+
+503 with ``Retry-After`` where doing the request again is safe, 409 for a unique key that is taken, 413 for a message
+that is too large, 504 when the outcome of the commit is not known in time. The texts name no queue and no server.
+"""

@@ -1,0 +1,290 @@
+"""A request's transaction commits before its response is sent, or is rolled back, and the response tells which."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import httpx
+import pytest
+from fastapi import BackgroundTasks, FastAPI, HTTPException
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import aiozkqueue as zq
+from aiozkqueue.fastapi import (
+    SessionDep,
+    TransactionDep,
+    error_handlers,
+    in_transaction,
+    lifespan,
+    session_of,
+    state,
+)
+from tests.faults.account import multi_of
+from tests.web.conftest import serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Locks, Opener
+    from tests.web.conftest import Calling
+
+
+def _app() -> FastAPI:
+    """Each path is one way in which a request ends."""
+    app = FastAPI(exception_handlers=error_handlers)
+
+    @app.post("/move", status_code=202)
+    async def move(tx: TransactionDep, session: SessionDep) -> str | None:
+        message = await tx.take(session.queue("jobs"))
+        return tx.put("results", b"moved") if message is not None else None
+
+    @app.post("/refused")
+    async def refused(tx: TransactionDep, session: SessionDep) -> None:
+        await tx.take(session.queue("jobs"))
+        tx.put("results", b"never")
+        raise HTTPException(409, "no")
+
+    @app.post("/failed")
+    async def failed(tx: TransactionDep, session: SessionDep) -> None:
+        await tx.take(session.queue("jobs"))
+        tx.put("results", b"never")
+        msg = "a defect"
+        raise RuntimeError(msg)
+
+    @app.post("/robbed")
+    async def robbed(tx: TransactionDep, session: SessionDep) -> str:
+        await tx.take(session.queue("jobs"))
+        tx.put("results", b"never")
+        await session.queue("jobs").release_claims()
+        return "done"
+
+    @app.post("/unique")
+    async def unique(tx: TransactionDep) -> str:
+        return tx.put("results", b"one", key="the same", unique=True)
+
+    @app.post("/settled")
+    async def settled(tx: TransactionDep) -> str:
+        tx.put("results", b"never")
+        await tx.rollback()
+        return "nothing was put"
+
+    @app.post("/later")
+    async def later(tx: TransactionDep, tasks: BackgroundTasks) -> None:
+        async def put() -> None:
+            tx.put("results", b"too late")
+
+        tasks.add_task(put)
+
+    return app
+
+
+class Stages:
+    """Notes what the server held when the first byte of a response left the application."""
+
+    def __init__(self, app: FastAPI, queue: zq.Queue[bytes]) -> None:
+        self._app = app
+        self._queue = queue
+        self.at_start: list[int] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.at_start.append(await self._queue.size())
+            await send(message)
+
+        await self._app(scope, receive, noting)
+
+
+async def test_what_a_request_put_is_stored_before_any_of_its_response_is_sent(
+    calling: Calling, session: zq.QueueSession, open_session: Opener
+) -> None:
+    await session.queue("jobs").put(b"job")
+    other = await open_session()
+    stages = Stages(app := _app(), other.queue("results"))
+    await calling(app)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(stages), base_url="http://app") as client:
+        answer = await client.post("/move")
+    assert answer.status_code == 202
+    assert stages.at_start == [1]
+    assert [message.id for message in await other.queue("results").peek()] == [answer.json()]
+    assert await other.queue("jobs").size() == 0
+
+
+@pytest.mark.parametrize(("path", "status"), [("/refused", 409), ("/failed", 500)])
+async def test_a_request_that_raises_is_rolled_back(
+    calling: Calling, session: zq.QueueSession, locks: Locks, path: str, status: int
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put(b"job")
+    client = await calling(_app())
+    assert (await client.post(path)).status_code == status
+    assert await session.queue("results").size() == 0
+    assert await locks() == []
+    assert (await client.post("/move")).json() is not None
+
+
+async def test_a_commit_that_fails_is_told_as_an_error_and_may_be_tried_again(
+    calling: Calling, session: zq.QueueSession
+) -> None:
+    await session.queue("jobs").put(b"job")
+    client = await calling(_app())
+    answer = await client.post("/robbed")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert "jobs" not in answer.text
+    assert await session.queue("results").size() == 0
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_a_commit_that_fails_is_no_success_without_error_handlers_either(
+    calling: Calling, session: zq.QueueSession
+) -> None:
+    await session.queue("jobs").put(b"job")
+    app = _app()
+    for kind in error_handlers:
+        del app.exception_handlers[kind]
+    assert (await (await calling(app)).post("/robbed")).status_code == 500
+
+
+async def test_a_unique_key_that_is_taken_is_a_conflict(calling: Calling, session: zq.QueueSession) -> None:
+    client = await calling(_app())
+    assert [(await client.post("/unique")).status_code for _ in range(2)] == [200, 409]
+    assert await session.queue("results").size() == 1
+
+
+async def test_an_endpoint_may_settle_its_transaction_itself(calling: Calling, session: zq.QueueSession) -> None:
+    client = await calling(_app())
+    assert (await client.post("/settled")).json() == "nothing was put"
+    assert await session.queue("results").size() == 0
+
+
+async def test_when_the_response_has_gone_the_transaction_is_over(calling: Calling, session: zq.QueueSession) -> None:
+    transport = httpx.ASGITransport(app := _app())
+    await calling(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        with pytest.raises(zq.TransactionClosedError):
+            await client.post("/later")
+    assert await session.queue("results").size() == 0
+
+
+async def test_a_request_waits_for_the_answer_to_its_commit_only_so_long(
+    calling: Calling, open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    app = FastAPI(exception_handlers=error_handlers)
+
+    @app.post("/")
+    async def put(tx: Annotated[zq.Transaction, in_transaction(commit_timeout=0.3)]) -> str:
+        return tx.put("results", b"stored, but not known to be")
+
+    slow = await open_session(zookeeper_proxy.hosts, session_timeout=20)
+    await slow.queue("results").put(b"first")
+    client = await calling(app, session=slow)
+    held = zookeeper_proxy.hold_reply(multi_of(b"/slot-"))
+    answer = await client.post("/")
+    assert answer.status_code == 504
+    held.release()
+    assert await slow.outcome(answer.json()["transaction_id"], timeout=30) is zq.Outcome.COMMITTED
+    assert await session.queue("results").size() == 2
+
+
+async def test_the_transaction_of_a_client_that_has_gone_is_rolled_back(
+    zookeeper: str, queue_root: str, session: zq.QueueSession, locks: Locks
+) -> None:
+    await session.queue("jobs").put(b"job")
+    begun, ended = asyncio.Event(), asyncio.Event()
+    transactions: list[zq.Transaction] = []
+
+    @asynccontextmanager
+    async def opened(_: FastAPI) -> AsyncIterator[dict[str, zq.QueueSession]]:
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as own:
+            yield state(own)
+
+    app = FastAPI(lifespan=opened)
+
+    @app.post("/")
+    async def put(request: Request, tx: TransactionDep, session: SessionDep) -> None:
+        assert await tx.take(session.queue("jobs")) is not None
+        tx.put("results", b"result")
+        transactions.append(tx)
+        begun.set()
+        while not await Request(request.scope, request.receive).is_disconnected():  # noqa: ASYNC110 - the way to ask
+            await asyncio.sleep(0.01)
+
+    async def telling(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(scope, receive, send)
+        if scope["type"] == "http":
+            ended.set()
+
+    async with serving(telling) as (host, port):
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 0\r\n\r\n")
+        await asyncio.wait_for(begun.wait(), 30)
+        writer.close()
+        await asyncio.wait_for(ended.wait(), 30)
+        assert [tx.outcome for tx in transactions] == [zq.Outcome.ROLLED_BACK]
+        assert await locks() == []
+    assert await session.queue("results").size() == 0
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_a_request_that_is_cancelled_is_rolled_back(
+    session: zq.QueueSession, calling: Calling, locks: Locks
+) -> None:
+    await session.queue("jobs").put(b"job")
+    app = FastAPI()
+    begun = asyncio.Event()
+
+    @app.post("/")
+    async def put(tx: TransactionDep, session: SessionDep) -> None:
+        assert await tx.take(session.queue("jobs")) is not None
+        tx.put("results", b"result")
+        begun.set()
+        await asyncio.Event().wait()
+
+    client = await calling(app)
+    request = asyncio.create_task(client.post("/"))
+    await asyncio.wait_for(begun.wait(), 30)
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    assert await locks() == []
+    assert await session.queue("results").size() == 0
+    assert await session.queue("jobs").size() == 1
+
+
+async def test_starlette_has_one_session_for_the_application(
+    zookeeper: str, queue_root: str, session: zq.QueueSession
+) -> None:
+    async def create(request: Request) -> Response:
+        async with session_of(request).begin() as tx:
+            return JSONResponse(tx.put("results", await request.body()), 202)
+
+    app = Starlette(
+        routes=[Route("/", create, methods=["POST"])],
+        lifespan=lifespan(zookeeper, root=queue_root, session_timeout=4),
+    )
+    async with serving(app) as (host, port), httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+        answer = await client.post("/", content=b"result")
+    [stored] = await session.queue("results").peek()
+    assert (stored.id, stored.body) == (answer.json(), b"result")
+
+
+async def test_an_application_without_a_session_is_told_how_to_have_one() -> None:
+    transport = httpx.ASGITransport(_app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        with pytest.raises(zq.InvalidOptionError, match="lifespan="):
+            await client.post("/move")
+
+
+def test_options_that_cannot_be_are_refused_when_the_application_is_made() -> None:
+    with pytest.raises(zq.InvalidOptionError):
+        lifespan("zk1:2181", session_timeout=-1)
+    with pytest.raises(zq.InvalidOptionError):
+        in_transaction(commit_timeout=float("inf"))
