@@ -31,6 +31,7 @@ from aiozkqueue.cli import (
     worker,
     zookeeper,
 )
+from aiozkqueue.cli.audit import command as audit
 from aiozkqueue.cli.demo import command as demo
 from aiozkqueue.cli.demo import worker as demo_worker
 from aiozkqueue.cli.exits import EXPLAINED, Exit, expected, status_of
@@ -81,6 +82,7 @@ for command in (
     doctor.doctor,
     records.clean,
     records.reap,
+    audit.audit,
     serve.serve,
     worker.worker,
 ):

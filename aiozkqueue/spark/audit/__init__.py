@@ -7,5 +7,6 @@ on what the files hold (`report`). It stands on the format's parts beside it and
 from __future__ import annotations
 
 from .moving import Moved, move
+from .report import Figures, Percentiles, Reason, Report, Span, report
 
-__all__ = ["Moved", "move"]
+__all__ = ["Figures", "Moved", "Percentiles", "Reason", "Report", "Span", "move", "report"]

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
     from pyspark.sql import SparkSession
 
+    from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.spark.options import Servers
 
@@ -207,15 +208,15 @@ class _State:
     """The znode that tells how far the audit has come."""
 
     def __init__(self, session: QueueSession) -> None:
-        self._zookeeper = session.engine.zookeeper
-        self._path = f"{session.engine.root}/.audit"
+        self._session = session
         self._version: int | None = None
 
     async def read(self) -> Run | None:
         """Read what is stored; None when there has been no audit."""
+        engine = self._session.engine
         try:
-            await self._zookeeper.sync(self._path)
-            node = await self._zookeeper.read(self._path)
+            await engine.zookeeper.sync(_path(engine))
+            node = await engine.zookeeper.read(_path(engine))
         except NoNodeError:
             self._version = None
             return None
@@ -224,27 +225,32 @@ class _State:
 
     async def write(self, run: Run) -> None:
         """Write over what was read or written last. Raises: ClaimLostError: another audit has written meanwhile."""
+        zookeeper, root, path = self._session.engine.zookeeper, self._session.engine.root, _path(self._session.engine)
         data = run.encode()
         version = self._version
-        change = Create(self._path, data) if version is None else SetData(self._path, data, version)
+        change = Create(path, data) if version is None else SetData(path, data, version)
         in_doubt = False
         while True:
             try:
-                await self._zookeeper.ensure(self._path.rpartition("/")[0])
-                await self._zookeeper.multi([change])
+                await zookeeper.ensure(root)
+                await zookeeper.multi([change])
             except (ConnectionLossError, SessionExpiredError):
                 in_doubt = True
-                await self._zookeeper.wait_connected()
+                await zookeeper.wait_connected()
             except MultiError as refusal:
                 if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
                     raise refusal.error from refusal
                 if in_doubt and await self.read() == run:
                     return
-                msg = f"another audit of {self._path.rpartition('/')[0]} has begun meanwhile: this one must not go on"
+                msg = f"another audit of {root} has begun meanwhile: this one must not go on"
                 raise ClaimLostError(msg) from refusal
             else:
                 self._version = 0 if version is None else version + 1
                 return
+
+
+def _path(engine: Engine) -> str:
+    return f"{engine.root}/.audit"
 
 
 async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[str]:

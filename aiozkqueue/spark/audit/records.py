@@ -29,7 +29,7 @@ from aiozkqueue.zookeeper import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.spark.options import Servers
@@ -91,8 +91,7 @@ class Reading:
         with opened(self.servers) as (portal, session):
             for hour in _hours(batches):
                 link = Link(portal, session, self.servers.of(hour.queue))
-                path = session.engine.store(hour.queue).paths.record(hour.name)
-                pages = history_pages(link, FolderShare(path, hour.share, hour.of))
+                pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
                 while (page := link.call(next_page, pages)) is not None:
                     waiting += [{"queue": hour.queue, "day": _day(one), **one} for one in page]
@@ -101,6 +100,12 @@ class Reading:
                         waiting = []
                 if waiting:
                     yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+
+
+async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]]]:
+    share = FolderShare(link.store.paths.record(hour.name), hour.share, hour.of)
+    async for page in history_pages(link, share):
+        yield page
 
 
 def _hours(batches: Iterator[pa.RecordBatch]) -> Iterator[Hour]:
