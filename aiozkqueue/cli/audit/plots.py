@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from html import escape
 from typing import Final, NamedTuple
@@ -15,8 +15,21 @@ _VALUES: Final = 130
 _AXIS: Final = 26
 _LONGEST_LABEL: Final = 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-#: The shortest time that is told apart, seconds.
-_SHORTEST: Final = 0.001
+#: The marks of a scale of time.
+_TICKS: Final = {
+    0.001: "1 ms",
+    0.01: "10 ms",
+    0.1: "0.1 s",
+    1.0: "1 s",
+    10.0: "10 s",
+    60.0: "1 min",
+    600.0: "10 min",
+    3600.0: "1 h",
+    36_000.0: "10 h",
+    259_200.0: "3 d",
+    2_592_000.0: "30 d",
+    31_536_000.0: "1 year",
+}
 
 
 class Column(NamedTuple):
@@ -109,15 +122,18 @@ def bars(told: str, kind: str, shown: Sequence[Bar]) -> str:
 
 def ranges(told: str, shown: Sequence[Range]) -> str:
     """For each name a line from its median to its 99th percentile, on a logarithmic scale of time."""
-    low = math.floor(math.log10(max(_SHORTEST, min(one.p50 for one in shown))))
-    high = max(low + 1, math.ceil(math.log10(max(_SHORTEST, *(one.p99 for one in shown)))))
+    ticks = _ticks(min(one.p50 for one in shown), max(one.p99 for one in shown))
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
     room = WIDTH - _LABELS - 40
 
     def at(seconds: float) -> float:
-        return _LABELS + room * (math.log10(max(10.0**low, seconds)) - low) / (high - low)
+        return _LABELS + room * (math.log10(max(ticks[0], seconds)) - low) / (high - low)
 
     bottom = len(shown) * _ROW
-    parts = list(_decades(low, high, at(10.0**low), (at(10.0**high) - at(10.0**low)) / (high - low), bottom))
+    parts: list[str] = []
+    for tick in ticks:
+        parts.append(f'<line class="grid" x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="0" y2="{bottom}"/>')
+        parts.append(_text(at(tick), bottom + 18, _TICKS[tick], "middle"))
     for number, one in enumerate(shown):
         y = number * _ROW + _ROW / 2
         what = f"{one.label}: p50 {duration(one.p50)}, p95 {duration(one.p95)}, p99 {duration(one.p99)}"
@@ -131,12 +147,13 @@ def ranges(told: str, shown: Sequence[Range]) -> str:
     return _svg(told, bottom + _AXIS, parts)
 
 
-def _decades(low: int, high: int, start: float, step: float, bottom: float) -> Iterator[str]:
-    every = -(-(high - low) // 8)
-    for number in range(0, high - low + 1, every):
-        x = start + number * step
-        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}"/>'
-        yield _text(x, bottom + 18, duration(10.0 ** (low + number)), "middle")
+def _ticks(least: float, most: float) -> list[float]:
+    """The marks of a scale on which both have a place; two at the least."""
+    marks = list(_TICKS)
+    first = max((index for index, mark in enumerate(marks) if mark <= least), default=0)
+    last = min((index for index, mark in enumerate(marks) if mark >= most), default=len(marks) - 1)
+    first = min(first, len(marks) - 2)
+    return marks[first : max(last, first + 1) + 1]
 
 
 def _svg(told: str, height: float, parts: Sequence[str]) -> str:
@@ -155,7 +172,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 def _round_up(value: float) -> float:
     """The next number above that an axis can end at."""
     size = 10.0 ** math.floor(math.log10(max(1.0, value)))
-    return next(size * step for step in (1, 2, 4, 5, 10) if size * step >= value)
+    return next(size * step for step in (1, 2, 4, 5, 8, 10) if size * step >= value)
 
 
 def _moment(moment: datetime, span: timedelta) -> str:
