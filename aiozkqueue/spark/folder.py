@@ -7,6 +7,7 @@ Publishing moves them, under names that tell where they come from. It can be cut
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DATA: Final = ".parquet"
+_PART: Final = re.compile(r"part-([0-9]+)-.*c([0-9]+)[.]")
 
 
 class Folder:
@@ -89,11 +91,14 @@ class Folder:
             stream.close()
 
     def publish(self, place: str, prefix: str) -> None:
-        """Move the data of a place to where readers look, each file's name behind the prefix."""
+        """Move what a job has written to where readers look; each name is the prefix and the number of its task.
+
+        So the same rows, written again by a job that divides them alike, come to lie under the same names.
+        """
         files = self.data(place)
         for name in files:
             folder, slash, file = name.rpartition("/")
-            self.rename(f"{place}/{name}", f"{folder}{slash}{prefix}-{file}")
+            self.rename(f"{place}/{name}", f"{folder}{slash}{prefix}-{_numbers(file)}{_DATA}")
         if self.local is not None:
             _outlive(sorted({(self.local / name).parent for name in files}))
 
@@ -108,6 +113,13 @@ class Folder:
         if names and own not in names:
             msg = f"{self.path} holds something else ({min(names)}): name a folder that is new, or one used so before"
             raise InvalidOptionError(msg)
+
+
+def _numbers(file: str) -> str:
+    """The numbers of the task and of the file among the task's, in a name of Spark's."""
+    found = _PART.match(file)
+    assert found is not None, file  # noqa: S101 - a job has written it
+    return f"{found[1]}-{found[2]}"
 
 
 def _outlive(paths: Iterable[Path]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.spark.folder import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
@@ -24,7 +24,7 @@ MOVE = "move"
 Work = Callable[["SparkSession", "Sequence[str]", Callable[[str], object]], object]
 
 
-def killed_at(spark: SparkSession, module: str, step: str, *arguments: str, environment: Mapping[str, str]) -> None:
+def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> None:
     """Have a driver run the ``work`` of a module of tests, and kill it as it begins a step."""
     gateway: Any = spark.sparkContext._gateway
     parameters = gateway.gateway_parameters
@@ -33,7 +33,6 @@ def killed_at(spark: SparkSession, module: str, step: str, *arguments: str, envi
         cwd=PROJECT,
         env={
             **os.environ,
-            **environment,
             "PYTHONPATH": str(PROJECT),
             "PYSPARK_GATEWAY_PORT": str(parameters.port),
             "PYSPARK_GATEWAY_SECRET": parameters.auth_token,

@@ -109,7 +109,7 @@ def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_double
     ends, folder, ids = Ends(servers), tmp_path / "audit", set[str]()
     for step in STEPS:
         ids |= ends.make(3)
-        killed_at(spark, __name__, step, str(folder), json.dumps(servers), environment={})
+        killed_at(spark, __name__, step, str(folder), json.dumps(servers))
         seen = written(spark, folder)
         assert max(seen.values(), default=1) == 1, f"doubled when killed before {step!r}"
         assert seen.keys() | set(ends.kept()) == ids, f"lost when killed before {step!r}"
