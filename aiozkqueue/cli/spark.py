@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -73,7 +73,7 @@ def options_of(connection: Connection) -> dict[str, str]:
 def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
     """A session for as long as the block lasts; one that the process has already is used, and left.
 
-    Raises: typer.BadParameter; CommandFailedError: Spark is not installed, or does not start.
+    Raises: typer.BadParameter; CommandFailedError: Spark is not installed, does not start, or fails.
     """
     settings = _settings(conf or ())
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
@@ -82,15 +82,19 @@ def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSess
         raise CommandFailedError(msg)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and only now is it known to be there
 
-    if (running := SparkSession.getActiveSession()) is not None:
-        yield running
-        return
-    with tempfile.TemporaryDirectory(prefix="aiozkqueue-spark-") as folder:
-        session = _start(master, settings, Path(folder))
+    from aiozkqueue.spark.failures import SPARK_ERRORS, condition_of  # noqa: PLC0415 - so too
+
+    with ExitStack() as stack:
+        session = SparkSession.getActiveSession()
+        if session is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiozkqueue-spark-"))
+            session = _start(master, settings, Path(folder))
+            stack.callback(_stop, session)
         try:
             yield session
-        finally:
-            _stop(session)
+        except SPARK_ERRORS as error:
+            msg = f"Spark fails: {condition_of(error)[1]}"
+            raise CommandFailedError(msg) from error
 
 
 def _settings(conf: Sequence[str]) -> dict[str, str]:

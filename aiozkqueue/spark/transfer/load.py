@@ -6,7 +6,7 @@ import enum
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import Observation, functions
 from pyspark.sql.types import (
     DataType,
@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 from aiozkqueue.spark.columns import default_schema
-from aiozkqueue.spark.failures import cause_of
+from aiozkqueue.spark.failures import SPARK_ERRORS, cause_of, condition_of
 from aiozkqueue.spark.options import Content, parse_options
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ _OPTIONS: Final[dict[str, DataType]] = {
 _TOLD: Final = {
     name for content in (Content.ITEMS, Content.DEAD_LETTERS) for name in default_schema(content).fieldNames()
 } - {"body", *_OPTIONS}
+#: What Spark calls a file, a row or a value that is not what it should be.
+_UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING"})
 #: How Spark divides files: always alike, whatever the number of cores, so that a load can be gone on with.
 _DIVISION: Final = {"spark.sql.files.minPartitionNum": "4", "spark.sql.files.maxPartitionBytes": "16m"}
 
@@ -122,7 +124,7 @@ def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> 
             frame = spark.read.parquet(*files)
             return _as_messages(frame) if "body" in frame.columns else frame
         case Kind.CSV:
-            reader = spark.read.option("header", value=True).option("mode", "FAILFAST")
+            reader = spark.read.options(header=True, escape='"', mode="FAILFAST")
             frame = reader.option("inferSchema", infer).csv(files)
             return _as_messages(frame) if "body" in frame.columns else frame
         case Kind.JSON:
@@ -180,23 +182,16 @@ def _told(files: Sequence[str]) -> Iterator[None]:
     """Tell plainly what is the matter with the files."""
     try:
         yield
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         if (cause := cause_of(error)) is not None:
             raise cause from error
-        condition = error.getCondition() or ""
-        if condition.startswith("PATH_NOT_FOUND"):
+        condition, line = condition_of(error)
+        if condition == "PATH_NOT_FOUND":
             msg = f"there is no such file: {', '.join(files)}"
             raise FileNotFoundError(msg) from error
-        if isinstance(error, AnalysisException):
-            raise InvalidOptionError(_first_line(error)) from error
-        if condition in _UNREADABLE or condition.startswith("FAILED_READ_FILE"):
-            msg = f"{', '.join(files)}: a row cannot be read: {_first_line(error)}"
+        if condition in _UNREADABLE:
+            msg = f"{', '.join(files)}: a row cannot be read: {line}"
             raise PayloadError(msg) from error
+        if isinstance(error, AnalysisException):
+            raise InvalidOptionError(line) from error
         raise
-
-
-_UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "MALFORMED_RECORD_IN_PARSING"})
-
-
-def _first_line(error: PySparkException) -> str:
-    return str(error).partition("\n")[0]
