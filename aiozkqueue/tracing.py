@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue import Delivery
 
+__all__ = ["sending", "traced"]
+
 _SYSTEM: Final = "aiozkqueue"
 
 

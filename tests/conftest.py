@@ -1,4 +1,4 @@
-"""What all of the project's own tests share. The public fixtures come from `aiozkqueue.testing.plugin`."""
+"""What all of the project's own tests share. The public fixtures come from `pytest_aiozkqueue`."""
 
 from __future__ import annotations
 

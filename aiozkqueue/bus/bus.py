@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
+from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.plan import PutPlan, join
-from aiozkqueue.queue.commits.settlements import PutSettlement
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 
 from .events import DONE, EVENT, EventTypes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.commits.settlements import Put
+    from aiozkqueue.queue.commits.items import Put
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.listener import Listener

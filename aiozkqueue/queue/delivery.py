@@ -11,7 +11,7 @@ from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ItemName, encode
 
 from .claim import UNDECODED
-from .commits.settlements import Ending
+from .commits.endings import Ending
 from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome

@@ -21,7 +21,7 @@ from .claims.dispenser import Dispenser
 from .clock import ServerClock
 from .commits.committer import CLOSED, Committer
 from .commits.history import Chronicler, process_of
-from .commits.settlements import PutSettlement
+from .commits.items import PutSettlement
 from .foreign.store import ForeignStore
 from .outcome import Outcome
 from .puts.room import Room

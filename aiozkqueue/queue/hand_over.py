@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import ClaimLostError, PayloadError
 
-from .commits.settlements import AttemptSettlement
+from .commits.locks import AttemptSettlement
 from .tasks import wait_settled
 
 if TYPE_CHECKING:

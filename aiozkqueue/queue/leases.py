@@ -22,7 +22,7 @@ from .candidates.groups import is_group
 from .claims.found import find, opening, removal
 from .claims.tenure import due_data
 from .commits.changes import Change, apply
-from .commits.settlements import CONSUME, Ending
+from .commits.endings import CONSUME, Ending
 from .message import Message
 from .options import positive, required_seconds, seconds
 from .outcome import Outcome

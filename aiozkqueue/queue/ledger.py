@@ -33,7 +33,7 @@ from aiozkqueue.zookeeper import (
 from .claims.found import find, removal
 from .claims.pages import Entry, owner_of_ledger, read_page, write_page
 from .commits.changes import apply
-from .commits.settlements import CONSUME
+from .commits.endings import CONSUME
 from .operators.admin import lanes, list_items
 from .operators.leftovers import below
 

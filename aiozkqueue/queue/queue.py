@@ -15,8 +15,8 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
 
+from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
-from .commits.settlements import PutSettlement, weigh_puts
 from .consumer import Consumer
 from .destination import Destination, Undecodable
 from .leases import Leases
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
     from .codec import Codec
-    from .commits.settlements import Put
+    from .commits.items import Put
     from .engine import Engine
     from .operators.alterations import Alteration
     from .operators.ledgers import LedgerInfo
@@ -90,6 +90,7 @@ class Queue(Destination[T]):
             MessageTooLargeError: larger than ZooKeeper takes.
             OutcomeUnknownError: the session was closed while it was under way.
             QueueFullError: the queue has as many messages as it takes, and no room came free in time.
+            DuplicateKeyError: it was put with ``unique``, and a message of its key waits or is handled.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
@@ -104,9 +105,10 @@ class Queue(Destination[T]):
     ) -> list[str]:
         """Put messages in their order, and return their ids. All values are checked before any is sent.
 
-        They go in as few requests as hold them, one after the other; for all or nothing use a transaction.
+        They go in as few requests as hold them, one after the other; after an error those of earlier requests are
+        stored. For all or nothing use a transaction.
 
-        Raises: as `put`; after an error those of earlier requests are stored.
+        Raises: as `put`.
         """
         patience = seconds(timeout, "timeout")
         engine = self.engine
@@ -171,15 +173,21 @@ class Queue(Destination[T]):
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
-        """Count the messages, claimed and delayed ones included; 0 for a queue that is not there."""
+        """Count the messages, claimed and delayed ones included; 0 for a queue that is not there.
+
+        Raises: as `stats`.
+        """
         return await admin.size(self.engine, self.store)
 
     async def claimed(self) -> int:
-        """Count the messages that a transaction or delivery holds."""
+        """Count the messages that a transaction or delivery holds. Raises: as `stats`."""
         return (await self.stats()).claimed
 
     async def exists(self) -> bool:
-        """Tell whether the queue is there: it is made by its first put or take."""
+        """Tell whether the queue is there: it is made by its first put or take.
+
+        Raises: SessionClosedError, WrongLoopError.
+        """
         return await self.engine.zookeeper.exists(self.store.paths.items) is not None
 
     async def stats(self) -> admin.QueueStats:
@@ -187,7 +195,10 @@ class Queue(Destination[T]):
         return await admin.stats(self.engine, self.store)
 
     async def purge(self) -> int:
-        """Remove every message that nobody holds, for good; return how many. Dead letters stay."""
+        """Remove every message that nobody holds, for good; return how many. Dead letters stay.
+
+        Raises: as `stats`.
+        """
         return await admin.purge(self.engine, self.store)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -235,7 +246,10 @@ class Queue(Destination[T]):
         return await hand_on(engine, store)
 
     async def release_claims(self) -> int:
-        """Force every claim open, and end every delay; return how many. The holders' commits fail from then on."""
+        """Force every claim open, and end every delay; return how many. The holders' commits fail from then on.
+
+        Raises: as `stats`.
+        """
         return await admin.release_claims(self.engine, self.store)
 
     async def ledgers(self) -> list[LedgerInfo]:
@@ -278,7 +292,10 @@ class Queue(Destination[T]):
         return await consumers(self.engine, self.store)
 
     async def configuration(self) -> QueueConfig:
-        """Read the configuration in force. Raises: AccessDeniedError, PayloadError."""
+        """Read the configuration in force.
+
+        Raises: PayloadError: what is stored is none; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
         store = self.store
         store.stale()
         await store.open()

@@ -17,7 +17,8 @@ from .clock import Clock
 from .codec import AdapterCodec, BytesCodec, Codec
 from .connection_state import on_connection_state
 from .engine import Engine
-from .foreign.queue import CuratorQueue, CuratorShards, ForeignQueue
+from .foreign.queue import CuratorQueue, ForeignQueue
+from .foreign.shards import CuratorShards
 from .listener import Listener
 from .middleware import wrapped
 from .operators.examination import examine
@@ -159,11 +160,24 @@ class QueueSession:
 
     @overload
     def curator_shards(
-        self, path: str, *, lock_path: Callable[[str], str] | None = ..., kind: CuratorKind = ...
+        self,
+        path: str,
+        *,
+        lock_path: Callable[[str], str] | None = ...,
+        kind: CuratorKind = ...,
+        threshold: int = ...,
+        max_queues: int = ...,
     ) -> CuratorShards[bytes]: ...
     @overload
     def curator_shards(
-        self, path: str, type: TypeForm[T], *, lock_path: Callable[[str], str] | None = ..., kind: CuratorKind = ...
+        self,
+        path: str,
+        type: TypeForm[T],
+        *,
+        lock_path: Callable[[str], str] | None = ...,
+        kind: CuratorKind = ...,
+        threshold: int = ...,
+        max_queues: int = ...,
     ) -> CuratorShards[T]: ...
     def curator_shards(
         self,
@@ -172,16 +186,22 @@ class QueueSession:
         *,
         lock_path: Callable[[str], str] | None = None,
         kind: CuratorKind = "queue",
+        threshold: int = 10_000,
+        max_queues: int = 10,
     ) -> CuratorShards[Any]:
         """Return the queues below the ``queuePath`` of a Curator ``QueueSharder``.
 
         ``lock_path`` gives the lock path of a shard by the shard's path, as the sharder's ``QueueAllocator`` does.
-        Consume with a listener for each of `CuratorShards.queues`. A shard that the sharder adds later is in the next
-        answer of that; here none is added.
+        Consume with a listener for each of `CuratorShards.queues`; a shard that comes later, from either side, is in
+        the next answer of that. A put adds a shard when each there is holds ``threshold`` items, up to ``max_queues``:
+        the sharder's policies ``newQueueThreshold`` and ``maxQueues``, with its defaults. When a sharder's leader adds
+        one in the same instant, there is one more.
 
-        Raises: as `curator_queue`.
+        Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1.
         """
         check_path(path, "path")
+        positive(threshold, "threshold")
+        positive(max_queues, "max_queues")
         codec = self._codec(path, type, None)
         engine = self.engine
 
@@ -189,7 +209,7 @@ class QueueSession:
             locks = None if lock_path is None else lock_path(of)
             return CuratorQueue(engine, curator(of, locks, kind), codec, "dead-letter")
 
-        return CuratorShards(engine, path, shard)
+        return CuratorShards(engine, path, shard, threshold, max_queues)
 
     @overload
     def kazoo_queue(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
 from aiozkqueue.layout import check_condition
 
-from .commits.settlements import Ending
+from .commits.endings import Ending
 from .destination import Destination
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds
@@ -148,7 +148,12 @@ class Transaction:
         to the session timeout; then the commit goes on without it.
 
         Raises:
-            NotCommittedError: nothing was applied; the subclass says why.
+            NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next five.
+            SessionExpiredError: the ZooKeeper session of the messages taken is over.
+            ClaimLostError: a message taken was forced open or taken over.
+            TransactionTooLargeError: it is more than one request of ZooKeeper's may hold.
+            QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
+            DuplicateKeyError: a message that was put with ``unique`` waits already.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` tells later.
             TransactionClosedError, SessionClosedError, AccessDeniedError, WrongLoopError.
         """

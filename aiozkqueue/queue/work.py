@@ -30,8 +30,9 @@ from aiozkqueue.errors import (
 from .claim import EPHEMERAL_CAP, Claim
 from .commits.admission import enter_all, needs_of, try_enter_all
 from .commits.committer import unknown
+from .commits.endings import CONSUME, Ending, exhausted
+from .commits.holds import CommitSettlement, ReleaseSettlement
 from .commits.keys import bearer
-from .commits.settlements import CONSUME, CommitSettlement, Ending, ReleaseSettlement, exhausted
 from .hand_over import hand_over
 from .outcome import Outcome
 from .tasks import wait_settled
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import Operation
 
+    from .commits.items import Put
     from .commits.settlement import Settlement
-    from .commits.settlements import Put
     from .destination import Destination
     from .engine import Engine
     from .puts.room import Room

@@ -30,8 +30,9 @@ from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.queue.claims.found import Found, attempts_of, find, removal
 from aiozkqueue.queue.commits.changes import Change
 from aiozkqueue.queue.commits.changes import apply as apply_changes
+from aiozkqueue.queue.commits.endings import Ending
+from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.register import server_time
-from aiozkqueue.queue.commits.settlements import Ending, PutSettlement
 from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
 from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare

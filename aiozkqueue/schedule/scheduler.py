@@ -19,8 +19,8 @@ from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueErro
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.queue.background import Background
 from aiozkqueue.queue.commits.changes import Change, ChangeSettlement
+from aiozkqueue.queue.commits.items import weigh_puts
 from aiozkqueue.queue.commits.register import server_time
-from aiozkqueue.queue.commits.settlements import weigh_puts
 from aiozkqueue.queue.commits.transfer import GuardedPutSettlement
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiozkqueue.layout.jobs import JobRecord
-    from aiozkqueue.queue.commits.settlements import Put
+    from aiozkqueue.queue.commits.items import Put
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import WatchEvent
 

@@ -1,7 +1,7 @@
-"""For tests: a real ZooKeeper without Docker, one in memory, a misbehaving proxy, fixtures, recorded deliveries.
+"""For tests: a real ZooKeeper without Docker, one in memory, a misbehaving proxy, assertions, recorded deliveries.
 
-The fixtures come with the package (see `aiozkqueue.testing.plugin`); what is here is for tests that need more.
-Names are loaded when first used: the plugin is imported in every pytest run of everybody who has this package.
+The fixtures come with the package, by the plugin `pytest_aiozkqueue`; what is here is for tests that need more.
+Names are loaded when first used: few tests need them all.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from aiozkqueue.testing.assertions import assert_dead_lettered, assert_empty, assert_put
     from aiozkqueue.testing.certificates import Certificates, make_certificates
     from aiozkqueue.testing.clock import TestClock
     from aiozkqueue.testing.configuration import ServerOptions, ServerTls
     from aiozkqueue.testing.frames import Fault, Opcode, Request, ZooKeeperProxy
     from aiozkqueue.testing.node import EmbeddedNode
     from aiozkqueue.testing.proxy import Direction, FaultProxy
+    from aiozkqueue.testing.queue_server import QueueServer
     from aiozkqueue.testing.recorded import Put, RecordedDelivery, delivery, handle, queue
     from aiozkqueue.testing.runtime import ServerUnavailableError
     from aiozkqueue.testing.server import EmbeddedEnsemble, EmbeddedZooKeeper
@@ -32,6 +34,7 @@ __all__ = [
     "FaultProxy",
     "Opcode",
     "Put",
+    "QueueServer",
     "RecordedDelivery",
     "Request",
     "ServerOptions",
@@ -39,6 +42,9 @@ __all__ = [
     "ServerUnavailableError",
     "TestClock",
     "ZooKeeperProxy",
+    "assert_dead_lettered",
+    "assert_empty",
+    "assert_put",
     "delivery",
     "handle",
     "make_certificates",
@@ -48,12 +54,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "assertions": ["assert_dead_lettered", "assert_empty", "assert_put"],
     "certificates": ["Certificates", "make_certificates"],
     "clock": ["TestClock"],
     "configuration": ["ServerOptions", "ServerTls"],
     "frames": ["Fault", "Opcode", "Request", "ZooKeeperProxy"],
     "node": ["EmbeddedNode"],
     "proxy": ["Direction", "FaultProxy"],
+    "queue_server": ["QueueServer"],
     "recorded": ["Put", "RecordedDelivery", "delivery", "handle", "queue"],
     "runtime": ["ServerUnavailableError"],
     "server": ["EmbeddedEnsemble", "EmbeddedZooKeeper"],

@@ -18,7 +18,9 @@ from aiozkqueue.errors import ClaimLostError, TransactionTooLargeError
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
 from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.claim import Claim
-from aiozkqueue.queue.commits.settlements import REMOVED, CommitSettlement, Ending, GhostSettlement, exhausted
+from aiozkqueue.queue.commits.endings import REMOVED, Ending, exhausted
+from aiozkqueue.queue.commits.holds import CommitSettlement
+from aiozkqueue.queue.commits.locks import GhostSettlement
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ConnectionLossError,

@@ -21,7 +21,8 @@ from aiozkqueue.errors import (
     SessionExpiredError,
 )
 from aiozkqueue.queue.commits.committer import CLOSED
-from aiozkqueue.queue.commits.settlements import RELEASE, Ending, ReleaseSettlement
+from aiozkqueue.queue.commits.endings import RELEASE, Ending
+from aiozkqueue.queue.commits.holds import ReleaseSettlement
 from aiozkqueue.queue.deadlines import Deadlines
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.queue.store import denied

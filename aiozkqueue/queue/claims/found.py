@@ -13,8 +13,8 @@ from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode,
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claim import Claim, EphemeralBudget
 from aiozkqueue.queue.commits.changes import Change
+from aiozkqueue.queue.commits.endings import bury
 from aiozkqueue.queue.commits.keys import freed_with
-from aiozkqueue.queue.commits.settlements import bury
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import Check, Create, Delete, NoAuthError, SetData
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.clock import ServerClock
-    from aiozkqueue.queue.commits.settlements import Ending
+    from aiozkqueue.queue.commits.endings import Ending
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation

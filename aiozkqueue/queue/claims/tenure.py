@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from aiozkqueue.queue.claim import Claim, EphemeralBudget
-    from aiozkqueue.queue.commits.settlements import Ending
+    from aiozkqueue.queue.commits.endings import Ending
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.claim import Claim
-from aiozkqueue.queue.commits.settlements import GhostSettlement
+from aiozkqueue.queue.commits.locks import GhostSettlement
 from aiozkqueue.zookeeper import Create, ZooKeeperError
 
 from .claimer import Batch, UnreadableError

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import Clock
     from aiozkqueue.queue.puts.room import Room
 
+    from .endings import Ending
+    from .items import Put
     from .settlement import Settlement
-    from .settlements import Ending, Put
 
 
 def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending]) -> dict[Room, int]:

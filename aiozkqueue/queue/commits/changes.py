@@ -8,8 +8,7 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import NoAuthError
 
-from .settlement import Settlement
-from .settlements import OPERATION_WEIGHT
+from .settlement import OPERATION_WEIGHT, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .companions import Companion
-    from .settlements import Ending
+    from .endings import Ending
 
 #: Changes under way at a time.
 TOGETHER = 400

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .settlements import Ending
+    from .endings import Ending
 
 
 class Mender(Protocol):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
-    from .settlements import Ending
+    from .endings import Ending
 
 _OUTCOMES: Final = {"consume": End.FINISHED, "dead": End.DEAD, "remove": End.REMOVED}
 

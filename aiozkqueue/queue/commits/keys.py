@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .settlements import Put
+    from .items import Put
 
 
 class UniqueKey(PutCompanion):

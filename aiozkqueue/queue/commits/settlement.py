@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from .committer import Committer
     from .plan import PutPlan
 
+#: About what one operation takes in a multi besides its data: header, path, ACL.
+OPERATION_WEIGHT = 140
+
 
 class Settlement(ABC):
     """One all-or-nothing change. It is sent by the committer, and settled when its fate is known.

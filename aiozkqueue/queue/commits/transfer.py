@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import QueueError
 
 from .changes import ChangeSettlement
-from .settlements import PutSettlement
+from .items import PutSettlement
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .changes import Change
-    from .settlements import Put
+    from .items import Put
 
 
 class GuardedPutSettlement(PutSettlement):

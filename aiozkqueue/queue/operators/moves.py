@@ -20,7 +20,7 @@ from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommitte
 from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MovePaths, MoveRecord
 from aiozkqueue.queue.claims.found import find_pages, removal
-from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.transfer import transfer
 from aiozkqueue.queue.destination import Destination
 from aiozkqueue.queue.puts.putting import restored

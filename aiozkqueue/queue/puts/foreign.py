@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from aiozkqueue.dialects import PutNames
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
 from aiozkqueue.layout import LAST_MOMENT, Header, MalformedError, decode
+from aiozkqueue.queue.commits.endings import FOREIGN_NAME
+from aiozkqueue.queue.commits.items import Put
 from aiozkqueue.queue.commits.plan import PutPlan
-from aiozkqueue.queue.commits.settlements import FOREIGN_NAME, Put
 from aiozkqueue.queue.options import schedule_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import LAST_MOMENT, End, ItemName
+from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.plan import PutPlan
-from aiozkqueue.queue.commits.settlements import Ending
 from aiozkqueue.zookeeper import MultiError
 
 if TYPE_CHECKING:

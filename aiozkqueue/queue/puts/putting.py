@@ -18,9 +18,9 @@ from aiozkqueue.layout import (
     unscheduled_prefix,
 )
 from aiozkqueue.queue.codec import BytesCodec, Codec
+from aiozkqueue.queue.commits.items import Put
 from aiozkqueue.queue.commits.keys import UniqueKey
 from aiozkqueue.queue.commits.plan import PutPlan, join
-from aiozkqueue.queue.commits.settlements import Put
 from aiozkqueue.queue.destination import Destination
 from aiozkqueue.queue.options import moment, prefix_of, put_header, schedule_of, unique_mode
 

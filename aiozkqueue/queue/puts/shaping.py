@@ -14,7 +14,7 @@ from .sticky import chooser, with_node
 if TYPE_CHECKING:
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.clock import ServerClock
-    from aiozkqueue.queue.commits.settlements import Put
+    from aiozkqueue.queue.commits.items import Put
     from aiozkqueue.queue.store import QueueStore
 
 

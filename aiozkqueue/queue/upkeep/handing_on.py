@@ -21,9 +21,9 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.claims.found import as_claim, find
 from aiozkqueue.queue.commits.changes import Change, apply
+from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.history import Chronicler
 from aiozkqueue.queue.commits.register import server_time
-from aiozkqueue.queue.commits.settlements import Ending
 from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
 from aiozkqueue.queue.puts.sticky import node_of, without_node
 from aiozkqueue.zookeeper import Create, Delete, SetData

@@ -14,7 +14,7 @@ from aiozkqueue.queue.session import QueueSession
 from .client import SimulatedClient
 from .connection import SimulatedSession
 from .ensemble import Ensemble
-from .loop import LoopClock
+from .loop import EPOCH, LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Cluster:
     """A simulated ensemble and its clients."""
 
-    def __init__(self, ensemble: Ensemble, seed: int | str) -> None:
+    def __init__(self, ensemble: Ensemble, seed: int | str, clock: Clock | None = None) -> None:
         self.ensemble = ensemble
-        self.clock: Clock = LoopClock()
+        self.clock: Clock = clock or LoopClock()
         self._seed = seed
         self._clients: dict[str, SimulatedClient] = {}
 
@@ -83,6 +83,17 @@ class Cluster:
             connection.abort("cut")
 
 
+def make_cluster(*, seed: int | str = 0, servers: int = 1, clock: Clock | None = None) -> Cluster:
+    """Make an ensemble in memory on the running event loop. Nothing of it is to be closed.
+
+    With a ``clock`` the sessions go by that, and the servers by the date it has.
+    """
+    ensemble = Ensemble(Random(f"{seed} ensemble"), size=servers)  # noqa: S311 - to be repeated
+    if clock is not None:
+        ensemble.offset = clock.time() - clock.moved - EPOCH - ensemble.loop.time()
+    return Cluster(ensemble, seed, clock)
+
+
 @asynccontextmanager
 async def simulated(*, seed: int | str = 0, servers: int = 1) -> AsyncIterator[Cluster]:
     """Make an ensemble in memory.
@@ -92,4 +103,4 @@ async def simulated(*, seed: int | str = 0, servers: int = 1) -> AsyncIterator[C
     Nothing is ever waited for but timers. On a virtual clock (`run_virtual`) those take no time either, and one
     ``seed`` is one history.
     """
-    yield Cluster(Ensemble(Random(f"{seed} ensemble"), size=servers), seed)  # noqa: S311 - to be repeated
+    yield make_cluster(seed=seed, servers=servers)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,12 +37,82 @@ def test_roots_differ(queue_root, request):
 test_roots_differ_again = test_roots_differ
 KEY = pytest.StashKey()
 """
+_USES_THE_QUEUE = """
+import asyncio
+import pytest
+import aiozkqueue as zq
+from aiozkqueue import testing
+
+async def use(session, clock):
+    parcels = session.queue("parcels")
+    async with session.begin() as tx:
+        tx.put(parcels, b"tea", key="1", delay=3600)
+    assert (await testing.assert_put(parcels, b"tea", key="1")).due is not None
+    clock.advance(3600)
+    async with session.begin() as tx:
+        tx.reject(await tx.take(parcels, timeout=20), "no such address")
+    await testing.assert_empty(parcels)
+    await testing.assert_dead_lettered(parcels, b"tea", reason="address")
+
+@pytest.mark.asyncio
+async def test_under_asyncio(queue_session, queue_clock):
+    await use(queue_session, queue_clock)
+
+@pytest.mark.asyncio
+async def test_the_next_test_finds_nothing_of_the_one_before(queue_session):
+    assert await queue_session.queues() == []
+
+@pytest.mark.asyncio
+async def test_two_sessions_are_on_one_server(queue_server):
+    async with queue_server.connect() as first, queue_server.connect() as second:
+        await first.queue("parcels").put(b"tea")
+        async with second.begin() as tx:
+            assert (await tx.take(second.queue("parcels"), timeout=20)).body == b"tea"
+
+def test_without_any_plugin_for_async_tests(queue_server, queue_clock):
+    async def main():
+        async with queue_server.connect() as session:
+            await use(session, queue_clock)
+    asyncio.run(main())
+
+def test_the_switch(queue_server):
+    print("KIND", type(queue_server).__name__)
+"""
+_USES_ANYIO = """
+import pytest
+from aiozkqueue import testing
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.anyio
+async def test_under_anyio(queue_session, queue_clock):
+    parcels = queue_session.queue("parcels")
+    await parcels.put(b"tea", delay=3600)
+    queue_clock.advance(3600)
+    async with queue_session.begin() as tx:
+        assert await tx.take(parcels, timeout=20) is not None
+    await testing.assert_empty(parcels)
+"""
 _SETTINGS = """
 [pytest]
 filterwarnings = error
 asyncio_default_fixture_loop_scope = function
 """
 _NEEDS_A_SERVER = "def test_it(zookeeper): print('HOSTS', zookeeper)"
+_TIMES_THE_QUESTION = """
+import time
+from aiozkqueue.testing import container
+ask = container.engine_answers
+def timed():
+    began = time.monotonic()
+    try:
+        return ask()
+    finally:
+        print("ASKED FOR", time.monotonic() - began, "s")
+container.engine_answers = timed
+"""
 _HIDE = """
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -51,15 +122,17 @@ for name in {hidden!r}:
 """
 
 
-def run(folder: Path, test: str, *arguments: str, conftest: str = "", **environment: str) -> str:
+def run(
+    folder: Path, test: str, *arguments: str, conftest: str = "", settings: str = _SETTINGS, **environment: str
+) -> str:
     """What a pytest run of a project with this one test file prints."""
     (folder / "test_users.py").write_text(test)
     (folder / "conftest.py").write_text(conftest)
-    (folder / "pytest.ini").write_text(_SETTINGS)
+    (folder / "pytest.ini").write_text(settings)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
         cwd=folder,
-        env={"PATH": "/nowhere", **environment},
+        env={"PATH": "/nowhere", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -85,24 +158,86 @@ def test_where_nothing_is_to_be_had_the_test_is_skipped_and_told_what_to_install
 
 
 def test_a_docker_engine_that_does_not_answer_holds_nothing_up(tmp_path: Path) -> None:
-    began = time.monotonic()
-    # An address that swallows what is sent to it.
-    told = run(tmp_path, _NEEDS_A_SERVER, DOCKER_HOST="tcp://192.0.2.1:2375")
+    # An address that swallows what is sent to it. How long the server takes after that is the machine's affair.
+    told = run(tmp_path, _NEEDS_A_SERVER, conftest=_TIMES_THE_QUESTION, DOCKER_HOST="tcp://192.0.2.1:2375")
     assert "1 passed" in told
-    assert time.monotonic() - began < 15
+    (asked,) = re.findall(r"ASKED FOR ([\d.]+) s", told)
+    assert float(asked) < 15
 
 
-def test_a_run_without_our_fixtures_loads_neither_server_nor_proxy(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_but_itself() -> None:
+    """It is loaded in every pytest run wherever the package is installed, whether or not that uses it."""
+    program = "import sys, pytest, pytest_asyncio; before = {*sys.modules}; import pytest_aiozkqueue as plugin"
+    shown = subprocess.check_output([sys.executable, "-c", f"{program}; print(*{{*sys.modules}} - before)"], text=True)
+    assert shown.split() == ["pytest_aiozkqueue"]
+
+
+def test_a_run_without_our_fixtures_does_not_import_the_package(tmp_path: Path) -> None:
     told = run(
         tmp_path,
-        "import sys\ndef test_it(): print('LOADED', [name for name in sys.modules if name.startswith('aiozkqueue')])",
+        "import sys\ndef test_it(): print('LOADED', [name for name in sys.modules if 'aiozkqueue' in name])",
     )
-    loaded = next(line for line in told.splitlines() if "LOADED" in line)
-    for module in ("server", "proxy", "frames", "container", "cleaning"):
-        assert f"aiozkqueue.testing.{module}'" not in loaded
-    assert "aiozkqueue.testing.plugin" in loaded
+    assert "LOADED ['pytest_aiozkqueue']" in told
 
 
 @pytest.mark.parametrize("mode", ["strict", "auto"])
-def test_the_proxy_works_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    assert "4 passed" in run(tmp_path, _USES_EVERYTHING, f"--asyncio-mode={mode}")
+def test_the_proxy_works_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str, zookeeper: str) -> None:
+    told = run(tmp_path, _USES_EVERYTHING, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "4 passed" in told, told
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_a_users_tests_run_on_the_simulator_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
+    told = run(tmp_path, _USES_THE_QUEUE, f"--asyncio-mode={mode}", AIOZKQUEUE_ZOOKEEPER="nobody.invalid:1")
+    assert "5 passed" in told, told
+    assert "KIND SimulatedServer" in told
+
+
+def test_the_same_tests_run_on_a_real_server_by_one_switch(tmp_path: Path, zookeeper: str) -> None:
+    told = run(tmp_path, _USES_THE_QUEUE, "--aiozkqueue=server", AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "5 passed" in told, told
+    assert "KIND RealServer" in told
+
+
+def test_the_switch_may_be_set_for_a_project_and_overruled_for_a_run(tmp_path: Path, zookeeper: str) -> None:
+    which = "def test_the_switch(queue_server): print('KIND', type(queue_server).__name__)"
+    project = f"{_SETTINGS}aiozkqueue_server = server\n"
+    assert "KIND RealServer" in run(tmp_path, which, settings=project, AIOZKQUEUE_ZOOKEEPER=zookeeper)
+    assert "KIND SimulatedServer" in run(tmp_path, which, "--aiozkqueue=simulator", settings=project)
+
+
+def test_a_switch_in_no_position_is_told_of(tmp_path: Path) -> None:
+    told = run(tmp_path, "def test_it(queue_server): pass", settings=f"{_SETTINGS}aiozkqueue_server = cloud\n")
+    assert "aiozkqueue_server = 'cloud': give 'simulator' or 'server'" in told
+
+
+def test_beside_pytest_asyncio_a_test_of_anyios_plugin_has_its_session_on_that_plugins_loop(tmp_path: Path) -> None:
+    told = run(tmp_path, _USES_ANYIO, "--asyncio-mode=strict")
+    assert "1 passed" in told, told
+
+
+def test_without_pytest_asyncio_anyios_plugin_runs_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "hide.py").write_text("import sys; sys.modules['pytest_asyncio'] = None")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    plugins = ["-p", "hide", "-p", "pytest_aiozkqueue", "-p", "anyio.pytest_plugin"]
+    settings = "[pytest]\nfilterwarnings = error\n"
+    told = run(tmp_path, _USES_ANYIO, *plugins, settings=settings, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=path)
+    assert "1 passed" in told, told
+
+
+def test_a_test_that_no_plugin_runs_is_told_what_to_do(tmp_path: Path) -> None:
+    told = run(tmp_path, "def test_it(queue_session): pass")
+    assert "queue_session is for async tests that pytest-asyncio or anyio's plugin runs" in told
+    assert "queue_server" in told
+
+
+def test_the_traceback_of_a_failed_assertion_ends_at_the_users_own_line(tmp_path: Path) -> None:
+    calls = 'await testing.assert_put(queue_session.queue("parcels"), b"1")'
+    told = run(
+        tmp_path,
+        f"from aiozkqueue import testing\nasync def test_it(queue_session):\n    {calls}\n",
+        "--asyncio-mode=auto",
+    )
+    assert "queue 'parcels' has no message that is b'1'" in told
+    assert f">       {calls}" in told or f">   {calls}" in told
+    assert "assertions.py" not in told

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.bus import bus, events
-from aiozkqueue.queue.commits import settlements
+from aiozkqueue.queue.commits import endings, holds
 from aiozkqueue.zookeeper import Check
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.commits.settlements import Ending
+    from aiozkqueue.queue.commits.endings import Ending
     from aiozkqueue.zookeeper import Operation
 
 of_buses = partial(run, feature="bus")
@@ -30,12 +30,12 @@ def groups_not_checked_by_a_post(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_buses)
 def word_of_who_is_done_not_left(patch: pytest.MonkeyPatch) -> None:
-    guard = settlements.guard
+    guard = endings.guard
 
     def forgetful(claim: Claim, ending: Ending) -> Operation:
         return guard(claim, ending._replace(rewrite=None))
 
-    patch.setattr(settlements, "guard", forgetful)
+    patch.setattr(holds, "guard", forgetful)
 
 
 @mutation(of_buses)

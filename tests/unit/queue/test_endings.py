@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commits.settlements import Ending
+from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.work import release_ending
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
+from aiozkqueue.queue.commits.items import Put, PutSettlement
 from aiozkqueue.queue.commits.plan import PutCompanion, PutPlan, join
-from aiozkqueue.queue.commits.settlements import Put, PutSettlement
 from aiozkqueue.queue.store import QueueStore
 from aiozkqueue.zookeeper import Create, NodeExistsError
 

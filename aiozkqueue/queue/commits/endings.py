@@ -1,0 +1,106 @@
+"""How the hold on an item ends, and which operations that takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from aiozkqueue.errors import ClaimLostError, QueueError
+from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
+from aiozkqueue.queue.store import denied
+from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
+
+from .settlement import OPERATION_WEIGHT
+
+if TYPE_CHECKING:
+    from aiozkqueue.layout import Policy
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+#: The field of a dead letter's header that says what it was called in another program's queue.
+FOREIGN_NAME = "name"
+
+
+class Ending(NamedTuple):
+    """How the hold on one item ends, in a commit or in a release."""
+
+    kind: Literal["consume", "release", "dead", "unlock", "remove"]
+    delay: float = 0.0
+    reason: str = ""
+    error: str | None = None
+    leased: bool = False
+    """Whether a release with a delay leaves it to somebody who handles it until then."""
+    outcome: End | None = None
+    """What a history says of it; None: finished, or dead-lettered."""
+    rewrite: bytes | None = None
+    """What a release leaves the item with; None: as it is."""
+
+
+CONSUME = Ending("consume")
+#: Gone for good, by an operator's will.
+REMOVED = Ending("remove")
+RELEASE = Ending("release")
+#: Remove the lock and nothing else: the item has been deleted by somebody who does not hold it.
+UNLOCK = Ending("unlock")
+
+
+def bury(claim: Claim, reason: str, moment: int) -> Operation:
+    """Create the dead letter of an item."""
+    died = DeadLetter(reason, claim.attempt if claim.handed else claim.attempts, moment)
+    enqueued = claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
+    header = replace(claim.header, enqueued_at=enqueued, dead=died)
+    if claim.store.dialect is not None:
+        header = replace(header, unknown={FOREIGN_NAME: claim.name})
+    return Create(claim.store.dead(claim), encode(claim.body, header))
+
+
+def guard(claim: Claim, ending: Ending) -> Operation:
+    """Assert that the claim is still ours.
+
+    A release that leaves a record of attempts behind raises the item's version, so that an item at version 0 of a
+    queue that does not count hand-overs has none, and its claim need not read any. The end of a delay raises the
+    version of the item that waited for it, not of those behind that one in its group.
+    """
+    if ending.rewrite is not None:
+        return SetData(claim.path, ending.rewrite, claim.version)
+    if claim.handed and (not ending.delay or claim.tenure is not None):
+        return SetData(claim.path, claim.raw, claim.version)
+    return Check(claim.path, claim.version)
+
+
+def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
+    """Create the record of an item's attempts, or replace the one that was read."""
+    path = claim.store.paths.meta(claim.id)
+    if claim.meta_version is None:
+        return Create(path, record.encode())
+    return SetData(path, record.encode(), claim.meta_version)
+
+
+def refusal_of(claim: Claim, error: ZooKeeperError) -> QueueError:
+    """Say why a claim refused a commit."""
+    if isinstance(error, NoAuthError):
+        return denied(claim.store.name, error)
+    return ClaimLostError(
+        f"message {claim.id} of queue {claim.store.name!r} was forced open or taken over by another consumer "
+        f"({error}); nothing of the transaction was applied, and that consumer goes on with it"
+    )
+
+
+def exhausted(policy: Policy, attempts: int, error: str | None) -> Ending:
+    """Say how a message ends that has used up its attempts."""
+    reason = f"handed over {attempts} of {policy.limit} times without success"
+    reason = f"{reason}; at last: {error}" if error else reason
+    if policy.exhausted == "drop":
+        return Ending("consume", reason=reason, outcome=End.FAILED)
+    return Ending("dead", reason=reason)
+
+
+def weigh_ending(claim: Claim, ending: Ending) -> int:
+    """About how many bytes the end of a hold takes in a multi."""
+    if ending.kind == "dead":
+        return len(claim.body) + 5 * OPERATION_WEIGHT
+    if ending.rewrite is not None:
+        return len(ending.rewrite) + 5 * OPERATION_WEIGHT
+    if ending.kind == "release" and claim.handed and (not ending.delay or claim.tenure is not None):
+        return len(claim.raw) + 5 * OPERATION_WEIGHT
+    return 5 * OPERATION_WEIGHT if ending.delay else 3 * OPERATION_WEIGHT

@@ -1,0 +1,253 @@
+"""Commits and releases: the end of the hold on items, with the puts of the same transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import AttemptRecord, LockRecord
+from aiozkqueue.queue.claim import Claim
+from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
+
+from .admission import needs_of, readmit
+from .endings import CONSUME, UNLOCK, bury, guard, refusal_of, weigh_ending, write_meta
+from .items import load, note_sequence, stores_of, weigh_puts
+from .keys import freed_by
+from .settlement import OPERATION_WEIGHT, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+
+    from aiozkqueue.queue.claims.tenure import Tenure
+    from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+    from .companions import Mender
+    from .endings import Ending
+    from .items import Put
+
+
+class HoldSettlement(Settlement):
+    """What ends the hold on items: the base of commits and releases."""
+
+    __slots__ = ("_clock", "_endings", "_now", "_owners", "_sent")
+
+    def __init__(
+        self,
+        transaction_id: str,
+        endings: dict[Claim, Ending],
+        clock: ServerClock,
+        generation: int | None,
+        puts: Sequence[Put] = (),
+    ) -> None:
+        weight = 0
+        for claim, ending in endings.items():
+            weight += 3 * OPERATION_WEIGHT if ending is CONSUME else weigh_ending(claim, ending)
+            for attendant in claim.store.attendants:
+                weight += attendant.weight(claim, ending)
+        if puts:
+            super().__init__(transaction_id, generation, weight + weigh_puts(puts), stores_of(puts))
+        else:
+            super().__init__(transaction_id, generation, weight)
+        self._endings = endings
+        self._clock = clock
+        self._now: int | None = None
+        self._sent: list[Operation] = []
+        self._owners: list[Claim | Mender] = []
+
+    def operations(self) -> Sequence[Operation]:  # noqa: C901, PLR0912 - on every message's way: in one piece
+        """End each hold."""
+        sent: list[Operation] = []
+        owners: list[Claim | Mender] = []
+        bells: dict[str, QueueStore] = {}
+        tenures: dict[Tenure, None] | None = None
+        for claim, ending in self._endings.items():
+            kind = ending.kind
+            if claim.tenure is not None:
+                tenures = tenures or {}
+                tenures[claim.tenure] = None
+                for owner, operation in self._end_grouped(claim, ending):
+                    sent.append(operation)
+                    owners.append(owner)
+            elif kind in ("consume", "dead", "remove"):
+                # The fence comes first: of a claim that is lost, nothing else may be what refuses.
+                sent += (
+                    Delete(claim.path, claim.version)
+                    if claim.rest is None
+                    else SetData(claim.path, claim.rest, claim.version),
+                    Delete(claim.lock),
+                )
+                owners += (claim, claim)
+                if kind == "dead":
+                    sent.append(bury(claim, ending.reason, self._moment()))
+                    owners.append(claim.store)
+                if claim.meta_version is not None:
+                    sent.append(Delete(claim.store.paths.meta(claim.id)))
+                    owners.append(claim)
+                if claim.fields is not None and (freed := freed_by(claim)) is not None:
+                    sent.append(freed.operation)
+                    owners.append(freed.owner)
+            elif kind == "unlock":
+                sent.append(Delete(claim.lock))
+                owners.append(claim)
+            else:
+                for owner, operation in self._release(claim, ending):
+                    sent.append(operation)
+                    owners.append(owner)
+                if not ending.delay:
+                    bells[claim.bell] = claim.store
+            for attendant in claim.store.attendants:
+                for companion in attendant.companions(claim, ending, self._moment):
+                    sent.append(companion.operation)
+                    owners.append(companion.owner)
+        for tenure in tenures or ():
+            for owner, operation in tenure.lock_operations(self._endings, self._due):
+                sent.append(operation)
+                owners.append(owner)
+        for bell, store in bells.items():
+            # A watch on items sees no lock go: this write on their parent is what idle consumers hear.
+            for operation in store.bell(bell, self.transaction_id):
+                sent.append(operation)
+                owners.append(store)
+        self._sent, self._owners = sent, owners
+        return sent
+
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
+        """Give the claims back."""
+        for claim, ending in self._endings.items():
+            if claim.tenure is not None:
+                claim.tenure.ended(claim, ending, self._due)
+                continue
+            if ending.delay and claim.store.dialect is not None:
+                claim.store.keep(claim, ending.delay)
+                continue
+            claim.settled(back=(ending.kind == "release" and not ending.delay) or claim.rest is not None)
+            if ending.kind == "release" and ending.delay:
+                claim.store.retry_at(self._due(ending), claim.id)
+
+    def over(self) -> None:
+        """The server has removed the locks."""
+        for claim in self._endings:
+            claim.settled(back=False)
+
+    def _mend(self, owner: Mender, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Let the owner of an operation mend what refused it. No copy can be applied any more: a new time is taken."""
+        self._now = None
+        return owner.mend(self._sent[index], error)
+
+    def _release(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | QueueStore, Operation]]:
+        if ending.delay and claim.store.dialect is not None:
+            yield claim, SetData(claim.path, claim.raw, claim.version)
+            yield from self._count(claim, ending, None)
+            return
+        paths = claim.store.paths
+        yield claim, guard(claim, ending)
+        yield claim, Delete(claim.lock)
+        due = self._due(ending) if ending.delay else None
+        if due is not None:
+            yield claim, Create(claim.lock, LockRecord(claim.id, claim.owner, due, ending.leased).encode())
+            yield claim.store, Create(paths.due_node(due, claim.id), claim.place.encode())
+        yield from self._count(claim, ending, due)
+
+    def _count(self, claim: Claim, ending: Ending, due: int | None) -> Iterator[tuple[Claim, Operation]]:
+        """Record the attempt that a release ends, or take it back."""
+        if claim.handed:
+            yield claim, write_meta(claim, AttemptRecord(claim.attempt, claim.id, ending.error, due))
+        elif claim.recorded:
+            # Counted, but nobody has seen it: what was never handed over costs no attempt.
+            yield claim, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id))
+
+    def _end_grouped(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
+        """End the hold on one message of a group; what becomes of the group's lock is for the tenure to say."""
+        if ending.kind == "release":
+            yield claim, guard(claim, ending)
+            yield from self._count(claim, ending, self._due(ending) if ending.delay else None)
+            return
+        yield claim, Delete(claim.path, claim.version)
+        if ending.kind == "dead":
+            yield claim.store, bury(claim, ending.reason, self._moment())
+        if claim.meta_version is not None:
+            yield claim, Delete(claim.store.paths.meta(claim.id))
+        if claim.fields is not None and (freed := freed_by(claim)) is not None:
+            yield freed.owner, freed.operation
+
+    def _due(self, ending: Ending) -> int:
+        return self._moment() + max(1, round(ending.delay * 1000))
+
+    def _moment(self) -> int:
+        """ZooKeeper's time when this was first sent: every repetition says the same."""
+        if self._now is None:
+            self._now = self._clock.now()
+        return self._now
+
+
+class CommitSettlement(HoldSettlement):
+    """The commit of a transaction: takes, puts, rejects and releases in one."""
+
+    __slots__ = ("_puts",)
+
+    def __init__(
+        self,
+        transaction_id: str,
+        endings: dict[Claim, Ending],
+        puts: Sequence[Put],
+        clock: ServerClock,
+        generation: int | None,
+    ) -> None:
+        super().__init__(transaction_id, endings, clock, generation, puts)
+        self._puts = puts
+
+    def operations(self) -> Sequence[Operation]:
+        """End the holds, then create the items."""
+        if self._endings:
+            super().operations()
+        else:
+            self._sent, self._owners = [], []
+        if self._puts:
+            self._puts = load(self, self._puts, self._sent, self._owners)
+        return self._sent
+
+    def applied(self, results: Sequence[Result] | None) -> None:
+        """Give the claims back, and see how far the lanes' counters have come."""
+        super().applied(results)
+        if self._puts:
+            note_sequence(self._puts, results)
+
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """A claim that is lost fails the commit; a queue that has changed is opened again."""
+        owner = self._owners[index]
+        if isinstance(owner, Claim):
+            raise refusal_of(owner, error)
+        return self._mend(owner, index, error)
+
+    async def readmit(self) -> None:
+        """Wait for room."""
+        await readmit(self, needs_of(self._puts, self._endings), None)
+
+
+class ReleaseSettlement(HoldSettlement):
+    """Claims given back, each at once or after a delay. It always succeeds: one that was lost is left out."""
+
+    __slots__ = ()
+
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Leave out the claim that is ours no more; the others go again."""
+        owner = self._owners[index]
+        if not isinstance(owner, Claim):
+            return self._mend(owner, index, error)
+        path = self._sent[index].path
+        if owner.tenure is not None and path != owner.store.paths.meta(owner.id):
+            # One lock for all of them: it is ours no more, or nothing can be known of it by what was refused.
+            self._endings = {claim: one for claim, one in self._endings.items() if claim.tenure is not owner.tenure}
+            owner.tenure.lose()
+            return None
+        if isinstance(error, NoNodeError) and path == owner.path and self._endings[owner].kind != "unlock":
+            self._endings[owner] = UNLOCK
+            return None
+        if path == owner.store.paths.meta(owner.id):
+            # Somebody tampered with the count, the lock is ours all the same: let it go, whatever the count says.
+            owner.meta_version = None if isinstance(error, NoNodeError) else -1
+            return None
+        del self._endings[owner]
+        owner.settled(back=True)  # whoever forced it open may have left it free
+        return None

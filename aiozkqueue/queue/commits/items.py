@@ -1,0 +1,128 @@
+"""Items to create: what a put is when it is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.zookeeper import Create
+
+from .admission import needs_of, readmit
+from .settlement import OPERATION_WEIGHT, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+    from .companions import Mender
+    from .plan import PutPlan
+
+
+class Put(NamedTuple):
+    """One item to create; its id is known before it is sent."""
+
+    store: QueueStore
+    id: str
+    prefix: str
+    data: bytes
+    plan: PutPlan | None = None
+    """What it adds to the create; None: nothing, it is plain."""
+
+
+class PutSettlement(Settlement):
+    """Items put at once, outside of any transaction."""
+
+    __slots__ = ("_owners", "_puts", "_sent")
+
+    def __init__(self, transaction_id: str, puts: Sequence[Put]) -> None:
+        super().__init__(transaction_id, None, weigh_puts(puts), stores_of(puts))
+        self._puts = puts
+        self._sent: list[Operation] = []
+        self._owners: list[Mender] = []
+
+    def operations(self) -> Sequence[Operation]:
+        """Create the items."""
+        self._sent, self._owners = [], []
+        self._puts = load(self, self._puts, self._sent, self._owners)
+        return self._sent
+
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Open the queue again when something of it is missing or full."""
+        return self._owners[index].mend(self._sent[index], error)
+
+    def applied(self, results: Sequence[Result] | None) -> None:
+        """See how far the lane's counter has come."""
+        note_sequence(self._puts, results)
+
+    async def readmit(self) -> None:
+        """Ask for room; its caller waits for some."""
+        await readmit(self, needs_of(self._puts, {}), 0)
+
+
+def load(
+    settlement: Settlement, puts: Sequence[Put], sent: list[Operation], owners: list[Claim | Mender] | list[Mender]
+) -> Sequence[Put]:
+    """Append the operations that puts are now, the creates last, and who answers for each; return the puts as sent."""
+    start = len(sent)
+    for put in puts:
+        if put.plan is not None or put.store.shape is not None:
+            del sent[start:], owners[start:]
+            return _load_planned(settlement, puts, sent, owners)
+        sent.append(create(put))
+        owners.append(put.store)
+    return puts
+
+
+def _load_planned(
+    settlement: Settlement, puts: Sequence[Put], sent: list[Operation], owners: list[Claim | Mender] | list[Mender]
+) -> Sequence[Put]:
+    shaped = [put if put.store.shape is None else put.store.shape(put) for put in puts]
+    live = [put for put in shaped if put.plan is None or not put.plan.dropped]
+    settlement.plans = tuple(put.plan for put in shaped if put.plan is not None)
+    for put in live:
+        if put.plan is not None:
+            for companion in put.plan.companions:
+                sent.append(companion.operation())
+                owners.append(companion)
+    for put in live:
+        sent.append(create(put))
+        owners.append(put.store)
+    return shaped
+
+
+def create(put: Put) -> Operation:
+    """Create an item, in the lane whose turn it is or where its plan says."""
+    store, plan = put.store, put.plan
+    if plan is None or plan.place is None:
+        path = f"{store.paths.at(store.next_lane())}/{put.prefix}"
+    else:
+        path = store.paths.at(plan.place.path(put.prefix))
+    return Create(path, put.data, sequential=True)
+
+
+def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None:
+    """Tell the queues of the items put, which are the last of what was sent, where their sequences have got to."""
+    if results is not None:
+        live = [put for put in puts if put.plan is None or not put.plan.dropped]
+        for put, path in zip(live, results[len(results) - len(live) :], strict=True):
+            if isinstance(path, str):
+                put.store.note_sequence(path)
+
+
+def stores_of(puts: Sequence[Put]) -> tuple[QueueStore, ...]:
+    """The queues put to, each once."""
+    if len(puts) == 1:
+        return (puts[0].store,)
+    return tuple(dict.fromkeys(put.store for put in puts))
+
+
+def weigh_puts(puts: Sequence[Put]) -> int:
+    """About how many bytes these take in a multi."""
+    weight = 0
+    for put in puts:
+        weight += len(put.data) + 2 * OPERATION_WEIGHT
+        if put.plan is not None:
+            weight += put.plan.weight
+    return weight

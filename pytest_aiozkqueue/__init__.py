@@ -1,0 +1,188 @@
+"""The package's pytest plugin: fixtures for the tests of programs that use aiozkqueue. See `docs/testing.md`.
+
+What a test's sessions connect to is the simulator, unless ``--aiozkqueue=server`` or the ini option
+``aiozkqueue_server = server`` says a real server. That is, in this order: the one that ``AIOZKQUEUE_ZOOKEEPER`` names
+(``host:port``, or a list), a container when a Docker engine answers and `testcontainers` is installed, else the
+embedded server (``aiozkqueue[embedded]``).
+
+It is imported in every pytest run wherever the package is installed, and so lies outside of it: importing
+`aiozkqueue`, which takes a tenth of a second and more, waits for the first test that asks for a fixture.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from aiozkqueue import QueueSession
+    from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, QueueServer, ServerOptions, TestClock
+    from aiozkqueue.testing import ZooKeeperProxy as Proxy
+
+#: Names the ZooKeeper to test against, ``host:port`` or a list of them.
+ENVIRONMENT = "AIOZKQUEUE_ZOOKEEPER"
+
+_KINDS = ("simulator", "server")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch between simulator and server."""
+    parser.getgroup("aiozkqueue").addoption(
+        "--aiozkqueue",
+        choices=_KINDS,
+        default=None,
+        help="what queue_server and queue_session are: the simulator in memory, or a real ZooKeeper",
+    )
+    parser.addini("aiozkqueue_server", "the default of --aiozkqueue: 'simulator' or 'server'", default="simulator")
+
+
+@pytest.fixture
+def queue_clock() -> TestClock:
+    """The clock of this test's sessions: ``queue_clock.advance(60)`` moves it, and what sleeps till then wakes."""
+    from aiozkqueue.testing import TestClock  # noqa: PLC0415 -- see the module's docstring
+
+    return TestClock()
+
+
+@pytest.fixture
+def queue_server(request: pytest.FixtureRequest, queue_clock: TestClock) -> QueueServer:
+    """What this test's sessions connect to, with no queue on it yet: ``async with queue_server.connect() as session``.
+
+    The simulator or a real server, as ``--aiozkqueue`` or the ini option ``aiozkqueue_server`` says.
+    """
+    from aiozkqueue.testing.queue_server import RealServer, SimulatedServer  # noqa: PLC0415 -- as above
+
+    kind = request.config.getoption("--aiozkqueue") or request.config.getini("aiozkqueue_server")
+    if kind not in _KINDS:
+        text = f"aiozkqueue_server = {kind!r}: give 'simulator' or 'server'"
+        raise pytest.UsageError(text)
+    if kind == "simulator":
+        return SimulatedServer(queue_clock)
+    return RealServer(request.getfixturevalue("zookeeper"), request.getfixturevalue("queue_root"), queue_clock)
+
+
+@pytest.fixture
+def queue_session(request: pytest.FixtureRequest) -> QueueSession:
+    """A session with `queue_server`, on the test's own event loop; it goes by `queue_clock`."""
+    session: QueueSession = _on_the_tests_loop(request, "queue_session")
+    return session
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[str]:
+    """A real ZooKeeper's connection string; one server for the whole run (for each worker under xdist)."""
+    if named := os.environ.get(ENVIRONMENT):
+        yield named
+        return
+    from aiozkqueue.testing.container import container, engine_answers  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415
+    from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        if engine_answers():
+            hosts = stack.enter_context(container())
+        else:
+            try:
+                hosts = stack.enter_context(EmbeddedZooKeeper()).hosts
+            except ServerUnavailableError as error:
+                pytest.skip(f"no ZooKeeper: {ENVIRONMENT} is not set, no Docker engine answers, and {error}")
+        yield hosts
+
+
+@pytest.fixture
+def queue_root(zookeeper: str) -> Iterator[str]:
+    """A path of this test's own, to be given as ``root``; what is below it is deleted after the test."""
+    root = f"/test-{os.urandom(6).hex()}"
+    yield root
+    from aiozkqueue.testing.cleaning import delete_tree  # noqa: PLC0415 -- as above
+
+    delete_tree(zookeeper, root)
+
+
+@pytest.fixture
+def zookeeper_proxy(request: pytest.FixtureRequest) -> Proxy:
+    """A misbehaving proxy in front of the server, on the test's own event loop: `ZooKeeperProxy.hosts` leads to it."""
+    proxy: Proxy = _on_the_tests_loop(request, "zookeeper_proxy")
+    return proxy
+
+
+@pytest.fixture(scope="session")
+def embedded_server() -> Iterator[Callable[..., EmbeddedZooKeeper]]:
+    """Starts embedded servers: ``embedded_server(ServerOptions(...))``. All are stopped at the end of the run."""
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.server import EmbeddedZooKeeper  # noqa: PLC0415
+
+    with ExitStack() as stack:
+
+        def start(options: ServerOptions | None = None) -> EmbeddedZooKeeper:
+            try:
+                return stack.enter_context(EmbeddedZooKeeper(options))
+            except ServerUnavailableError as error:
+                pytest.skip(str(error))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def zookeeper_ensemble() -> Iterator[EmbeddedEnsemble]:
+    """Three embedded servers that can be killed, paused and restarted. Bring back those that you stop."""
+    from aiozkqueue.testing.runtime import ServerUnavailableError  # noqa: PLC0415 -- as above
+    from aiozkqueue.testing.server import EmbeddedEnsemble  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        try:
+            ensemble = stack.enter_context(EmbeddedEnsemble())
+        except ServerUnavailableError as error:
+            pytest.skip(str(error))
+        yield ensemble
+
+
+# An async fixture is run by the plugin that made it, on that plugin's loop. Which plugin runs the test is known only
+# when it asks, so there is one of each for pytest-asyncio, whose strict mode takes only its own, and one for anyio.
+
+
+def _on_the_tests_loop(request: pytest.FixtureRequest, name: str) -> Any:  # noqa: ANN401 -- what that fixture gives
+    if request.node.get_closest_marker("asyncio") is not None:
+        return request.getfixturevalue(f"_asyncio_{name}")
+    if "anyio_backend" not in request.fixturenames:
+        pytest.fail(
+            f"{name} is for async tests that pytest-asyncio or anyio's plugin runs; is the test marked? "
+            "A test without a loop of its own may use queue_server.",
+            pytrace=False,
+        )
+    if (backend := request.getfixturevalue("anyio_backend_name")) != "asyncio":
+        pytest.fail(f"{name}: aiozkqueue runs on asyncio; have anyio_backend return that, not {backend}", pytrace=False)
+    return request.getfixturevalue(f"_anyio_{name}")
+
+
+def _make_queue_session(fixture: Callable[..., object]) -> object:
+    async def queue_session(queue_server: QueueServer) -> AsyncIterator[QueueSession]:
+        async with queue_server.connect() as session:
+            yield session
+
+    return fixture(queue_session)
+
+
+def _make_zookeeper_proxy(fixture: Callable[..., object]) -> object:
+    async def zookeeper_proxy(zookeeper: str) -> AsyncIterator[Proxy]:
+        from aiozkqueue.testing.frames import ZooKeeperProxy  # noqa: PLC0415 -- as above
+
+        async with ZooKeeperProxy(zookeeper) as proxy:
+            yield proxy
+
+    return fixture(zookeeper_proxy)
+
+
+_anyio_queue_session = _make_queue_session(pytest.fixture)
+_anyio_zookeeper_proxy = _make_zookeeper_proxy(pytest.fixture)
+if find_spec("pytest_asyncio") is not None:
+    import pytest_asyncio
+
+    _asyncio_queue_session = _make_queue_session(pytest_asyncio.fixture)
+    _asyncio_zookeeper_proxy = _make_zookeeper_proxy(pytest_asyncio.fixture)
