@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,36 +124,30 @@ def _time(part: Percentiles | None, which: str) -> str:
     return "" if part is None else duration(float(asdict(part)[which]))
 
 
-def _records(moved: Moved, told: Report, html: Path | None) -> list[dict[str, Json]]:
+def _records(moved: Moved, told: Report, html: Path | None) -> Iterator[dict[str, Json]]:
     """What ``--json`` prints: one object a line, each with its kind."""
-    found: list[dict[str, Json]] = [
-        {
-            "kind": "audit",
-            "folder": told.folder,
-            "moved": moved.records,
-            "finished_earlier": moved.finished,
-            "html": None if html is None else str(html),
-        }
-    ]
+    yield {
+        "kind": "audit",
+        "folder": told.folder,
+        "moved": moved.records,
+        "finished_earlier": moved.finished,
+        "html": None if html is None else str(html),
+    }
     if told.total is not None:
-        found.append({"kind": "total", **_figures(told.total)})
-    found += [{"kind": "queue", "queue": name, **_figures(one)} for name, one in told.queues.items()]
-    found += [
-        {"kind": "dead-letters", "queue": one.queue, "reason": one.reason, "messages": one.messages}
-        for one in told.reasons
-    ]
-    found += [
-        {
+        yield {"kind": "total", **_figures(told.total)}
+    for name, figures in told.queues.items():
+        yield {"kind": "queue", "queue": name, **_figures(figures)}
+    for reason in told.reasons:
+        yield {"kind": "dead-letters", "queue": reason.queue, "reason": reason.reason, "messages": reason.messages}
+    for span in told.spans:
+        yield {
             "kind": "span",
-            "begin": one.begin.isoformat(),
+            "begin": span.begin.isoformat(),
             "seconds": told.span.total_seconds(),
-            "finished": one.finished,
-            "dead": one.dead,
-            "other": one.other,
+            "finished": span.finished,
+            "dead": span.dead,
+            "other": span.other,
         }
-        for one in told.spans
-    ]
-    return found
 
 
 def _figures(one: Figures) -> dict[str, Json]:

@@ -22,7 +22,7 @@ _NAMES: Final = {"finished": "finished", "dead": "dead letters", "other": "expir
 
 def page(report: Report) -> str:
     """Make the page; it tells when there is nothing to tell of."""
-    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    style = files("aiozkqueue.cli.audit").joinpath("page.css").read_text(encoding="utf-8")
     body = _nothing() if report.total is None else "".join(_sections(report, report.total))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
