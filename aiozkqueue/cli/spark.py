@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -52,6 +53,9 @@ _ON_THIS_MACHINE: Final = {
 }
 _LOOK: Final = 0.2
 
+#: What is not on this machine: a path with a scheme.
+ELSEWHERE: Final = re.compile(r"\w[\w+.-]*:")
+
 
 def options_of(connection: Connection) -> dict[str, str]:
     """The connection as the options of Spark's format; credentials go by the environment, never among them."""
@@ -67,6 +71,11 @@ def options_of(connection: Connection) -> dict[str, str]:
         "tlsKey": connection.tls_key,
     }
     return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def place(path: str) -> str:
+    """The path of a file, a folder or a pattern for Spark, whose JVM may run elsewhere; one with a scheme as it is."""
+    return path if ELSEWHERE.match(path) else os.path.abspath(path)  # noqa: PTH100 - a pattern is no path
 
 
 @contextmanager

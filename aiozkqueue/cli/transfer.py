@@ -14,10 +14,9 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import AsJson
-from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, spark_session, watched
+from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
 
-# What only Spark can look up: another file system, or a pattern.
-_ELSEWHERE: Final = re.compile(r"^\w+:|[*?\[{]")
+_PATTERN: Final = re.compile(r"[*?\[{]")
 
 
 @with_connection
@@ -53,7 +52,8 @@ def load(
     aiozkqueue load 2026-03-*.csv --queue orders --infer-types
     aiozkqueue load events.jsonl.gz --queue events --write-id 2026-03-01 --json[/dim]
     """
-    missing = [file for file in files if not _ELSEWHERE.search(file) and not Path(file).exists()]
+    plain = [file for file in files if not ELSEWHERE.match(file) and not _PATTERN.search(file)]
+    missing = [file for file in plain if not Path(file).exists()]
     if missing:
         msg = f"there is no file {missing[0]!r}"
         raise typer.BadParameter(msg, param_hint="FILE")
@@ -65,7 +65,7 @@ def load(
         from aiozkqueue.spark.transfer import Kind, load  # noqa: PLC0415 - only now is it known that Spark is there
 
         with watched(spark, f"load {queue}"):
-            rows = load(spark, files, options, kind=None if kind is None else Kind(kind), infer=infer)
+            rows = load(spark, list(map(place, files)), options, kind=None if kind is None else Kind(kind), infer=infer)
     output.print_count("loaded", rows, queue, as_json=as_json)
     return Exit.OK if rows else Exit.NOTHING
 
@@ -112,7 +112,7 @@ def unload(
         from aiozkqueue.spark.transfer import unload  # noqa: PLC0415 - only now is it known that Spark is there
 
         with output.progress(f"unload {queue}", depth) as bar:
-            done = unload(spark, to, options, schema=schema, on_batch=bar.advance)
+            done = unload(spark, place(to), options, schema=schema, on_batch=bar.advance)
     if done.resumed:
         output.note("an unload that had been cut off was gone on with")
     output.print_count("unloaded", done.messages, queue, as_json=as_json)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aiozkqueue.cli.app import run
+from tests.docs.pages import blocks, commands, shows
 from tests.spark.test_audit import known, servers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 __all__ = ["known", "servers"]
+
+PROJECT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -74,15 +77,22 @@ def test_an_audit_prints_tables_and_json_and_writes_a_page_that_stands_alone(com
     assert found[0]["moved"] == 0
 
 
-def test_files_go_into_a_queue_and_back(command: Command, tmp_path: Path) -> None:
-    lines = tmp_path / "orders.jsonl"
-    lines.write_text('{"id": 1}\n{"id": 2}\n')
-    assert command("load", str(lines), "--queue", "orders")[:2] == (0, "2 loaded\n")
-    folder = str(tmp_path / "orders")
-    done = command.records("unload", "orders", "--to", folder, "--schema", "id int", "--batch", "1")
-    assert done == [{"queue": "orders", "unloaded": 2}]
-    assert command("unload", "orders", "--to", folder)[:2] == (1, "0 unloaded\n")
-    assert command.records("load", folder, "--queue", "copy", "--write-id", "a") == [{"queue": "copy", "loaded": 2}]
+def test_the_commands_of_the_guide_print_and_exit_as_it_shows(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PROJECT / "docs" / "cli.md"
+    (block,) = [block for block in blocks(page) if block.language == "text" and "$ aiozkqueue load" in block.text]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    for one in commands(block):
+        if one.text.startswith("aiozkqueue") and ">" not in one.text:
+            status, out, err = command(*shlex.split(one.text)[1:])
+        else:
+            done = subprocess.run(["sh", "-c", one.text], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+            status, out, err = done.returncode, done.stdout, ""
+        where = f"{page.name}:{one.line}: {one.text}\n{out}{err}"
+        assert status == one.status, where
+        assert shows(one.output, out if status == 0 else err), where
 
 
 def test_what_is_wrong_is_one_line(command: Command, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from aiozkqueue.cli.audit.plots import amount, duration
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import AsJson, Json
-from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, spark_session, watched
+from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, place, spark_session, watched
 
 if TYPE_CHECKING:
     from aiozkqueue.spark.audit import Figures, Moved, Percentiles, Report
@@ -65,7 +65,7 @@ def audit(
     aiozkqueue audit --to ./audit --queue orders --since 2026-03-01 --json
     aiozkqueue audit --to s3a://bucket/audit --html report.html --master spark://h1:7077[/dim]
     """
-    options = options_of(connection)
+    options, to = options_of(connection), place(to)
     with spark_session(master, conf) as spark:
         from aiozkqueue.spark.audit import move, report  # noqa: PLC0415 - only now is it known that Spark is there
         from aiozkqueue.spark.folder import Folder  # noqa: PLC0415 - so too
