@@ -30,6 +30,7 @@ INTERNAL: Final = {
     "Fault": {"released", "strike", "takes"},
     "Keys": {"caller"},
     "HistoryRecord": {"decode", "encode", "place", "unknown"},
+    "OpenTelemetry": {"around", "creating", "handling", "received", "sending", "settling"},
     "Queue": {"engine", "store"},
     "QueueConfig": {"changed", "counts", "decode", "encode", "grouped", "grown", "lanes", "tiers"}
     # What is stored beside what users decide.

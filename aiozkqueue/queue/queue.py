@@ -96,8 +96,13 @@ class Queue(Destination[T]):
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
-        put = prepare(engine, self, value, options)
-        await self._put(engine, [put], patience)
+        if engine.tracing is None:
+            put = prepare(engine, self, value, options)
+            await self._put(engine, [put], patience)
+        else:
+            with engine.tracing.sending(self._name, None):
+                put = prepare(engine, self, value, options)
+                await self._put(engine, [put], patience)
         return put.id if put.plan is None else stored_as(put)
 
     async def put_many(
@@ -113,21 +118,11 @@ class Queue(Destination[T]):
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
-        deadline = None if patience is None else engine.clock.monotonic() + patience
-        puts, ids = self._prepare_many(engine, values, options)
-        start = 0
-        while start < len(puts):
-            end, weight = start + 1, weigh_puts(puts[start : start + 1])
-            while end < len(puts) and end - start < MANY:
-                weight += weigh_puts(puts[end : end + 1])
-                if weight > MANY_BYTES:
-                    break
-                end += 1
-            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
-            await self._put(engine, puts[start:end], left)
-            start = end
-        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
-        return [left_out.get(one, one) for one in ids] if left_out else ids
+        if engine.tracing is None:
+            return await self._put_many(engine, values, options, patience)
+        listed = list(values)
+        with engine.tracing.sending(self._name, len(listed)):
+            return await self._put_many(engine, listed, options, patience)
 
     def consume(
         self,
@@ -337,6 +332,25 @@ class Queue(Destination[T]):
                 puts.append(put)
             ids.append(earlier or put.id)
         return puts, ids
+
+    async def _put_many(
+        self, engine: Engine, values: Iterable[T], options: PutOptions, patience: float | None
+    ) -> list[str]:
+        deadline = None if patience is None else engine.clock.monotonic() + patience
+        puts, ids = self._prepare_many(engine, values, options)
+        start = 0
+        while start < len(puts):
+            end, weight = start + 1, weigh_puts(puts[start : start + 1])
+            while end < len(puts) and end - start < MANY:
+                weight += weigh_puts(puts[end : end + 1])
+                if weight > MANY_BYTES:
+                    break
+                end += 1
+            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
+            await self._put(engine, puts[start:end], left)
+            start = end
+        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+        return [left_out.get(one, one) for one in ids] if left_out else ids
 
     async def _put(self, engine: Engine, puts: list[Put], patience: float | None) -> None:
         store = puts[0].store

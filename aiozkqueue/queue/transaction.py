@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
@@ -82,9 +83,13 @@ class Transaction:
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
-        wait = _taking(queue, timeout)
+        wait, tracing = _taking(queue, timeout), self._engine.tracing
+        begun = 0 if tracing is None else time_ns()
         for claim in await self._work.take(queue, 1, wait, check_condition(filters)):
-            return Message(content_of(claim), queue.codec, claim.value)
+            message = Message(content_of(claim), queue.codec, claim.value)
+            if tracing is not None:
+                tracing.received(queue.name, [message], begun)
+            return message
         return None
 
     async def take_many(
@@ -94,6 +99,7 @@ class Transaction:
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
+        tracing, begun = self._engine.tracing, time_ns()
         wait, wanted, condition = _taking(queue, timeout), positive(limit, "limit"), check_condition(filters)
         held: list[Claim] = []
         try:
@@ -105,7 +111,10 @@ class Transaction:
         except BaseException:
             await self._work.let_go(held)  # nobody is shown them: a commit must not remove them
             raise
-        return [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        messages = [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        if tracing is not None and messages:
+            tracing.received(queue.name, messages, begun)
+        return messages
 
     @overload
     def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str: ...
