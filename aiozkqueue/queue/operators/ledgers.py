@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -106,15 +105,6 @@ async def release(engine: Engine, store: QueueStore, group: str) -> int:
             released += await _give_back(engine, store, Check(path, epoch), f"{path}/{name}/{page}")
         await _apply(engine, [Check(path, epoch), Delete(f"{path}/{name}")])
     return released
-
-
-async def forget(engine: Engine, store: QueueStore, group: str) -> None:
-    """Remove a ledger that holds nothing, and whose name nobody will use again: its numbers would begin anew.
-
-    One that holds something stays; so does one when the connection is lost.
-    """
-    with suppress(MultiError, ConnectionLossError, SessionExpiredError):
-        await engine.zookeeper.multi([Delete(f"{store.paths.ledgers}/{group}")])
 
 
 async def _give_back(engine: Engine, store: QueueStore, check: Check, page: str) -> int:

@@ -8,6 +8,7 @@ are removed. Who is cut off and run again finds the batch in the ledger, and wri
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 from uuid import uuid4
@@ -17,13 +18,13 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StringType, StructType
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.operators.ledgers import forget
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder
 from aiozkqueue.spark.options import Content, parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
+from aiozkqueue.zookeeper import ConnectionLossError, Delete, MultiError, SessionExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -211,4 +212,9 @@ async def _is_there(link: Link, group: str) -> bool:
 
 
 async def _forget(link: Link, group: str) -> None:
-    await forget(link.engine, link.store, group)
+    """Remove the run's ledger, which holds nothing, and whose name nobody will use again.
+
+    It stays when the connection is lost just then: no more than an empty entry in a list.
+    """
+    with suppress(MultiError, ConnectionLossError, SessionExpiredError):
+        await link.engine.zookeeper.multi([Delete(f"{link.store.paths.ledgers}/{group}")])
