@@ -98,6 +98,7 @@ app.add_typer(dlq, name="dlq")
 held = typer.Typer(help="What Spark streams hold of a queue.", epilog=EXPLAINED)
 held.command("list", epilog=EXPLAINED)(ledgers.list_)
 held.command(epilog=EXPLAINED)(ledgers.release)
+held.command(epilog=EXPLAINED)(ledgers.discard)
 app.add_typer(held, name="ledgers")
 recurring.command("list", epilog=EXPLAINED)(jobs.list_)
 for of_job in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):

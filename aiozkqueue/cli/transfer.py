@@ -33,7 +33,7 @@ def load(
     ] = False,
     write_id: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Names the load: done again under its name, it adds what is missing."),
+        typer.Option(metavar="TEXT", help="Names the load: run again under its name, it puts no row twice."),
     ] = None,
     timeout: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for room in a queue with a size.")
@@ -46,7 +46,7 @@ def load(
 
     A column body is the payload; key, group, priority, headers, delay, at and ttl beside it say how it is put.
     Without body each row is a JSON object of its columns, and a line of JSON the payload as it stands.
-    If it fails half-way, what was put stays: give --write-id to be able to run it again.
+    All rows are seen at once when it has ended well, or none. Killed, it goes on when run again with its --write-id.
 
     [dim]aiozkqueue load orders.parquet --queue orders
     aiozkqueue load 2026-03-*.csv --queue orders --infer-types

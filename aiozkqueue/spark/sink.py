@@ -49,7 +49,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
         self._options = options
         self._origin = origin
-        RowEncoder(schema)  # refuses columns before anything runs
+        RowEncoder(schema, options.id_column)  # refuses columns before anything runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put a partition's rows of one batch.

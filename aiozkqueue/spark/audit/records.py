@@ -103,7 +103,7 @@ class Reading:
 
 
 async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]]]:
-    share = FolderShare(link.store.paths.record(hour.name), hour.share, hour.of)
+    share = FolderShare(link.store.paths.record(hour.name), hour.share, hour.of, ids=None)
     async for page in history_pages(link, share):
         yield page
 
