@@ -89,8 +89,9 @@ def load(
     ``at`` and ``ttl`` beside it are how it is put; what an unload tells besides is left out. Without ``body`` each row
     is a JSON object of its columns, and a line of JSON is the payload as it stands.
 
-    All rows are seen at once when the job has ended well, or none. With the option ``writeId`` each is put once, however
-    often the same files are loaded under it, and a load whose driver was killed is gone on with.
+    All rows are seen at once when the job has ended well, or none; so a queue with a size must hold them all. With the
+    option ``writeId`` each is put once, however often the same files are loaded under it, and a load whose driver was
+    killed is gone on with.
 
     Args:
         spark: any session.
