@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
-    MessageTooLargeError,
     QueueFullError,
     SessionClosedError,
 )
-from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
+from aiozkqueue.layout import QueueConfig, check_condition
 
 from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
@@ -22,6 +21,7 @@ from .destination import Destination, Undecodable
 from .leases import Leases
 from .message import Message
 from .operators import admin, alterations
+from .operators.alterations import Wanted
 from .operators.dead_letters import DeadLetters
 from .operators.ledgers import ledgers, release
 from .operators.records import read_history
@@ -207,7 +207,7 @@ class Queue(Destination[T]):
             NotCommittedError: others kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alterations.cancel(self.engine, self.store, id, key)
+        return await alterations.cancel(self.engine, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of a message that waits, by its id, or of all that wait under a key.
@@ -221,12 +221,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = self.engine
-        body = self.codec.encode(value, self._name)
-        if len(body) + HEADER_LIMIT > engine.max_message:
-            msg = f"queue {self._name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
-            raise MessageTooLargeError(msg)
-        return await alterations.update(engine, self.store, body, id, key)
+        return await alterations.update(self.engine, Wanted(self, id, key), value)
 
     async def reap(self) -> int:
         """Hand on to all nodes what others than this one have left lying for too long, ten messages at the most.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
+    from .beside import Beside
     from .companions import Mender
     from .endings import Ending
     from .items import Put
@@ -184,7 +185,7 @@ class HoldSettlement(Settlement):
 class CommitSettlement(HoldSettlement):
     """The commit of a transaction: takes, puts, rejects and releases in one."""
 
-    __slots__ = ("_puts",)
+    __slots__ = ("_beside", "_puts")
 
     def __init__(
         self,
@@ -193,16 +194,25 @@ class CommitSettlement(HoldSettlement):
         puts: Sequence[Put],
         clock: ServerClock,
         generation: int | None,
+        *,
+        beside: Sequence[Beside] = (),
     ) -> None:
         super().__init__(transaction_id, endings, clock, generation, puts)
         self._puts = puts
+        self._beside = beside
+        for one in beside:
+            self.weight += one.weight
 
     def operations(self) -> Sequence[Operation]:
-        """End the holds, then create the items."""
+        """End the holds, alter what is to be altered, then create the items."""
         if self._endings:
             super().operations()
         else:
             self._sent, self._owners = [], []
+        for one in self._beside:
+            for owner, operation in one.operations(self._clock):
+                self._sent.append(operation)
+                self._owners.append(owner)
         if self._puts:
             self._puts = load(self, self._puts, self._sent, self._owners)
         return self._sent
@@ -222,7 +232,7 @@ class CommitSettlement(HoldSettlement):
 
     async def readmit(self) -> None:
         """Wait for room."""
-        await readmit(self, needs_of(self._puts, self._endings), None)
+        await readmit(self, needs_of(self._puts, self._endings, self._beside), None)
 
 
 class ReleaseSettlement(HoldSettlement):
