@@ -27,6 +27,7 @@ from .operators.ledgers import ledgers, release
 from .operators.records import read_history
 from .operators.registry import ConsumerInfo, consumers
 from .operators.states import MessageState, state_of
+from .operators.writers import give_up, writers
 from .options import positive, seconds
 from .puts.putting import prepare
 from .puts.room import credits_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .operators.alterations import Alteration
     from .operators.ledgers import LedgerInfo
+    from .operators.writers import WriterInfo
     from .options import PutOptions, Seconds
     from .store import QueueStore
 
@@ -252,6 +254,19 @@ class Queue(Destination[T]):
         Raises: NotFoundError: there is no such stream; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await release(self.engine, self.store, group)
+
+    async def unfinished(self) -> list[WriterInfo]:
+        """Read which batches of Spark's writers are not complete: nobody sees their messages. Raises: as `stats`."""
+        return await writers(self.engine, self.store)
+
+    async def discard_unfinished(self, writer: str) -> int:
+        """Remove what a writer has put for a batch that it will not complete; return how many messages that were.
+
+        A writer that still runs is refused from then on, and has to write the batch anew.
+
+        Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await give_up(self.engine, self.store, writer)
 
     async def state(self, message_id: str) -> MessageState:
         """Find out where a message stands, by the id that `put` returned.

@@ -10,7 +10,7 @@ from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
 
 from .admission import needs_of, readmit
 from .endings import CONSUME, UNLOCK, bury, guard, refusal_of, weigh_ending, write_meta
-from .items import load, note_sequence, stores_of, weigh_puts
+from .items import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .keys import freed_by
 from .settlement import OPERATION_WEIGHT, Settlement
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.claims.tenure import Tenure
     from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -126,6 +127,11 @@ class HoldSettlement(Settlement):
             if ending.kind == "release" and ending.delay:
                 claim.store.retry_at(self._due(ending), claim.id)
 
+    def tally(self, meter: Meter) -> None:
+        """Tell how the holds have ended."""
+        for claim, ending in self._endings.items():
+            meter.ended(claim, ending)
+
     def over(self) -> None:
         """The server has removed the locks."""
         for claim in self._endings:
@@ -222,6 +228,11 @@ class CommitSettlement(HoldSettlement):
         super().applied(results)
         if self._puts:
             note_sequence(self._puts, results)
+
+    def tally(self, meter: Meter) -> None:
+        """Tell how the holds have ended, and of the items."""
+        super().tally(meter)
+        tally_puts(self._puts, meter)
 
     def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A claim that is lost fails the commit; a queue that has changed is opened again."""
