@@ -16,6 +16,7 @@ from aiozkqueue.cli import (
     consume,
     dead_letters,
     doctor,
+    dump,
     events,
     jobs,
     ledgers,
@@ -83,6 +84,7 @@ for command in (
     records.reap,
     serve.serve,
     worker.worker,
+    dump.dump,
 ):
     app.command(epilog=EXPLAINED)(command)
 app.command("demo-worker", hidden=True)(demo_worker.demo_worker)

@@ -80,7 +80,12 @@ class QueueWriter(DataSourceArrowWriter):
             staging = link.call(staging_of, link, self._name)
             removed = link.call(staging.abort, 0)
             link.call(staging.forget_parts if self._kept else staging.forget)
-        log.error("queue %s: the write failed; the %d rows that were put are removed", self._options.queue, removed)
+        log.error(
+            "queue %s: the write failed; the %d rows that were put are removed",
+            self._options.queue,
+            removed,
+            extra={"queue": self._options.queue},
+        )
 
 
 def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:
