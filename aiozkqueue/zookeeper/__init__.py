@@ -53,6 +53,8 @@ from aiozkqueue.zookeeper.interface import (
     Watch,
     WatchEvent,
     ZooKeeper,
+    new_create,
+    new_delete,
 )
 
 __all__ = [
@@ -90,5 +92,7 @@ __all__ = [
     "ZooKeeperClient",
     "ZooKeeperError",
     "connect",
+    "new_create",
+    "new_delete",
     "parse_hosts",
 ]

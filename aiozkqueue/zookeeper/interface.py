@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ class Check(NamedTuple):
 
 
 Operation = Create | Delete | SetData | Check
+
+# What the classes' own constructors do in Python, done in C: of creates and deletes every message has a few.
+new_create: Callable[[tuple[str, bytes, bool, bool, bool]], Create] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Create,
+)
+new_delete: Callable[[tuple[str, int]], Delete] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Delete,
+)
 
 #: What an operation of a multi gives: the path for ``Create``, the new stat for ``SetData``, nothing for the others.
 Result = str | Stat | None

@@ -137,7 +137,9 @@ def multi(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> Reques
     parts = [_pack_int(MULTI)]
     tails = [acl + _pack_int(flags) for flags in range(_CONTAINER + 1)]
     for operation in operations:
-        path = _rooted(operation.path, root)
+        path = operation[0].encode()
+        if root or path[:1] != b"/":
+            path = _rooted(operation.path, root)
         if isinstance(operation, Create):
             _path, data, ephemeral, sequential, container = operation
             head = _pack_head(CREATE_CONTAINER if container else CREATE, False, -1, len(path))  # noqa: FBT003
@@ -154,7 +156,7 @@ def multi(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> Reques
     parts.append(_END)
 
     def decode(reply: bytes, offset: int) -> list[Result]:
-        return _decode_multi(reply, offset, operations, len(chroot))
+        return _decode_multi(reply, offset, operations, len(root))
 
     return Request(b"".join(parts), decode)
 
@@ -196,7 +198,9 @@ def multi_read(paths: Sequence[str], *, chroot: str) -> Request[list[Node | None
     root = chroot.encode()
     parts = [_pack_int(MULTI_READ)]
     for path in paths:
-        raw = _rooted(path, root)
+        raw = path.encode()
+        if root or raw[:1] != b"/":
+            raw = _rooted(path, root)
         parts += (_pack_head(GET_DATA, False, -1, len(raw)), raw, _NO_WATCH)  # noqa: FBT003
     parts.append(_END)
 
@@ -262,45 +266,53 @@ def decode_token(reply: bytes, offset: int) -> bytes:
     return _buffer(reply, offset)[0] if offset < len(reply) else b""
 
 
-def _decode_multi(  # noqa: C901 - one branch a type of result; this loop is as hot as any
+def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this loop is as hot as any
     reply: bytes, offset: int, operations: Sequence[Operation], chroot: int
 ) -> list[Result]:
     results: list[Result] = []
     failed: errors.MultiError | None = None
-    seen = 0
+    unpack = _RESULT.unpack_from
     try:
-        while True:
-            kind, done, _error = _OPERATION.unpack_from(reply, offset)
-            offset += 9
+        # Every result begins with a header, and most go on with an integer: a path's length, an error's code. What
+        # follows the one that does not is at least the end, which is as long as a header.
+        while len(reply) - offset >= _RESULT.size:
+            kind, done, _error, number = unpack(reply, offset)
             if done:
                 break
             if kind == CREATE:
-                path, offset = _string(reply, offset)
-                results.append(path if not chroot else path[chroot:] or "/")
+                start = offset + 13
+                offset = start + number
+                if number < 0 or offset > len(reply):
+                    raise errors.ProtocolError(f"a length of {number} with {len(reply) - start} bytes left")
+                results.append(reply[start + chroot : offset].decode() or "/")
             elif kind in (DELETE, CHECK):
+                offset += 9
                 results.append(None)
             elif kind == SET_DATA:
-                stat, offset = _stat(reply, offset)
+                stat, offset = _stat(reply, offset + 9)
                 results.append(stat)
             elif kind == CREATE2:
-                path, offset = _string(reply, offset)
+                path, offset = _buffer(reply, offset + 9)
                 _created, offset = _stat(reply, offset)
-                results.append(path[chroot:] or "/")
+                results.append(path[chroot:].decode() or "/")
             elif kind == -1:
-                (code,) = _INT.unpack_from(reply, offset)
-                offset += 4
+                offset += 13
                 # Those before the failing operation have code 0, those after it -2: only the first one is named.
                 # Stock aiozk drops these codes, and the paths above.
-                if code != 0 and failed is None and seen < len(operations):
-                    failed = errors.MultiError(seen, error_of(code, operations[seen].path))
+                if number != 0 and failed is None and len(results) < len(operations):
+                    failed = errors.MultiError(len(results), error_of(number, operations[len(results)].path))
                 results.append(None)
             else:
                 raise errors.ProtocolError(f"a multi's result of unknown type {kind}")
-            seen += 1
+        _kind, done, _error = _OPERATION.unpack_from(reply, offset)
+        if not done:
+            raise errors.ProtocolError("a multi's reply without an end")
+    except UnicodeDecodeError as error:
+        raise errors.ProtocolError("a string that is not UTF-8") from error
     except struct.error as error:
         raise _cut(error) from error
-    if seen != len(operations):
-        raise errors.ProtocolError(f"{seen} results for a multi of {len(operations)} operations")
+    if len(results) != len(operations):
+        raise errors.ProtocolError(f"{len(results)} results for a multi of {len(operations)} operations")
     if failed is not None:
         raise failed
     return results
