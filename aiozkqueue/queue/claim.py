@@ -164,6 +164,11 @@ class Claim:
         """Whether a handler has seen it."""
 
     @property
+    def plain(self) -> bool:
+        """Whether all that goes with the item is its lock: no group, no attempts, no key, nothing to be left."""
+        return self.tenure is None and self.fields is None and self.meta_version is None and self.rest is None
+
+    @property
     def name(self) -> str:
         """The item's name."""
         return self.place.rpartition("/")[2]

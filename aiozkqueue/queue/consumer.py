@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 from aiozkqueue.errors import ClaimLostError, ImplicitSettleWarning, SessionExpiredError
 
 from .delivery import Delivery, WorkSettling, deliver
-from .hand_over import hand_over
+from .hand_over import hand_over, show
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave, leave
@@ -93,7 +93,9 @@ class Consumer(Generic[T]):
             if claim is None:
                 break
             try:
-                shown = await hand_over(self._engine, self._queue, [claim])
+                shown = show(self._engine, self._queue, [claim])
+                if shown is None:
+                    shown = await hand_over(self._engine, self._queue, [claim])
             except SessionExpiredError:
                 continue  # others have it now; a loop outlives its ZooKeeper sessions
             if shown:

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import os
 from functools import partial
-from itertools import islice
 from random import Random
 from threading import get_ident
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueError, SessionClosedError, WrongLoopError
 from aiozkqueue.layout import ClientPaths, IdSource
@@ -91,8 +90,10 @@ class Engine:
         self.committer = Committer(
             zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
         )
-        self._outcomes: dict[str, Outcome] = {}
-        self._undecided: dict[str, Work] = {}
+        self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
+        """The largest item that can be put and still be dead-lettered, bytes."""
+        self._fates: dict[str, Work | Outcome] = {}
+        self._most_fates = 2 * OUTCOMES_KEPT
         self._budgets = SessionBudget()
         self._stores: dict[str, QueueStore] = {}
         self._moving_on: set[str] = set()
@@ -108,11 +109,6 @@ class Engine:
     def grace(self) -> float:
         """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
         return self.zookeeper.session_timeout
-
-    @property
-    def max_message(self) -> int:
-        """The largest item that can be put and still be dead-lettered, bytes."""
-        return self.zookeeper.max_request - MESSAGE_MARGIN
 
     @property
     def closed(self) -> bool:
@@ -250,24 +246,28 @@ class Engine:
 
     def undecided(self, work: Work) -> None:
         """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
-        self._undecided[work.id] = work
+        self._fates[work.id] = work
 
     def decided(self, work: Work, outcome: Outcome) -> None:
         """Remember how work ended."""
-        self._undecided.pop(work.id, None)
-        outcomes = self._outcomes
-        outcomes[work.id] = outcome
-        if len(outcomes) > 2 * OUTCOMES_KEPT:  # many at a time: one each time costs more than all else here
-            for old in list(islice(outcomes, OUTCOMES_KEPT)):
-                del outcomes[old]
+        self._fates[work.id] = outcome
+        if len(self._fates) > self._most_fates:
+            self._forget_old_fates()
+
+    def _forget_old_fates(self) -> None:
+        """Forget the oldest outcomes, many at a time: one each time costs more than all else."""
+        decided = [one for one, fate in self._fates.items() if isinstance(fate, Outcome)]
+        for old in decided[:-OUTCOMES_KEPT]:
+            del self._fates[old]
+        self._most_fates = len(self._fates) + OUTCOMES_KEPT
 
     async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
         """Tell how a transaction ended, waiting for what is under way."""
-        work = self._undecided.get(transaction_id)
-        if work is not None:
-            await work.decision(limit)
-            return work.outcome
-        return self._outcomes.get(transaction_id, Outcome.UNKNOWN)
+        fate = self._fates.get(transaction_id, Outcome.UNKNOWN)
+        if isinstance(fate, Outcome):
+            return fate
+        await fate.decision(limit)
+        return fate.outcome
 
     async def close(self) -> None:
         """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""

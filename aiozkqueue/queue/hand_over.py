@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+def show(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
+    """Do what `hand_over` does where nothing is to be recorded; None where that has to be awaited."""
+    if claims[0].store.policy.counts_at_hand_over:
+        return None
+    return _held(engine, _showable(engine, queue, claims))
+
+
 async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
     """Return the claims that may be shown now, with the attempt recorded where the policy counts them.
 
@@ -27,16 +34,25 @@ async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]
     Raises:
         SessionExpiredError: their ZooKeeper session is over.
     """
-    shown = [claim for claim in claims if _lives(engine, claim) and _decodes(engine, queue, claim)]
-    if shown:
-        store = shown[0].store
-        if store.policy.counts_at_hand_over:
-            shown = await _record(engine, engine.dispenser(store), shown)
-    # A session may have ended since the claim was made: what is known to be lost is not shown.
+    shown = _showable(engine, queue, claims)
+    if shown and shown[0].store.policy.counts_at_hand_over:
+        shown = await _record(engine, engine.dispenser(shown[0].store), shown)
+    return _held(engine, shown)
+
+
+def _showable(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+    """Return those that can be shown; the others are settled."""
+    return [
+        claim for claim in claims if (claim.fields is None or _lives(engine, claim)) and _decodes(engine, queue, claim)
+    ]
+
+
+def _held(engine: Engine, claims: list[Claim]) -> list[Claim]:
+    """Return those not known to be lost: a session may have ended since the claim was made."""
     current = engine.zookeeper.generation
-    for claim in shown:
+    for claim in claims:
         claim.handed = claim.generation == current
-    return [claim for claim in shown if claim.handed]
+    return [claim for claim in claims if claim.handed]
 
 
 def _lives(engine: Engine, claim: Claim) -> bool:

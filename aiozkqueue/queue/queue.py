@@ -96,6 +96,12 @@ class Queue(Destination[T]):
         engine = self.engine
         self._warn_of_transaction(engine)
         put = prepare(engine, self, value, options)
+        if put.plan is None and put.store.ready and put.store.room is None:  # as most are: nothing to wait for before
+            settlement = PutSettlement(put.id, (put,))
+            engine.committer.submit(settlement)
+            await settlement.wait()
+            settlement.outcome()
+            return put.id
         await self._put(engine, [put], patience)
         return put.id if put.plan is None else stored_as(put)
 

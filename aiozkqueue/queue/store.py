@@ -128,19 +128,16 @@ class QueueStore:
         self.version = -1
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
-        self._open = False
+        self.ready = False
+        """Whether `open` has nothing left to do."""
         self._chosen: Policy | None = None
         self._groups_expected = False
         self.tiers = self.config.tiers
         """The lanes that may hold items, of each priority, the most urgent first."""
         self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}
         self._plain_lanes = self._put_lanes[0]
+        self._plain_paths = [self.paths.at(lane) for lane in self._plain_lanes]
         self._turn = 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether `open` has nothing left to do."""
-        return self._open
 
     @property
     def policy(self) -> Policy:
@@ -160,11 +157,11 @@ class QueueStore:
             ConfigConflictError: this session knows that another policy is stored, or was asked for.
         """
         QueueConfig(policy=policy)  # takes only what can be stored
-        other = self._chosen or (self.config.policy if self._open else None)
+        other = self._chosen or (self.config.policy if self.ready else None)
         if other is not None and other != policy:
             raise self._conflict(policy, other)
         if self.config.policy != policy:
-            self._open = False
+            self.ready = False
         self._chosen = policy
 
     async def open(self) -> None:
@@ -175,7 +172,7 @@ class QueueStore:
             ConfigConflictError: another policy is stored than the one asked for.
             ConnectionLostError: what answers does not speak ZooKeeper's protocol.
         """
-        while not self._open:
+        while not self.ready:
             if self._opening is not None:
                 await self._opening.wait()  # all who wait go on at the same moment, and commit together
                 continue
@@ -209,8 +206,8 @@ class QueueStore:
     def expect_groups(self) -> None:
         """Have the queue's configuration tell that there are groups, by the next `open`."""
         self._groups_expected = True
-        if self._open and self.config.groups is None and not self.sticky:
-            self._open = False
+        if self.ready and self.config.groups is None and not self.sticky:
+            self.ready = False
 
     def group_lane(self, group: str) -> str:
         """Return the lane to put the next item of a group to, by the group's hash; the queue is open."""
@@ -252,7 +249,7 @@ class QueueStore:
 
     def stale(self) -> None:
         """Take note that the configuration has changed, or that something of the queue is missing."""
-        self._open = False
+        self.ready = False
 
     def lane_of_key(self, key: str) -> str:
         """Return the lane to put an item to whose like are to be in one lane, relative to the queue."""
@@ -260,12 +257,16 @@ class QueueStore:
         return lanes[crc32(key.encode()) % len(lanes)]
 
     def next_lane(self) -> str:
-        """Return the lane to put the next plain item to, relative to the queue: one after the other."""
-        lanes = self._plain_lanes
-        if len(lanes) == 1:
-            return lanes[0]
-        self._turn = (self._turn + 1) % len(lanes)
-        return lanes[self._turn]
+        """Return the lane to put the next plain item to, relative to the queue."""
+        return self.paths.place_of(self.next_lane_path())
+
+    def next_lane_path(self) -> str:
+        """Return the path of the lane to put the next plain item to: one after the other."""
+        paths = self._plain_paths
+        if len(paths) == 1:
+            return paths[0]
+        self._turn = (self._turn + 1) % len(paths)
+        return paths[self._turn]
 
     def lane_for(self, priority: int) -> str:
         """Return the lane to put the next item of a priority to.
@@ -282,7 +283,7 @@ class QueueStore:
         """Whether consumers look for items of a priority, and for scheduled ones, as far as is known here."""
         if self.config.ordered and (priority or scheduled):
             return False
-        return self._open and priority in self._put_lanes and (self.config.scheduled or not scheduled)
+        return self.ready and priority in self._put_lanes and (self.config.scheduled or not scheduled)
 
     async def admit(self, priority: int, *, scheduled: bool) -> None:
         """Give a priority lanes of its own, and what is scheduled its folder, unless they have them.
@@ -480,10 +481,11 @@ class QueueStore:
         if missing:
             await self._zookeeper.multi([Create(path) for path in missing])
         await self._make_lanes(config)
-        self.config, self.version, self._open, self._chosen = config, stat.version, True, None
+        self.config, self.version, self.ready, self._chosen = config, stat.version, True, None
         self.tiers = config.tiers
         self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}
         self._plain_lanes = self._put_lanes[0]
+        self._plain_paths = [self.paths.at(lane) for lane in self._plain_lanes]
         self._turn = self._random.randrange(len(self._plain_lanes))
         for follow in self.followers:
             follow()

@@ -13,7 +13,6 @@ from .commits.endings import Ending
 from .destination import Destination
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds
-from .outcome import Outcome
 from .puts.putting import prepare
 from .work import Work, current
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .engine import Engine
     from .options import PutOptions, Seconds
+    from .outcome import Outcome
     from .queue import Queue
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class Transaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._work = Work(engine, engine.ids.next())
-        engine.undecided(self._work)
+        self._work = work = Work(engine, engine.ids.next())
+        engine.undecided(work)
 
     @property
     def id(self) -> str:
@@ -83,7 +83,8 @@ class Transaction:
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
         wait = _taking(queue, timeout)
-        for claim in await self._work.take(queue, 1, wait, check_condition(filters)):
+        condition = None if filters is None else check_condition(filters)
+        for claim in await self._work.take(queue, 1, wait, condition):
             return Message(content_of(claim), queue.codec, claim.value)
         return None
 
@@ -195,12 +196,16 @@ class TransactionBlock:
         assert work is not None  # noqa: S101 - entered
         if current.get() is work:  # it is not when this is left in another task than entered
             current.set(self._outer)
-        if work.outcome is not Outcome.OPEN:
+        if not work.open:
             return
         if kind is not None:
             await leave(work, error)
         elif self._commits:
-            await commit_or_leave(work)
+            try:
+                await work.commit()
+            except BaseException as failure:
+                await leave_unsent(work, failure)
+                raise
         else:
             if work.undecided:
                 warnings.warn(
@@ -225,9 +230,14 @@ async def commit_or_leave(work: Work, timeout: float | None = None) -> None:
     try:
         await work.commit(timeout)
     except BaseException as error:
-        if work.outcome is Outcome.OPEN:
-            await leave(work, error)
+        await leave_unsent(work, error)
         raise
+
+
+async def leave_unsent(work: Work, error: BaseException) -> None:
+    """Undo work whose commit failed before it was sent."""
+    if work.open:
+        await leave(work, error)
 
 
 async def leave(work: Work, error: BaseException | None) -> None:

@@ -77,15 +77,14 @@ class Waiter:
 
     __slots__ = ("arrival", "future", "generation", "limit", "owner", "patient")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - one is made for every take
         self,
         limit: int,
         generation: int | None,
         arrival: int,
-        *,
-        patient: bool,
-        loop: asyncio.AbstractEventLoop,
-        owner: object = None,
+        patient: bool,  # noqa: FBT001
+        future: asyncio.Future[list[Claim]],
+        owner: object,
     ) -> None:
         self.owner = owner
         """The transaction that takes, which may have several messages of a group; None: a consumer or listener."""
@@ -93,7 +92,7 @@ class Waiter:
         self.generation = generation
         self.patient = patient
         self.arrival = arrival
-        self.future: asyncio.Future[list[Claim]] = loop.create_future()
+        self.future = future
 
     @property
     def over(self) -> bool:
@@ -216,7 +215,7 @@ class Dispenser:
         if self._closed:
             raise SessionClosedError(CLOSED)
         self._arrivals += 1
-        waiter = Waiter(limit, generation, self._arrivals, patient=patient, loop=self._loop, owner=owner)
+        waiter = Waiter(limit, generation, self._arrivals, patient, self._loop.create_future(), owner)
         self._waiters.append(waiter)
         self._bell.set()
         return waiter
@@ -276,9 +275,12 @@ class Dispenser:
 
     def claim_settled(self, claim: Claim, *, back: bool) -> None:
         """A lock of ours is gone; ``back``: its item may be taken again."""
+        if not back:
+            self._lookout.settled(claim.id, gone=True)
+            return
         ours = claim.id in self._lookout.held
-        self._lookout.settled(claim.id, gone=not back)
-        if back and claim.generation == self._generation:
+        self._lookout.settled(claim.id, gone=False)
+        if claim.generation == self._generation:
             if ours:
                 self._lookout.put_back([claim.place])
                 self._bell.set()
