@@ -190,7 +190,9 @@ class Claim:
             self.tenure.over()
             return
         self.budget.free(self.size)
-        self.store.claim_settled(self, back=back)
+        keeper = self.store.keeper
+        if keeper is not None:
+            keeper.claim_settled(self, back=back)
 
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.store.name!r}>"

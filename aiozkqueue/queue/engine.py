@@ -92,8 +92,9 @@ class Engine:
         )
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
         """The largest item that can be put and still be dead-lettered, bytes."""
-        self._fates: dict[str, Work | Outcome] = {}
-        self._most_fates = 2 * OUTCOMES_KEPT
+        self._undecided: dict[str, Work] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
         self._stores: dict[str, QueueStore] = {}
         self._moving_on: set[str] = set()
@@ -246,28 +247,23 @@ class Engine:
 
     def undecided(self, work: Work) -> None:
         """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
-        self._fates[work.id] = work
+        self._undecided[work.id] = work
 
     def decided(self, work: Work, outcome: Outcome) -> None:
         """Remember how work ended."""
-        self._fates[work.id] = outcome
-        if len(self._fates) > self._most_fates:
-            self._forget_old_fates()
-
-    def _forget_old_fates(self) -> None:
-        """Forget the oldest outcomes, many at a time: one each time costs more than all else."""
-        decided = [one for one, fate in self._fates.items() if isinstance(fate, Outcome)]
-        for old in decided[:-OUTCOMES_KEPT]:
-            del self._fates[old]
-        self._most_fates = len(self._fates) + OUTCOMES_KEPT
+        self._undecided.pop(work.id, None)
+        self._outcomes[work.id] = outcome
+        if len(self._outcomes) >= OUTCOMES_KEPT:  # one each time would cost more than all else
+            self._older_outcomes, self._outcomes = self._outcomes, {}
 
     async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
         """Tell how a transaction ended, waiting for what is under way."""
-        fate = self._fates.get(transaction_id, Outcome.UNKNOWN)
-        if isinstance(fate, Outcome):
-            return fate
-        await fate.decision(limit)
-        return fate.outcome
+        work = self._undecided.get(transaction_id)
+        if work is not None:
+            await work.decision(limit)
+            return work.outcome
+        older = self._older_outcomes.get(transaction_id, Outcome.UNKNOWN)
+        return self._outcomes.get(transaction_id, older)
 
     async def close(self) -> None:
         """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""

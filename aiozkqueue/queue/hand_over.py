@@ -42,17 +42,31 @@ async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]
 
 def _showable(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
     """Return those that can be shown; the others are settled."""
-    return [
-        claim for claim in claims if (claim.fields is None or _lives(engine, claim)) and _decodes(engine, queue, claim)
-    ]
+    shown: list[Claim] = []
+    decodes, decode, name = queue.undecodable != "raise", queue.codec.decode, queue.name
+    for claim in claims:
+        if claim.fields is not None and not _lives(engine, claim):
+            continue
+        if decodes:
+            try:
+                claim.value = decode(claim.body, name)
+            except PayloadError as error:
+                engine.dispenser(engine.store(name)).bury(claim, str(error))
+                continue
+        shown.append(claim)
+    return shown
 
 
 def _held(engine: Engine, claims: list[Claim]) -> list[Claim]:
     """Return those not known to be lost: a session may have ended since the claim was made."""
     current = engine.zookeeper.generation
+    lost = False
     for claim in claims:
-        claim.handed = claim.generation == current
-    return [claim for claim in claims if claim.handed]
+        if claim.generation == current:
+            claim.handed = True
+        else:
+            lost = True
+    return [claim for claim in claims if claim.generation == current] if lost else claims
 
 
 def _lives(engine: Engine, claim: Claim) -> bool:
@@ -62,17 +76,6 @@ def _lives(engine: Engine, claim: Claim) -> bool:
         return True
     engine.dispenser(claim.store).expire(claim, end)
     return False
-
-
-def _decodes(engine: Engine, queue: Destination[Any], claim: Claim) -> bool:
-    if queue.undecodable == "raise":
-        return True
-    try:
-        claim.value = queue.codec.decode(claim.body, queue.name)
-    except PayloadError as error:
-        engine.dispenser(engine.store(queue.name)).bury(claim, str(error))
-        return False
-    return True
 
 
 async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> list[Claim]:

@@ -436,11 +436,6 @@ class QueueStore:
             if self.config == merged:
                 return
 
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """Pass the end of a claim on to whoever hands them out."""
-        if self.keeper is not None:
-            self.keeper.claim_settled(claim, back=back)
-
     def retry_at(self, due: int, message_id: str) -> None:
         """Pass the end of a backoff on to whoever keeps the timers."""
         if self.keeper is not None:

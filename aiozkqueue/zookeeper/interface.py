@@ -35,6 +35,14 @@ class Node(NamedTuple):
     stat: Stat
 
 
+class Versioned(NamedTuple):
+    """A znode as read, with no more of its stat than tells whether it is still the same."""
+
+    data: bytes
+    ctime: int
+    version: int
+
+
 class Create(NamedTuple):
     """Create a znode; with ``sequential`` the server appends ten digits to the path; the result is the true path."""
 
@@ -178,6 +186,10 @@ class ZooKeeper(Protocol):
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
         """Several znodes in one request (multi-read), in order; None where there is none."""
+        ...
+
+    async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
+        """As `read_many`, at half the cost of its decoding."""
         ...
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
