@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 10
+# Hundreds of short processes are started; where this is set, each would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --retries 10 --timeout 60
 
 .PHONY: help
@@ -49,12 +51,23 @@ browser:
 	  echo "No Chromium: the dashboard's tests in a browser are skipped (apt-get install chromium)." >&2; \
 	fi
 
+PYTEST := $(BIN)/python -m pytest --dist loadscope
+# Simulated time does not mind waiting: these fill what the others leave of the processor, the soak above all.
+SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py)
 .PHONY: test
-test: $(STAMP) browser  ## run all tests, two at a time, then a soak of three minutes (PYTEST_ARGS="tests/unit -x" for some)
-	@status=0; \
-	$(BIN)/python -m pytest -n 2 --dist loadscope --ignore=tests/soak $(PYTEST_ARGS) || status=1; \
-	[ -n "$(PYTEST_ARGS)" ] || $(BIN)/python -m pytest tests/soak || status=1; \
+ifdef PYTEST_ARGS
+test: $(STAMP) browser  ## run all tests, then a soak of three minutes (PYTEST_ARGS="tests/unit -x" for some)
+	@$(PYTEST) -n 2 $(PYTEST_ARGS)
+else
+test: $(STAMP) browser
+	@status=0; simulated=$$(mktemp); \
+	nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) >$$simulated 2>&1 & background=$$!; \
+	trap 'kill $$background; rm -f $$simulated; exit 130' INT TERM; \
+	$(PYTEST) -n 2 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
+	$(PYTEST) tests/soak || status=1; \
+	wait $$background || status=1; cat $$simulated; rm -f $$simulated; \
 	exit $$status
+endif
 
 .PHONY: leaks
 leaks: $(STAMP)  ## ten times the work of the leak tests: 200,000 messages, 1,000 reconnections and cancellations
@@ -86,6 +99,15 @@ soak: $(STAMP)  ## break a real ensemble and its clients for MINUTES=10, and che
 .PHONY: bench
 bench: $(STAMP)  ## measure ours and the peers on one real server (BENCH_ARGS="--quick", "--only put", ...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+.PHONY: docs
+docs: $(STAMP)  ## build the documentation into site/; a link that leads nowhere is an error
+	@$(MKDOCS) build --quiet --strict
+
+.PHONY: docs-serve
+docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000, anew with each change
+	@$(MKDOCS) serve --watch aiozkqueue --watch docsite --watch README.md
 
 .PHONY: check
 check: $(STAMP)  ## lint, format, and types by mypy and pyright; all four run, whichever fails

@@ -55,7 +55,8 @@ from aiozkqueue.queue.clock import Clock
 from aiozkqueue.queue.connection_state import ConnectionState
 from aiozkqueue.queue.consumer import Consumer
 from aiozkqueue.queue.delivery import Delivery
-from aiozkqueue.queue.foreign.queue import CuratorQueue, CuratorShards, ForeignQueue
+from aiozkqueue.queue.foreign.queue import CuratorQueue, ForeignQueue
+from aiozkqueue.queue.foreign.shards import CuratorShards
 from aiozkqueue.queue.leases import Lease, Leases
 from aiozkqueue.queue.listener import Listener
 from aiozkqueue.queue.message import DeadLetter, Message

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
+__all__ = ["SessionDep", "TransactionDep", "error_handlers", "in_transaction", "lifespan", "session_of", "state"]
+
 log = logging.getLogger(__name__)
 
 _STATE: Final = "aiozkqueue_session"

@@ -4,6 +4,7 @@ What lives here, from the bottom up (imports run one way, downwards; a test sees
 
 ``candidates``   what could be taken: items seen and not claimed, their order, and what tells of new ones
 ``clock`` ``tasks`` ``deadlines`` ``codec`` ``options`` ``outcome`` ``background`` ``run``   small parts, each by itself
+``tracing``      who follows messages on their way, if anybody
 ``store``        one queue as this session knows it: paths, configuration and its version, creation on first use
 ``claim``        an item locked by us, and the cap on a session's locks
 ``commits``      all-or-nothing changes, each exactly once: what they consist of, and how they share multis
@@ -13,7 +14,7 @@ What lives here, from the bottom up (imports run one way, downwards; a test sees
 ``upkeep``       clean-up, by one session at a time
 ``hand_over``    the step from a claim to a message that a handler sees
 ``work``         one unit of work: claims and puts, decided together; transactions and deliveries are faces of it
-``transaction`` ``delivery`` ``consumer`` ``listener`` ``leases`` ``ledger`` ``queue``    the public faces
+``transaction`` ``delivery`` ``consumer`` ``listener`` ``leases`` ``ledger`` ``staging`` ``queue``    the public faces
 ``foreign``      queues of other programs, by their dialect
 ``engine``       the machinery of one session, shared by all faces
 ``session``      the rest of the public API

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from .clock import Clock
     from .commits.settlement import Settlement
+    from .tracing import Tracing
     from .work import Work
 
 log = logging.getLogger(__name__)
@@ -75,8 +76,11 @@ class Engine:
         *,
         janitor: bool = False,
         node: str | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.zookeeper = zookeeper
+        self.tracing = tracing
+        """Who follows the messages; None: nobody does."""
         self.root = root
         self.clock = clock
         self.ids = ids or IdSource()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 Seconds = float | timedelta
+"""A duration: seconds, or a ``timedelta``."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -34,17 +35,30 @@ MAX_KEY = 1024
 
 
 class PutOptions(TypedDict, total=False):
-    """How a message is put. Every one has a default, and combines with the others."""
+    """How a message is put. Every one has a default, and combines with the others as far as they say nothing else.
+
+    What is out of its range, or contradicts another, is an `InvalidOptionError` before anything is sent.
+    """
 
     priority: int
+    """From -128, the most urgent, to 127; 0 by default."""
     delay: Seconds | None
+    """Seconds before which it is not handed over, counted from this call; None: at once."""
     at: datetime | None
+    """The moment before which it is not handed over, with a time zone, in place of ``delay``."""
     key: str | None
+    """What ``unique``, collapsing, `Queue.cancel` and `Queue.update` know it by; up to 1,024 characters."""
     group: str | None
+    """Messages of one group are handed over one at a time, in the order of their puts."""
     headers: Mapping[str, str] | None
+    """Texts that go with the payload."""
     ttl: Seconds | None
+    """Seconds that it may wait to be taken, from when it is due; ``math.inf``: for ever; None: as the queue says."""
     unique: Literal[True, False, "raise", "ignore"]
+    """Put it only if no message with this ``key`` waits or is handled: else `DuplicateKeyError` (True, ``"raise"``),
+    or the id of the one that is there (``"ignore"``)."""
     filters: Mapping[str, str | int] | None
+    """Tags, texts and integers, by which consumers choose."""
 
 
 #: Part of the frozen API; a value other than these is refused until the capability is there.

@@ -90,11 +90,17 @@ class Queue(Destination[T]):
             MessageTooLargeError: larger than ZooKeeper takes.
             OutcomeUnknownError: the session was closed while it was under way.
             QueueFullError: the queue has as many messages as it takes, and no room came free in time.
+            DuplicateKeyError: it was put with ``unique``, and a message of its key waits or is handled.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
+        if engine.tracing is not None:
+            with engine.tracing.sending(self._name, None):
+                put = prepare(engine, self, value, options)
+                await self._put(engine, [put], patience)
+                return put.id if put.plan is None else stored_as(put)
         put = prepare(engine, self, value, options)
         if put.plan is None and put.store.ready and put.store.room is None:  # as most are: nothing to wait for before
             settlement = PutSettlement(put.id, (put,))
@@ -110,28 +116,19 @@ class Queue(Destination[T]):
     ) -> list[str]:
         """Put messages in their order, and return their ids. All values are checked before any is sent.
 
-        They go in as few requests as hold them, one after the other; for all or nothing use a transaction.
+        They go in as few requests as hold them, one after the other; after an error those of earlier requests are
+        stored. For all or nothing use a transaction.
 
-        Raises: as `put`; after an error those of earlier requests are stored.
+        Raises: as `put`.
         """
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
-        deadline = None if patience is None else engine.clock.monotonic() + patience
-        puts, ids = self._prepare_many(engine, values, options)
-        start = 0
-        while start < len(puts):
-            end, weight = start + 1, weigh_puts(puts[start : start + 1])
-            while end < len(puts) and end - start < MANY:
-                weight += weigh_puts(puts[end : end + 1])
-                if weight > MANY_BYTES:
-                    break
-                end += 1
-            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
-            await self._put(engine, puts[start:end], left)
-            start = end
-        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
-        return [left_out.get(one, one) for one in ids] if left_out else ids
+        if engine.tracing is None:
+            return await self._put_many(engine, values, options, patience)
+        listed = list(values)
+        with engine.tracing.sending(self._name, len(listed)):
+            return await self._put_many(engine, listed, options, patience)
 
     def consume(
         self,
@@ -177,15 +174,21 @@ class Queue(Destination[T]):
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
-        """Count the messages, claimed and delayed ones included; 0 for a queue that is not there."""
+        """Count the messages, claimed and delayed ones included; 0 for a queue that is not there.
+
+        Raises: as `stats`.
+        """
         return await admin.size(self.engine, self.store)
 
     async def claimed(self) -> int:
-        """Count the messages that a transaction or delivery holds."""
+        """Count the messages that a transaction or delivery holds. Raises: as `stats`."""
         return (await self.stats()).claimed
 
     async def exists(self) -> bool:
-        """Tell whether the queue is there: it is made by its first put or take."""
+        """Tell whether the queue is there: it is made by its first put or take.
+
+        Raises: SessionClosedError, WrongLoopError.
+        """
         return await self.engine.zookeeper.exists(self.store.paths.items) is not None
 
     async def stats(self) -> admin.QueueStats:
@@ -193,7 +196,10 @@ class Queue(Destination[T]):
         return await admin.stats(self.engine, self.store)
 
     async def purge(self) -> int:
-        """Remove every message that nobody holds, for good; return how many. Dead letters stay."""
+        """Remove every message that nobody holds, for good; return how many. Dead letters stay.
+
+        Raises: as `stats`.
+        """
         return await admin.purge(self.engine, self.store)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -241,7 +247,10 @@ class Queue(Destination[T]):
         return await hand_on(engine, store)
 
     async def release_claims(self) -> int:
-        """Force every claim open, and end every delay; return how many. The holders' commits fail from then on."""
+        """Force every claim open, and end every delay; return how many. The holders' commits fail from then on.
+
+        Raises: as `stats`.
+        """
         return await admin.release_claims(self.engine, self.store)
 
     async def ledgers(self) -> list[LedgerInfo]:
@@ -284,7 +293,10 @@ class Queue(Destination[T]):
         return await consumers(self.engine, self.store)
 
     async def configuration(self) -> QueueConfig:
-        """Read the configuration in force. Raises: AccessDeniedError, PayloadError."""
+        """Read the configuration in force.
+
+        Raises: PayloadError: what is stored is none; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
         store = self.store
         store.stale()
         await store.open()
@@ -326,6 +338,25 @@ class Queue(Destination[T]):
                 puts.append(put)
             ids.append(earlier or put.id)
         return puts, ids
+
+    async def _put_many(
+        self, engine: Engine, values: Iterable[T], options: PutOptions, patience: float | None
+    ) -> list[str]:
+        deadline = None if patience is None else engine.clock.monotonic() + patience
+        puts, ids = self._prepare_many(engine, values, options)
+        start = 0
+        while start < len(puts):
+            end, weight = start + 1, weigh_puts(puts[start : start + 1])
+            while end < len(puts) and end - start < MANY:
+                weight += weigh_puts(puts[end : end + 1])
+                if weight > MANY_BYTES:
+                    break
+                end += 1
+            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
+            await self._put(engine, puts[start:end], left)
+            start = end
+        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+        return [left_out.get(one, one) for one in ids] if left_out else ids
 
     async def _put(self, engine: Engine, puts: list[Put], patience: float | None) -> None:
         store = puts[0].store

@@ -23,14 +23,15 @@ async def run(
 ) -> None:
     """Serve until a signal comes, all services stop, or one of them dies; then stop all together.
 
-    Services are listeners, and what else has ``run``, ``stop`` and ``abort``, as `aiozkqueue.schedule.Scheduler`.
+    Services are listeners, and what else has ``run``, ``stop`` and ``abort``, as `aiozkqueue.schedule.Scheduler`. What
+    the first service that died raised is raised here.
 
     The first signal stops claiming and lets handlers finish within ``drain_timeout`` seconds, together; then, or at
     the second signal, they are cancelled and their messages go back at once.
 
     Raises:
-        the error of the first service that died; what `Listener.run` raises.
         InvalidOptionError: a bad ``drain_timeout``.
+        as `Listener.run`.
     """
     limit = seconds(drain_timeout, "drain_timeout")
     stop, hard = asyncio.Event(), asyncio.Event()

@@ -17,13 +17,15 @@ from .clock import Clock
 from .codec import AdapterCodec, BytesCodec, Codec
 from .connection_state import on_connection_state
 from .engine import Engine
-from .foreign.queue import CuratorQueue, CuratorShards, ForeignQueue
+from .foreign.queue import CuratorQueue, ForeignQueue
+from .foreign.shards import CuratorShards
 from .listener import Listener
 from .middleware import wrapped
 from .operators.examination import examine
 from .operators.moves import Moves
 from .options import positive, required_seconds, seconds
 from .queue import Queue
+from .tracing import tracing_of
 from .transaction import Transaction, TransactionBlock
 from .upkeep.cleaning import Cleaned, clean, queue_names
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from .operators.diagnosis import Diagnosis
     from .options import Seconds
     from .outcome import Outcome
+    from .tracing import Tracing
 
 T = TypeVar("T")
 
@@ -159,11 +162,24 @@ class QueueSession:
 
     @overload
     def curator_shards(
-        self, path: str, *, lock_path: Callable[[str], str] | None = ..., kind: CuratorKind = ...
+        self,
+        path: str,
+        *,
+        lock_path: Callable[[str], str] | None = ...,
+        kind: CuratorKind = ...,
+        threshold: int = ...,
+        max_queues: int = ...,
     ) -> CuratorShards[bytes]: ...
     @overload
     def curator_shards(
-        self, path: str, type: TypeForm[T], *, lock_path: Callable[[str], str] | None = ..., kind: CuratorKind = ...
+        self,
+        path: str,
+        type: TypeForm[T],
+        *,
+        lock_path: Callable[[str], str] | None = ...,
+        kind: CuratorKind = ...,
+        threshold: int = ...,
+        max_queues: int = ...,
     ) -> CuratorShards[T]: ...
     def curator_shards(
         self,
@@ -172,16 +188,22 @@ class QueueSession:
         *,
         lock_path: Callable[[str], str] | None = None,
         kind: CuratorKind = "queue",
+        threshold: int = 10_000,
+        max_queues: int = 10,
     ) -> CuratorShards[Any]:
         """Return the queues below the ``queuePath`` of a Curator ``QueueSharder``.
 
         ``lock_path`` gives the lock path of a shard by the shard's path, as the sharder's ``QueueAllocator`` does.
-        Consume with a listener for each of `CuratorShards.queues`. A shard that the sharder adds later is in the next
-        answer of that; here none is added.
+        Consume with a listener for each of `CuratorShards.queues`; a shard that comes later, from either side, is in
+        the next answer of that. A put adds a shard when each there is holds ``threshold`` items, up to ``max_queues``:
+        the sharder's policies ``newQueueThreshold`` and ``maxQueues``, with its defaults. When a sharder's leader adds
+        one in the same instant, there is one more.
 
-        Raises: as `curator_queue`.
+        Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1.
         """
         check_path(path, "path")
+        positive(threshold, "threshold")
+        positive(max_queues, "max_queues")
         codec = self._codec(path, type, None)
         engine = self.engine
 
@@ -189,7 +211,7 @@ class QueueSession:
             locks = None if lock_path is None else lock_path(of)
             return CuratorQueue(engine, curator(of, locks, kind), codec, "dead-letter")
 
-        return CuratorShards(engine, path, shard)
+        return CuratorShards(engine, path, shard, threshold, max_queues)
 
     @overload
     def kazoo_queue(
@@ -275,10 +297,12 @@ class QueueSession:
             raise InvalidOptionError(msg)
         if policy is not None:
             queue.store.choose(policy)
+        tracing = self._engine.tracing
+        around = middleware if tracing is None else (tracing.around, *middleware)
         return Listener(
             self._engine,
             queue,
-            wrapped(handler, middleware),
+            wrapped(handler, around),
             concurrency=positive(concurrency, "concurrency"),
             drain_timeout=seconds(drain_timeout, "drain_timeout"),
             on_lost=on_lost,
@@ -390,6 +414,7 @@ class _Connecting:
         *,
         janitor: bool,
         node: str | None,
+        tracing: Tracing | bool | None,
         **options: Any,  # noqa: ANN401
     ) -> None:
         self._hosts = hosts
@@ -398,10 +423,12 @@ class _Connecting:
         self._connect_timeout = connect_timeout
         self._janitor = janitor
         self._node = node
+        self._tracing = tracing
         self._options = options
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> QueueSession:
+        tracing = tracing_of(option=self._tracing)
         try:
             zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
         except AuthFailedError as error:
@@ -409,7 +436,7 @@ class _Connecting:
         except ZooKeeperError as error:
             msg = f"no ZooKeeper server of {self._hosts} answered within {self._connect_timeout:g} s: {error}"
             raise ConnectionLostError(msg) from error
-        engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node)
+        engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing)
         try:
             await engine.start()
         except BaseException:
@@ -437,6 +464,7 @@ def connect(
     clock: Clock | None = None,
     janitor: bool = True,
     node: str | None = None,
+    tracing: Tracing | bool | None = None,
 ) -> AbstractAsyncContextManager[QueueSession]:
     """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
 
@@ -447,13 +475,16 @@ def connect(
     With ``janitor``, this session takes its turn at cleaning the queues it uses (see `QueueConfig.clean_every`).
     ``node`` names what queues with `QueueConfig.affinity` keep together, the host by default: one name for all that
     may take each other's messages, the same after a restart.
+    ``tracing`` is whether messages are followed by OpenTelemetry (see `aiozkqueue.tracing`): by default if the program
+    has set up a tracer provider before it connects. Their headers carry the context then.
 
     On leaving, what is under way is settled within the session timeout, then all locks are gone.
 
     Raises:
         ConnectionLostError: on entering, no server answered within ``connect_timeout``.
         AccessDeniedError: on entering, the credentials were refused.
-        InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
+        InvalidOptionError: at once, an option is out of range, or the hosts do not parse; on entering,
+            ``tracing=True`` without the extra ``observability``.
     """
     parse_hosts(hosts)
     check_root(root)
@@ -471,6 +502,7 @@ def connect(
             patience,
             janitor=janitor,
             node=node,
+            tracing=tracing,
             session_timeout=timeout,
             tls=tls,
             auth=tuple(auth),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
@@ -82,10 +83,14 @@ class Transaction:
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
-        wait = _taking(queue, timeout)
+        wait, tracing = _taking(queue, timeout), self._engine.tracing
+        begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
         for claim in await self._work.take(queue, 1, wait, condition):
-            return Message(content_of(claim), queue.codec, claim.value)
+            message = Message(content_of(claim), queue.codec, claim.value)
+            if tracing is not None:
+                tracing.received(queue.name, [message], begun)
+            return message
         return None
 
     async def take_many(
@@ -95,6 +100,7 @@ class Transaction:
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
+        tracing, begun = self._engine.tracing, time_ns()
         wait, wanted, condition = _taking(queue, timeout), positive(limit, "limit"), check_condition(filters)
         held: list[Claim] = []
         try:
@@ -106,7 +112,10 @@ class Transaction:
         except BaseException:
             await self._work.let_go(held)  # nobody is shown them: a commit must not remove them
             raise
-        return [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        messages = [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        if tracing is not None and messages:
+            tracing.received(queue.name, messages, begun)
+        return messages
 
     @overload
     def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str: ...
@@ -149,7 +158,12 @@ class Transaction:
         to the session timeout; then the commit goes on without it.
 
         Raises:
-            NotCommittedError: nothing was applied; the subclass says why.
+            NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next five.
+            SessionExpiredError: the ZooKeeper session of the messages taken is over.
+            ClaimLostError: a message taken was forced open or taken over.
+            TransactionTooLargeError: it is more than one request of ZooKeeper's may hold.
+            QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
+            DuplicateKeyError: a message that was put with ``unique`` waits already.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` tells later.
             TransactionClosedError, SessionClosedError, AccessDeniedError, WrongLoopError.
         """

@@ -330,6 +330,8 @@ class Work:
         self._move(_SETTLING)
         engine.undecided(self)
         self._settlement = settlement
+        if engine.tracing is not None:
+            engine.tracing.settling("commit", self.id, endings, self._puts, settlement)
         settlement.watch(self._commit_settled)
         return settlement
 
@@ -496,6 +498,8 @@ class Work:
         except QueueError:
             return  # the session has just been closed, its locks go with it
         self._release = settlement.done
+        if engine.tracing is not None:
+            engine.tracing.settling("rollback", self.id, endings, (), settlement)
 
     async def _undo(self, claims: list[Claim]) -> None:
         """Give claims back that came too late to be part of this."""

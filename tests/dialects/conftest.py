@@ -1,20 +1,27 @@
-"""What these tests share: sessions, the real clients, and paths of each test's own."""
+"""What these tests share: sessions, the real clients, and paths of each test's own.
+
+A JVM that compiles its driver takes seconds to start, so tests share one, which closes all that a test has opened; a
+test that kills its peer, or wants another session timeout, starts its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pytest
 
 from aiozkqueue.testing.cleaning import delete_tree
 from tests.integration.queue.conftest import expire, open_session, other, session
 
-from .peers import Curator, Kazoo, running
+from .peers import Curator, Kazoo
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Callable, Iterator
+
+P = TypeVar("P", Curator, Kazoo)
 
 __all__ = ["expire", "open_session", "other", "session"]
 
@@ -39,25 +46,70 @@ def path(zookeeper: str) -> Iterator[str]:
     delete_tree(zookeeper, top)
 
 
+@contextmanager
+def shared(start: Callable[[], P]) -> Iterator[Callable[[], P]]:
+    """Give a peer that is started when first asked for, and anew when it has ended."""
+    peers: list[P] = []
+
+    def alive() -> P:
+        if not peers or not peers[-1].alive:
+            peers.append(start())
+        return peers[-1]
+
+    yield alive
+    for peer in peers:
+        peer.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_curator(zookeeper: str) -> Iterator[Callable[[], Curator]]:
+    with shared(lambda: Curator(zookeeper)) as alive:
+        yield alive
+
+
+@pytest.fixture(scope="session")
+def shared_kazoo(zookeeper: str) -> Iterator[Callable[[], Kazoo]]:
+    with shared(lambda: Kazoo(zookeeper)) as alive:
+        yield alive
+
+
 @pytest.fixture
-async def start_curator(zookeeper: str) -> AsyncIterator[StartCurator]:
-    async with AsyncExitStack() as stack:
+def curator(shared_curator: Callable[[], Curator], path: str) -> Iterator[Curator]:
+    """The JVM with Curator that tests share; what this test opens in it is closed."""
+    del path  # removed after this has been closed
+    peer = shared_curator()
+    yield peer
+    peer.reset()
+
+
+@pytest.fixture
+def kazoo(shared_kazoo: Callable[[], Kazoo], path: str) -> Iterator[Kazoo]:
+    """The process with kazoo that tests share; what this test holds there is let go of."""
+    del path  # removed after this has let go
+    peer = shared_kazoo()
+    yield peer
+    peer.reset()
+
+
+@pytest.fixture
+def start_curator(zookeeper: str) -> Iterator[StartCurator]:
+    with ExitStack() as stack:
 
         async def start(timeout: float = 10.0) -> Curator:
-            peer = await Curator.start(zookeeper, timeout)
-            await stack.enter_async_context(running(peer))
+            peer = await asyncio.to_thread(Curator, zookeeper, timeout)
+            stack.callback(peer.kill)
             return peer
 
         yield start
 
 
 @pytest.fixture
-async def start_kazoo(zookeeper: str) -> AsyncIterator[StartKazoo]:
-    async with AsyncExitStack() as stack:
+def start_kazoo(zookeeper: str) -> Iterator[StartKazoo]:
+    with ExitStack() as stack:
 
         async def start(timeout: float = 10.0) -> Kazoo:
-            peer = await Kazoo.start(zookeeper, timeout)
-            await stack.enter_async_context(running(peer))
+            peer = await asyncio.to_thread(Kazoo, zookeeper, timeout)
+            stack.callback(peer.kill)
             return peer
 
         yield start

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.recipe.queue import LockingQueue
 
 
 def main(hosts: str, timeout: float) -> None:
@@ -17,6 +20,10 @@ def main(hosts: str, timeout: float) -> None:
     say("ready")
     for line in sys.stdin:
         command, path, *arguments = json.loads(line)
+        if command == "reset":
+            let_go(queues)
+            say(None)
+            continue
         if path not in queues:
             locking = path.endswith("locking")
             queues[path] = client.LockingQueue(path) if locking else client.Queue(path)
@@ -38,6 +45,15 @@ def main(hosts: str, timeout: float) -> None:
         say(answer)
     client.stop()
     client.close()
+
+
+def let_go(queues: dict[str, Any]) -> None:
+    """Release what is held, and forget the queues."""
+    for queue in queues.values():
+        if isinstance(queue, LockingQueue):
+            with suppress(NoNodeError):  # the test has removed what it held
+                queue.release()
+    queues.clear()
 
 
 def say(answer: object) -> None:

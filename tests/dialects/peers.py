@@ -1,6 +1,8 @@
 """The real clients, each in a process of its own: Curator from PySpark's jars, kazoo from PyPI.
 
 The Java driver is source; Janino, a compiler that the same wheel carries, compiles it on the spot: no JDK is needed.
+A peer is started without waiting for it, and belongs to no event loop: threads read and write for it, so that one
+serves many tests.
 """
 
 from __future__ import annotations
@@ -8,151 +10,164 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from collections import defaultdict
-from contextlib import asynccontextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.testing.runtime import java
 from benchmarks.peers_curator import class_path_with_curator
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Sequence
 
 #: Seconds for what takes a moment; the machine may be loaded.
-PATIENCE = 40.0
+PATIENCE = 60.0
 _SOURCE = Path(__file__).parent / "java" / "CuratorPeer.java"
 
 
 class _Peer:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._lock = asyncio.Lock()
+    """A process that answers each line on its stdin by one on its stdout."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ, text=True
+        )
+        self._answers: SimpleQueue[str | None] = SimpleQueue()
+        self._lock = Lock()
+        self._ready = False
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
-    async def kill(self) -> None:
+    def kill(self) -> None:
         """SIGKILL it, and wait until it is gone."""
-        if self._process.returncode is None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def _exchange(self, line: str) -> str:
+        """Send a line and wait for its answer; wait until it is ready first."""
+        with self._lock:
+            if not self._ready:
+                self._answer()
+                self._ready = True
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+            return self._answer()
+
+    def _answer(self) -> str:
+        answer = None
+        with suppress(Empty):
+            answer = self._answers.get(timeout=PATIENCE)
+        if answer is None:  # what it answers later would be taken for the next answer
             self._process.kill()
-        await self._process.wait()
-
-    async def _send(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n".encode())
-        await self._process.stdin.drain()
-
-    async def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = (await self._process.stdout.readline()).decode().rstrip("\n")
-        if not line:
-            msg = "the peer has ended"
+            msg = f"the peer has ended, or has not answered for {PATIENCE} s"
             raise RuntimeError(msg)
-        return line
+        return answer
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._received(line.rstrip("\n"))
+        self._answers.put(None)
+
+    def _received(self, line: str) -> None:
+        self._answers.put(line)
 
 
 class Curator(_Peer):
     """A JVM with Curator's queues."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(process)
-        self._answers: asyncio.Queue[str] = asyncio.Queue()
-        self._shown: defaultdict[str, asyncio.Queue[bytes]] = defaultdict(asyncio.Queue)
-        self._reader = asyncio.get_running_loop().create_task(self._read())
-
-    @classmethod
-    async def start(cls, hosts: str, timeout: float = 10.0) -> Self:
-        found, jars = await asyncio.to_thread(lambda: (java(), class_path_with_curator()))
-        process = await asyncio.create_subprocess_exec(
-            found,
-            "-cp",
-            jars,
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-Xmx128m",
-            "-Dlog4j2.level=OFF",
-            "org.codehaus.janino.SimpleCompiler",
-            str(_SOURCE),
-            "CuratorPeer",
-            hosts,
-            str(round(timeout * 1000)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+    def __init__(self, hosts: str, timeout: float = 10.0) -> None:
+        self._shown: defaultdict[str, SimpleQueue[bytes]] = defaultdict(SimpleQueue)
+        super().__init__(
+            [
+                java(),
+                "-cp",
+                class_path_with_curator(),
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-Xshare:auto",
+                "-Xmx128m",
+                "-Dlog4j2.level=OFF",
+                "org.codehaus.janino.SimpleCompiler",
+                str(_SOURCE),
+                "CuratorPeer",
+                hosts,
+                str(round(timeout * 1000)),
+            ]
         )
-        peer = cls(process)
-        async with asyncio.timeout(PATIENCE):
-            assert await peer._answers.get() == "ready"
-        return peer
 
     async def ask(self, *words: object) -> str:
         """Give a command; return its answer."""
-        async with self._lock, asyncio.timeout(PATIENCE):
-            await self._send(" ".join(map(str, words)))
-            answer = await self._answers.get()
+        answer = await asyncio.to_thread(self._exchange, " ".join(map(str, words)))
         assert not answer.startswith("error"), answer
         return answer
 
-    async def shown(self, name: str, count: int = 1, timeout: float = PATIENCE) -> list[bytes]:
-        """Return what a consumer has been shown next."""
-        async with asyncio.timeout(timeout):
-            return [await self._shown[name].get() for _ in range(count)]
+    async def shown(self, name: str, count: int = 1) -> list[bytes]:
+        """Return what a consumer has been shown next. Raises: TimeoutError."""
+        return await asyncio.to_thread(self._wait_for_shown, name, count)
 
     def shown_by_now(self, name: str) -> list[bytes]:
         """Return what a consumer has been shown and nobody has asked for."""
-        queue = self._shown[name]
-        return [queue.get_nowait() for _ in range(queue.qsize())]
+        queue, bodies = self._shown[name], list[bytes]()
+        try:
+            while True:
+                bodies.append(queue.get_nowait())
+        except Empty:
+            return bodies
 
-    async def kill(self) -> None:
-        self._reader.cancel()
-        await super().kill()
+    def _wait_for_shown(self, name: str, count: int) -> list[bytes]:
+        queue, bodies = self._shown[name], list[bytes]()
+        while len(bodies) < count:
+            try:
+                bodies.append(queue.get(timeout=PATIENCE))
+            except Empty:
+                msg = f"{name} has been shown {len(bodies)} of {count}, and nothing more for {PATIENCE} s"
+                raise TimeoutError(msg) from None
+        return bodies
 
-    async def _read(self) -> None:
-        while True:
-            line = await self._line()
-            if line.startswith("+ "):
-                _, name, *body = line.split(" ")
-                self._shown[name].put_nowait(bytes.fromhex(body[0] if body else ""))
-            elif line.startswith("= "):
-                self._answers.put_nowait(line[2:])
+    def reset(self) -> None:
+        """Close all that a test has opened."""
+        answer = self._exchange("reset")
+        assert answer == "reset", answer
+        self._shown.clear()
+
+    def _received(self, line: str) -> None:
+        if line.startswith("+ "):
+            _, name, *body = line.split(" ")
+            self._shown[name].put(bytes.fromhex(body[0] if body else ""))
+        elif line.startswith("= "):
+            self._answers.put(line[2:])
 
 
 class Kazoo(_Peer):
     """A process with kazoo's queues; a path that ends in ``locking`` is a LockingQueue's."""
 
-    @classmethod
-    async def start(cls, hosts: str, timeout: float = 10.0) -> Self:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(Path(__file__).parent / "kazoo_peer.py"),
-            hosts,
-            str(timeout),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=os.environ,
-        )
-        peer = cls(process)
-        async with asyncio.timeout(PATIENCE):
-            assert json.loads(await peer._line()) == "ready"
-        return peer
+    def __init__(self, hosts: str, timeout: float = 10.0) -> None:
+        super().__init__([sys.executable, str(Path(__file__).parent / "kazoo_peer.py"), hosts, str(timeout)])
 
     async def ask(self, command: str, path: str, *arguments: object) -> Any:
         """Give a command; return its answer."""
-        async with self._lock, asyncio.timeout(PATIENCE):
-            await self._send(json.dumps([command, path, *arguments]))
-            return json.loads(await self._line())
+        return json.loads(await asyncio.to_thread(self._exchange, json.dumps([command, path, *arguments])))
 
     async def get(self, path: str, *arguments: object) -> bytes | None:
         got = await self.ask("get", path, *arguments)
         return None if got is None else bytes.fromhex(got)
 
-
-@asynccontextmanager
-async def running(peer: Curator | Kazoo) -> AsyncIterator[None]:
-    """Kill a peer at the end."""
-    try:
-        yield
-    finally:
-        await peer.kill()
+    def reset(self) -> None:
+        """Let go of all that a test has held."""
+        answer = self._exchange(json.dumps(["reset", ""]))
+        assert answer == "null", answer

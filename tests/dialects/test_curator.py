@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     import aiozkqueue as zq
     from tests.observer import Observer
 
-    from .conftest import StartCurator
+    from .peers import Curator
 
 pytestmark = pytest.mark.timeout(120)
 
 
 async def test_what_curator_puts_is_taken_here_in_its_order(
-    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    curator = await start_curator()
     await curator.ask("open", "q", "queue", path, f"{path}-locks", 0)
     for body in BODIES:
         await curator.ask("put", "q", body.hex())
@@ -35,14 +34,13 @@ async def test_what_curator_puts_is_taken_here_in_its_order(
 
 
 async def test_what_is_put_here_curator_consumes_in_its_order(
-    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
     queue = session.curator_queue(path, lock_path=f"{path}-locks")
     await queue.put_many(BODIES)
     await queue.put_multi([b"one", b"", b"three"])
     async with session.begin() as tx:
         tx.put(queue, b"last")
-    curator = await start_curator()
     await curator.ask("consume", "c", "queue", path, f"{path}-locks", "show", 1)
     assert await curator.shown("c", len(BODIES) + 4) == [*BODIES, b"one", b"", b"three", b"last"]
     await server_view.until(lambda: not server_view._children(path))

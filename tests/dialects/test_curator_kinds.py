@@ -10,12 +10,12 @@ import pytest
 
 import aiozkqueue as zq
 
-from .test_kazoo import drained
+from .test_kazoo import awaited, drained
 
 if TYPE_CHECKING:
     from tests.observer import Observer
 
-    from .conftest import StartCurator
+    from .peers import Curator
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -23,10 +23,8 @@ MOST, LEAST = 2**31 - 1, -(2**31)
 PRIORITIES = [10, MOST, 0, -1, LEAST, 0, 2**30, -10]
 
 
-async def test_priorities_are_curators_both_ways(
-    session: zq.QueueSession, start_curator: StartCurator, path: str
-) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+async def test_priorities_are_curators_both_ways(session: zq.QueueSession, curator: Curator, path: str) -> None:
+    locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks, kind="priority")
     await curator.ask("open", "q", "priority", path, locks, 0)
     by_priority = sorted(range(len(PRIORITIES)), key=lambda index: PRIORITIES[index])
@@ -63,25 +61,28 @@ async def queue_put_beside(session: zq.QueueSession, queue: zq.Queue[bytes]) -> 
         tx.put(queue, b"urgent", priority=-5)
 
 
-async def test_delays_are_curators_both_ways(session: zq.QueueSession, start_curator: StartCurator, path: str) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+async def test_delays_are_curators_both_ways(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    locks, hour = f"{path}-locks", 3_600_000
     queue = session.curator_queue(path, lock_path=locks, kind="delay")
     await curator.ask("open", "q", "delay", path, locks, 0)
+    await curator.ask("put", "q", b"not today".hex(), round(time.time() * 1000) + hour)
+    await curator.ask("put", "q", b"first".hex(), round(time.time() * 1000) - 1000)
+    assert await drained(session, queue) == [b"first"]
     now = round(time.time() * 1000)
-    await curator.ask("put", "q", b"last".hex(), now + 3000)
-    await curator.ask("put", "q", b"second".hex(), now + 1500)
-    await curator.ask("put", "q", b"first".hex(), now - 1000)
-    assert await drained(session, queue) == [b"first"]  # the others are not due
-    assert await queue.size() == 2
-    assert await drained(session, queue, 6) == [b"second", b"last"]
-    assert time.time() * 1000 >= now + 3000
+    await curator.ask("put", "q", b"last".hex(), now + 1200)
+    await curator.ask("put", "q", b"second".hex(), now + 600)
+    assert await awaited(session, queue, 2) == [b"second", b"last"]
+    assert time.time() * 1000 >= now + 1200
 
-    sent = time.time()
-    await queue.put(b"later", delay=2)
+    await queue.put(b"later", delay=1)
     await queue.put(b"at once")
+    due = sorted(int(name.split("|")[1], 16) for name in await server_view.children(path))[-2]
     await curator.ask("consume", "c", "delay", path, locks, "show", 1)
     assert await curator.shown("c", 2) == [b"at once", b"later"]
-    assert time.time() - sent >= 2
+    assert time.time() * 1000 >= due
+    assert await queue.size() == 1
 
 
 async def test_a_failed_message_keeps_its_delay_and_comes_again(session: zq.QueueSession, path: str) -> None:
@@ -92,13 +93,13 @@ async def test_a_failed_message_keeps_its_delay_and_comes_again(session: zq.Queu
         first = await tx.take(queue, timeout=5)
         await tx.rollback(delay=0)
     assert first is not None
-    assert await drained(session, queue, 5) == [b"early", b"late"]
+    assert await awaited(session, queue, 2) == [b"early", b"late"]
 
 
 async def test_ids_are_curators_both_ways(
-    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+    locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks, kind="id")
     await curator.ask("open", "q", "id", path, locks, 0)
     for number in range(3):
@@ -119,10 +120,7 @@ async def test_ids_are_curators_both_ways(
         await queue.put(b"without an id")
 
 
-async def test_simple_queues_are_curators_both_ways(
-    session: zq.QueueSession, start_curator: StartCurator, path: str
-) -> None:
-    curator = await start_curator()
+async def test_simple_queues_are_curators_both_ways(session: zq.QueueSession, curator: Curator, path: str) -> None:
     queue = session.curator_queue(path, kind="simple")
     assert await curator.ask("poll", path, 0) == "none"
     assert await drained(session, queue) == []
@@ -135,10 +133,8 @@ async def test_simple_queues_are_curators_both_ways(
     assert [await curator.ask("poll", path, 1) for _ in range(3)] == [b"three".hex(), b"four".hex(), "none"]
 
 
-async def test_a_bounded_queue_is_bounded_for_both(
-    session: zq.QueueSession, start_curator: StartCurator, path: str
-) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+async def test_a_bounded_queue_is_bounded_for_both(session: zq.QueueSession, curator: Curator, path: str) -> None:
+    locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.configure(zq.QueueConfig(max_size=3))
     await curator.ask("open", "q", "queue", path, locks, 3)
@@ -148,24 +144,16 @@ async def test_a_bounded_queue_is_bounded_for_both(
         await queue.put(b"4")
     assert await curator.ask("put", "q", b"4".hex(), 300) == "false"
     waiting = asyncio.create_task(queue.put(b"4", timeout=30))
-    assert await drained_one(session, queue) == b"1"
+    assert await awaited(session, queue, 1) == [b"1"]
     await waiting
     assert await drained(session, queue) == [b"2", b"3", b"4"]
 
 
-async def drained_one(session: zq.QueueSession, queue: zq.Queue[bytes]) -> bytes:
-    """Take one."""
-    async with session.begin() as tx:
-        message = await tx.take(queue, timeout=10)
-        assert message is not None
-    return message.body
-
-
 async def test_the_shards_of_a_sharder_are_read_and_written(
-    session: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
-    assert int(await curator.ask("shard", "s", path, f"{path}-leader", locks)) >= 1
+    locks = f"{path}-locks"
+    assert int(await curator.ask("shard", "s", path, f"{path}-leader", locks, 10_000, 10)) >= 1
     shards = session.curator_shards(path, lock_path=lambda shard: f"{locks}/{shard.rpartition('/')[2]}")
     await curator.ask("shardput", "s", b"java".hex())
     assert await shards.size() == 1

@@ -11,7 +11,7 @@ import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.queue.upkeep.cleaning import clean_queue
 
-from .test_kazoo import drained
+from .test_kazoo import awaited, drained
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -130,9 +130,9 @@ async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
         assert await tx.take(queue, timeout=5) is not None
         await tx.rollback(delay=3600)
     assert len(await server_view.ephemerals(f"{path}-locks")) == 1
-    assert await drained(session, locked(session, path), 0.5) == []
+    assert await drained(session, locked(session, path)) == []
     await owner._engine.close()
-    assert await drained(session, locked(session, path), 10) == [b"fails"]
+    assert await awaited(session, locked(session, path), 1) == [b"fails"]
 
 
 async def test_a_session_that_ends_takes_its_kept_locks_along_and_goes_on(
@@ -146,10 +146,10 @@ async def test_a_session_that_ends_takes_its_kept_locks_along_and_goes_on(
     states: list[zq.ConnectionState] = []
     forget = session.on_connection_state(states.append)
     await expire(session)
-    assert await drained(session, queue, 10) == [b"fails"]
+    assert await awaited(session, queue, 1) == [b"fails"]
     await asyncio.sleep(1.6)  # the retry of the session that is over comes to nothing
     await queue.put(b"next")
-    assert await drained(session, queue, 10) == [b"next"]
+    assert await awaited(session, queue, 1) == [b"next"]
     forget()
     assert states[0] is zq.ConnectionState.SUSPENDED
     assert states[-1] is zq.ConnectionState.RECONNECTED
@@ -161,7 +161,7 @@ async def test_a_queue_that_has_vanished_is_made_again_by_the_next_put(
 ) -> None:
     queue = locked(session, path)
     await queue.put(b"1")
-    waiting = asyncio.create_task(drained(session, queue, 10))
+    waiting = asyncio.create_task(awaited(session, queue, 2))
     async with asyncio.timeout(20):
         while await server_view.children(path):  # noqa: ASYNC110 - the server is asked
             await asyncio.sleep(0.02)
@@ -180,7 +180,7 @@ async def test_an_item_whose_lock_somebody_else_holds_is_not_touched(
     await server_view.create(f"{path}-locks/{held}", b"10.0.0.1", ephemeral=True)
     assert await drained(session, queue) == [b"free"]
     assert (await queue.size(), await queue.claimed(), await queue.purge()) == (1, 1, 0)
-    waiting = asyncio.create_task(drained(session, queue, 5))
+    waiting = asyncio.create_task(awaited(session, queue, 1))
     await asyncio.sleep(0.3)
     await server_view.delete(f"{path}-locks/{held}")  # it failed, or died
     assert await waiting == [b"held"]

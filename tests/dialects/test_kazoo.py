@@ -8,31 +8,45 @@ import pytest
 
 import aiozkqueue as zq
 
+from .peers import PATIENCE
+
 if TYPE_CHECKING:
     from tests.observer import Observer
 
-    from .conftest import StartKazoo
+    from .peers import Kazoo
 
 pytestmark = pytest.mark.timeout(120)
 
 BODIES = [b"plain", b"", b"\x00\xff\x01", b"\x00\x01\x00\x01", b"a" * 2000]
 
 
-async def drained(session: zq.QueueSession, queue: zq.Queue[bytes], patience: float = 0) -> list[bytes]:
+async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
     """Take all that there is, one after the other."""
-    bodies: list[bytes] = []
-    while True:
+    return [message.body for message in await taken(session, queue, None)]
+
+
+async def awaited(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
+    """Take so many, one after the other, however long they take to come."""
+    return [message.body for message in await taken(session, queue, count)]
+
+
+async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int | None) -> list[zq.Message[bytes]]:
+    """Take so many, or all that there is, each in a transaction of its own."""
+    messages: list[zq.Message[bytes]] = []
+    while count is None or len(messages) < count:
         async with session.begin() as tx:
-            message = await tx.take(queue, timeout=patience)
+            message = await tx.take(queue, timeout=0 if count is None else PATIENCE)
         if message is None:
-            return bodies
-        bodies.append(message.body)
+            assert count is None, f"{len(messages)} of {count} have come"
+            break
+        messages.append(message)
+    return messages
 
 
 async def test_what_kazoo_puts_is_taken_here_in_its_order(
-    session: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+    session: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
-    kazoo, path = await start_kazoo(), f"{path}-locking"
+    path = f"{path}-locking"
     for body in BODIES:
         await kazoo.ask("put", path, body.hex(), 100)
     await kazoo.ask("put_all", path, [b"late".hex(), b"later".hex()], 999)
@@ -46,9 +60,9 @@ async def test_what_kazoo_puts_is_taken_here_in_its_order(
 
 
 async def test_what_is_put_here_kazoo_takes_in_its_order(
-    session: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+    session: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
-    kazoo, path = await start_kazoo(), f"{path}-locking"
+    path = f"{path}-locking"
     queue = session.kazoo_queue(path)
     await queue.put_many(BODIES)
     async with session.begin() as tx:

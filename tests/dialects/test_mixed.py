@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
     from .conftest import StartCurator, StartKazoo
+    from .peers import Curator, Kazoo
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -26,7 +27,7 @@ SHORT = 4.0
 
 async def consumed(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
     """Take whatever comes, until the queue has been empty for a while."""
-    async with queue.consume(prefetch=4, until_idle=3) as deliveries:
+    async with queue.consume(prefetch=4, until_idle=1) as deliveries:
         bodies.extend([delivery.body async for delivery in deliveries])
 
 
@@ -35,9 +36,9 @@ def each_once(bodies: list[bytes]) -> bool:
 
 
 async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come_once_each(
-    session: zq.QueueSession, other: zq.QueueSession, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
 ) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+    locks = f"{path}-locks"
     queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
     ours: list[list[bytes]] = [[], []]
@@ -52,14 +53,14 @@ async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come
 
 
 async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
-    session: zq.QueueSession, other: zq.QueueSession, start_kazoo: StartKazoo, path: str, server_view: Observer
+    session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str, server_view: Observer
 ) -> None:
-    kazoo, path = await start_kazoo(), f"{path}-locking"
+    path = f"{path}-locking"
     queues = [one.kazoo_queue(path) for one in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
     ours: list[list[bytes]] = [[], []]
     theirs, *_ = await asyncio.gather(
-        kazoo.ask("drain", path, 2), *(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True))
+        kazoo.ask("drain", path, 1), *(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True))
     )
     assert each_once([*ours[0], *ours[1], *(bytes.fromhex(body) for body in theirs)])
     assert ours[0] or ours[1]
@@ -69,21 +70,36 @@ async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
 
 
 async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed(
-    session: zq.QueueSession, start_curator: StartCurator, path: str
+    session: zq.QueueSession, curator: Curator, start_curator: StartCurator, path: str, server_view: Observer
 ) -> None:
-    curator, locks = await start_curator(SHORT), f"{path}-locks"
+    """We hear of it at once. An idle Curator hears of it with the next put: it watches the items, not the locks.
+
+    That is so among Curators alone, as here in the second queue.
+    """
+    holder, locks, among_them = await start_curator(SHORT), f"{path}-locks", f"{path}-2"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"held")
-    await curator.ask("consume", "c", "queue", path, locks, "hold", 1)
-    assert await curator.shown("c") == [b"held"]
+    await holder.ask("open", "q", "queue", among_them, f"{among_them}-locks", 0)
+    await holder.ask("put", "q", b"held".hex())
+    await holder.ask("consume", "c", "queue", path, locks, "hold", 1)
+    await holder.ask("consume", "d", "queue", among_them, f"{among_them}-locks", "hold", 1)
+    assert await holder.shown("c") == await holder.shown("d") == [b"held"]
+    await curator.ask("consume", "idle", "queue", among_them, f"{among_them}-locks", "show", 1)
     async with session.begin() as tx:
         assert await tx.take(queue, timeout=1) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
-        await curator.kill()
+        await asyncio.to_thread(holder.kill)
         taken = await waiting
     assert taken is not None
     assert taken.body == b"held"
     assert await queue.size() == 0
+    await server_view.until(lambda: not server_view._children(f"{among_them}-locks"))
+    await asyncio.sleep(1)
+    assert curator.shown_by_now("idle") == []
+    assert len(await server_view.children(among_them)) == 1
+    await curator.ask("open", "q", "queue", among_them, f"{among_them}-locks", 0)
+    await curator.ask("put", "q", b"wakes it".hex())
+    assert await curator.shown("idle", 2) == [b"held", b"wakes it"]
 
 
 async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_or_lets_go(
@@ -107,16 +123,16 @@ async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_o
     async with session.begin() as tx:
         assert await tx.take(queue, timeout=0.5) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
-        await kazoo.kill()
+        await asyncio.to_thread(kazoo.kill)
         message = await waiting
     assert message is not None
     assert message.body == b"of the dead"
 
 
 async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_session_ends(
-    start_kazoo: StartKazoo, open_session: Opener, path: str
+    kazoo: Kazoo, open_session: Opener, path: str
 ) -> None:
-    kazoo, path, session = await start_kazoo(), f"{path}-locking", await open_session()
+    path, session = f"{path}-locking", await open_session()
     queue = session.kazoo_queue(path)
     await queue.put(b"held")
     async with session.transaction() as tx:
@@ -128,9 +144,9 @@ async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_
 
 
 async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_over(
-    session: zq.QueueSession, start_curator: StartCurator, path: str
+    session: zq.QueueSession, curator: Curator, path: str
 ) -> None:
-    curator, locks = await start_curator(), f"{path}-locks"
+    locks = f"{path}-locks"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"again")
     async with session.transaction() as tx:
@@ -143,9 +159,9 @@ async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_o
 
 
 async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_commit_as_a_whole(
-    session: zq.QueueSession, start_kazoo: StartKazoo, path: str
+    session: zq.QueueSession, kazoo: Kazoo, path: str
 ) -> None:
-    kazoo, queue, results = await start_kazoo(), session.kazoo_queue(path, locking=False), session.queue("results")
+    queue, results = session.kazoo_queue(path, locking=False), session.queue("results")
     await queue.put(b"taken twice")
     with pytest.raises(zq.ClaimLostError):
         async with session.begin() as tx:
@@ -158,44 +174,47 @@ async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_co
 @pytest.mark.parametrize("kind", ["kazoo", "curator"])
 async def test_what_a_killed_process_of_ours_held_goes_to_whoever_is_there(
     session: zq.QueueSession,
-    start_kazoo: StartKazoo,
-    start_curator: StartCurator,
+    kazoo: Kazoo,
+    curator: Curator,
     zookeeper: str,
     queue_root: str,
     path: str,
     kind: str,
     server_view: Observer,
 ) -> None:
-    path = f"{path}-locking" if kind == "kazoo" else path
-    locks = f"{path}-locks"
-    queue: zq.Queue[bytes]
-    queue = session.kazoo_queue(path) if kind == "kazoo" else session.curator_queue(path, lock_path=locks)
-    holder = [sys.executable, "-m", "tests.dialects.holder", zookeeper, queue_root, path, kind]
-    for theirs in (True, False):
-        await queue.put(b"held")
+    """Of two queues: what was held in one is taken over by them, in the other by us."""
+    for_them, for_us = f"{path}-1-locking", f"{path}-2-locking"
+
+    def of(place: str) -> zq.Queue[bytes]:
+        if kind == "kazoo":
+            return session.kazoo_queue(place)
+        return session.curator_queue(place, lock_path=f"{place}-locks")
+
+    async def hold_and_be_killed(place: str) -> None:
+        await of(place).put(b"held")
+        holder = [sys.executable, "-m", "tests.dialects.holder", zookeeper, queue_root, place, kind]
         process = await asyncio.create_subprocess_exec(*holder, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         try:
-            assert await asyncio.wait_for(process.stdout.readline(), 40) == b"held\n"
+            assert await asyncio.wait_for(process.stdout.readline(), 60) == b"held\n"
         finally:
             process.kill()
             await process.wait()
-        if not theirs:
-            async with session.begin() as tx:
-                message = await tx.take(queue, timeout=60)
-            assert message is not None
-            assert message.body == b"held"
-        elif kind == "kazoo":
-            kazoo = await start_kazoo()
-            assert await kazoo.get(path, 30) == b"held"
-            assert await kazoo.ask("consume", path)
-        else:
-            curator = await start_curator()
-            await curator.ask("consume", "c", "queue", path, locks, "show", 1)
-            await server_view.until(lambda: not server_view._children(locks))
-            # Nothing tells an idle Curator that a lock has gone; what is put next does.
-            await queue.put(b"wakes it")
-            await server_view.until(lambda: not server_view._children(path))
-            assert sorted(curator.shown_by_now("c")) == [b"held", b"wakes it"]
-            await curator.ask("close", "c")
-    assert await queue.size() == 0
+
+    await asyncio.gather(hold_and_be_killed(for_them), hold_and_be_killed(for_us))
+    async with session.begin() as tx:
+        message = await tx.take(of(for_us), timeout=60)
+    assert message is not None
+    assert message.body == b"held"
+    if kind == "kazoo":
+        assert await kazoo.get(for_them, 60) == b"held"
+        assert await kazoo.ask("consume", for_them)
+    else:
+        locks = f"{for_them}-locks"
+        await curator.ask("consume", "c", "queue", for_them, locks, "show", 1)
+        await server_view.until(lambda: not server_view._children(locks))
+        # Nothing tells an idle Curator that a lock has gone; what is put next does.
+        await of(for_them).put(b"wakes it")
+        await server_view.until(lambda: not server_view._children(for_them))
+        assert sorted(curator.shown_by_now("c")) == [b"held", b"wakes it"]
+    assert (await of(for_them).size(), await of(for_us).size()) == (0, 0)

@@ -138,7 +138,7 @@ async def _under(how: How, operation: Operation, arm: Callable[[Callable[[], obj
                 returned = True
                 other.cancel()
         except BaseExceptionGroup:
-            if not returned:  # else the sibling failed when the group could cancel nothing any more
+            if not returned:  # else the group heard of it too late to cancel anything: see test_stepping
                 raise
         return result
     if how is How.BY_SCOPE:

@@ -12,6 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import Fault
+from docsite.public import by_home, raised_by
 from tests.simulation.matrix import Called, Strike, call
 from tests.simulation.subjects import ABSORBING, GRADUAL, coroutines, without_a_subject
 
@@ -31,8 +32,15 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def verdict(name: str, struck: Called, undisturbed: Called, never: Called) -> list[str]:
-    """What is wrong with a call that was struck."""
+def said_to_raise(kind: type | ModuleType, name: str) -> set[str] | None:
+    """The errors under ``Raises:``; None for what the reference does not show."""
+    written = getattr(kind, name)
+    member = by_home().get(f"{written.__module__}.{written.__qualname__}")
+    return None if member is None else {raised.error for raised in raised_by(member)}
+
+
+def verdict(name: str, struck: Called, undisturbed: Called, never: Called, told: set[str] | None = None) -> list[str]:
+    """What is wrong with a call that was struck, and of which ``told`` errors the docstring tells."""
     wrong = list(struck.troubles)
     error, state = struck.error, struck.state
     assert state is not None
@@ -53,6 +61,12 @@ def verdict(name: str, struck: Called, undisturbed: Called, never: Called) -> li
         allowed = Counter(undisturbed.state[place]) | Counter(never.state[place])
         if name not in GRADUAL and Counter(state[place]) - allowed:
             wrong.append(f"{place} holds {state[place]}")
+    if (
+        isinstance(error, zq.QueueError)
+        and told is not None
+        and not told & {kind.__name__ for kind in type(error).mro()}
+    ):
+        wrong.append(f"its docstring says nothing of {error!r}")
     everywhere = Counter(state["jobs"] + state["dead"])
     wrong += [f"{token} is there {number} times" for token, number in everywhere.items() if number > 1]
     return wrong
@@ -94,10 +108,11 @@ def test_struck_anywhere_it_ends_and_says_the_truth(
         for fault in FAULTS
         for suspension in range(1, undisturbed.suspensions + 3)  # a fault makes more of them
     ]
+    told = said_to_raise(kind, name)
     strikes += both if len(both) <= MOST else Random(full).sample(both, MOST)
     wrong = []
     for strike in strikes:
-        wrong += [f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never)]
+        wrong += [f"{strike}: {what}" for what in verdict(full, call(kind, name, strike), undisturbed, never, told)]
     record_property(
         "figures",
         f"{full}: {undisturbed.requests} requests, {undisturbed.suspensions} suspensions, {len(strikes)} strikes",

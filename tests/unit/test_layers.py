@@ -24,7 +24,7 @@ LAYERS = (
 )
 QUEUE = (
     {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
-    {"store", "background", "run", "middleware"},
+    {"store", "background", "run", "middleware", "tracing"},
     {"claim"},
     {"message"},
     {"commits"},
@@ -35,7 +35,7 @@ QUEUE = (
     {"hand_over"},
     {"work"},
     {"transaction"},
-    {"delivery", "leases", "ledger"},
+    {"delivery", "leases", "ledger", "staging"},
     {"consumer", "listener"},
     {"queue"},
     {"foreign"},

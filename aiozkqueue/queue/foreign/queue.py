@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiozkqueue.dialects.curator import bears_id
 from aiozkqueue.errors import InvalidOptionError
@@ -15,11 +13,9 @@ from aiozkqueue.queue.operators import admin
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.puts.foreign import prepare_foreign
 from aiozkqueue.queue.queue import Queue
-from aiozkqueue.queue.store import denied
-from aiozkqueue.zookeeper import NoAuthError, NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Unpack
 
     from aiozkqueue.dialects import Dialect
@@ -31,9 +27,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.options import PutOptions, Seconds
 
 T = TypeVar("T")
-
-#: What the names of a sharder's queues begin with.
-SHARD = "queue-"
 
 
 class ForeignQueue(Queue[T]):
@@ -107,38 +100,3 @@ class CuratorQueue(ForeignQueue[T]):
                 await apply(engine, [removal(engine, store, one, REMOVED) for one in page if not one.in_flight])
             )
         return removed
-
-
-class CuratorShards(Generic[T]):
-    """The queues that a Curator ``QueueSharder`` spreads its items over; made by `QueueSession.curator_shards`."""
-
-    def __init__(self, engine: Engine, path: str, queue: Callable[[str], CuratorQueue[T]]) -> None:
-        self._engine = engine
-        self._path = path
-        self._queue = queue
-
-    async def queues(self) -> list[CuratorQueue[T]]:
-        """Return the shards that are there, each a queue of its own; one is named if there is none.
-
-        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
-        """
-        self._engine.check()
-        try:
-            names = await self._engine.zookeeper.children(self._path)
-        except NoNodeError:
-            names = []
-        except NoAuthError as error:
-            raise denied(self._path, error) from error
-        shards = sorted(name for name in names if name.startswith(SHARD)) or [f"{SHARD}{uuid4()}"]
-        return [self._queue(f"{self._path}/{name}") for name in shards]
-
-    async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
-        """Put a message to the shard that has the fewest now. Raises: as `Queue.put`."""
-        queues = await self.queues()
-        sizes = await asyncio.gather(*(queue.size() for queue in queues))
-        least = min(range(len(queues)), key=sizes.__getitem__)
-        return await queues[least].put(value, timeout=timeout, **options)
-
-    async def size(self) -> int:
-        """Count the messages in all shards. Raises: as `queues`."""
-        return sum(await asyncio.gather(*(queue.size() for queue in await self.queues())))

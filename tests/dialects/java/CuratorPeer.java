@@ -1,14 +1,20 @@
 import java.io.BufferedReader;
+import java.io.Closeable;
 import java.io.InputStreamReader;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.NoSuchElementException;
 import java.util.concurrent.Executor;
+import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -16,11 +22,13 @@ import org.apache.curator.framework.recipes.queue.DistributedDelayQueue;
 import org.apache.curator.framework.recipes.queue.DistributedIdQueue;
 import org.apache.curator.framework.recipes.queue.DistributedPriorityQueue;
 import org.apache.curator.framework.recipes.queue.DistributedQueue;
+import org.apache.curator.framework.recipes.queue.ErrorMode;
 import org.apache.curator.framework.recipes.queue.MultiItem;
 import org.apache.curator.framework.recipes.queue.QueueAllocator;
 import org.apache.curator.framework.recipes.queue.QueueBase;
 import org.apache.curator.framework.recipes.queue.QueueBuilder;
 import org.apache.curator.framework.recipes.queue.QueueConsumer;
+import org.apache.curator.framework.recipes.queue.QueuePutListener;
 import org.apache.curator.framework.recipes.queue.QueueSerializer;
 import org.apache.curator.framework.recipes.queue.QueueSharder;
 import org.apache.curator.framework.recipes.queue.QueueSharderPolicies;
@@ -37,6 +45,8 @@ public class CuratorPeer {
     static CuratorFramework client;
     static Map queues = new HashMap();
     static Map gates = new HashMap();
+    static List pools = new ArrayList();
+    static Map completed = new HashMap();
 
     static synchronized void say(String line) {
         System.out.println(line);
@@ -73,7 +83,17 @@ public class CuratorPeer {
         public Object nextItem() { return bodies.hasNext() ? bodies.next() : null; }
     }
 
-    /** Shows what it gets; one that "holds" waits at its gate for a permit, one that "fails" raises. */
+    /** Counts the puts that have completed. */
+    static class Completed implements QueuePutListener {
+        private final AtomicInteger count = new AtomicInteger();
+        public void putCompleted(Object item) { count.incrementAndGet(); }
+        public void putMultiCompleted(MultiItem items) { count.incrementAndGet(); }
+    }
+
+    /**
+     * Shows what it gets. One that holds waits at its gate for a permit; one that fails raises the first time, one that
+     * is failing every time.
+     */
     static class Shown implements QueueConsumer {
         private final String name;
         private final String mode;
@@ -82,10 +102,10 @@ public class CuratorPeer {
         Shown(String name, String mode, Semaphore gate) { this.name = name; this.mode = mode; this.gate = gate; }
         public void consumeMessage(Object message) throws Exception {
             say("+ " + name + " " + hex((byte[]) message));
-            if (mode.equals("hold")) {
+            if (mode.startsWith("hold")) {
                 gate.acquire();
             }
-            if (mode.equals("fail") && !failed) {
+            if (mode.equals("failing") || mode.endsWith("fail") && !failed) {
                 failed = true;
                 throw new IllegalStateException("as told");
             }
@@ -102,7 +122,9 @@ public class CuratorPeer {
             builder = builder.maxItems(most).putInBackground(false);
         }
         if (threads > 1) {
-            builder = builder.executor((Executor) Executors.newFixedThreadPool(threads));
+            ExecutorService pool = Executors.newFixedThreadPool(threads);
+            pools.add(pool);
+            builder = builder.executor((Executor) pool);
         }
         if (kind.equals("priority")) {
             return builder.buildPriorityQueue(1);
@@ -138,15 +160,21 @@ public class CuratorPeer {
         String command = words[0];
         if (command.equals("open")) { // open NAME KIND PATH LOCK|- MOST
             QueueBase queue = build(words[2], words[3], words[4], Integer.parseInt(words[5]), null, 1);
+            Completed listener = new Completed();
+            queue.getPutListenerContainer().addListener(listener);
+            completed.put(words[1], listener);
             queue.start();
             queues.put(words[1], queue);
             return "open";
         }
-        if (command.equals("consume")) { // consume NAME KIND PATH LOCK|- show|hold|fail THREADS
+        if (command.equals("consume")) { // consume NAME KIND PATH LOCK|- show|hold|fail|hold-fail|failing THREADS [DELETE]
             Semaphore gate = new Semaphore(0);
             gates.put(words[1], gate);
             QueueConsumer consumer = new Shown(words[1], words[5], gate);
             QueueBase queue = build(words[2], words[3], words[4], 0, consumer, Integer.parseInt(words[6]));
+            if (words.length > 7) {
+                queue.setErrorMode(ErrorMode.valueOf(words[7]));
+            }
             queue.start();
             queues.put(words[1], queue);
             return "consuming";
@@ -156,8 +184,38 @@ public class CuratorPeer {
             return "going";
         }
         if (command.equals("close")) { // close NAME
-            ((QueueBase) queues.get(words[1])).close();
+            ((Closeable) queues.remove(words[1])).close();
             return "closed";
+        }
+        if (command.equals("reset")) { // closes all
+            for (Iterator all = gates.values().iterator(); all.hasNext();) {
+                ((Semaphore) all.next()).release(1000000);
+            }
+            for (Iterator all = queues.values().iterator(); all.hasNext();) {
+                ((Closeable) all.next()).close();
+            }
+            for (Iterator all = pools.iterator(); all.hasNext();) {
+                ((ExecutorService) all.next()).shutdownNow();
+            }
+            queues.clear();
+            gates.clear();
+            completed.clear();
+            pools.clear();
+            return "reset";
+        }
+        if (command.equals("flush")) { // flush NAME MILLISECONDS: whether all puts have completed by then
+            QueueBase queue = (QueueBase) queues.get(words[1]);
+            return "" + queue.flushPuts(Long.parseLong(words[2]), TimeUnit.MILLISECONDS);
+        }
+        if (command.equals("cached")) { // cached NAME: how many children its consumer believes there are
+            Object queue = queues.get(words[1]);
+            Object data = call(call(queue, "getCache"), "getData"); // Curator's own tests ask for it, too
+            Field children = data.getClass().getDeclaredField("children");
+            children.setAccessible(true);
+            return "" + ((List) children.get(data)).size();
+        }
+        if (command.equals("completed")) { // completed NAME: how many puts have
+            return "" + ((Completed) completed.get(words[1])).count.get();
         }
         if (command.equals("put")) { // put NAME HEX [priority|epoch|id]; several bodies, separated by commas, are one item
             return put(queues.get(words[1]), words);
@@ -165,18 +223,24 @@ public class CuratorPeer {
         if (command.equals("remove")) { // remove NAME ID
             return "" + ((DistributedIdQueue) queues.get(words[1])).remove(words[2]);
         }
-        if (command.equals("shard")) { // shard NAME PATH LEADERPATH LOCKS: each shard's lock path is LOCKS/its name
+        // shard NAME PATH LEADERPATH LOCKS THRESHOLD MOST: each shard's lock path is LOCKS/its name
+        if (command.equals("shard")) {
             final String locks = words[4];
             QueueAllocator allocator = new QueueAllocator() {
                 public QueueBase allocateQueue(CuratorFramework client, String path) {
                     return build("queue", path, locks + path.substring(path.lastIndexOf('/')), 0, null, 1);
                 }
             };
-            QueueSharder sharder =
-                new QueueSharder(client, allocator, words[2], words[3], QueueSharderPolicies.builder().build());
+            QueueSharderPolicies policies = QueueSharderPolicies.builder()
+                .newQueueThreshold(Integer.parseInt(words[5])).maxQueues(Integer.parseInt(words[6]))
+                .thresholdCheckMs(50).build();
+            QueueSharder sharder = new QueueSharder(client, allocator, words[2], words[3], policies);
             sharder.start();
             queues.put(words[1], sharder);
             return "" + sharder.getShardQty();
+        }
+        if (command.equals("shards")) { // shards NAME: how many it has
+            return "" + ((QueueSharder) queues.get(words[1])).getShardQty();
         }
         if (command.equals("shardput")) { // shardput NAME HEX
             ((DistributedQueue) ((QueueSharder) queues.get(words[1])).getQueue()).put(bytes(words[2]));
@@ -192,7 +256,26 @@ public class CuratorPeer {
         if (command.equals("peek")) { // peek PATH
             return hex(simple.peek());
         }
+        try {
+            if (command.equals("element")) { // element PATH
+                return hex(simple.element());
+            }
+            if (command.equals("removefirst")) { // removefirst PATH
+                return hex(simple.remove());
+            }
+        } catch (NoSuchElementException empty) {
+            return "empty";
+        }
+        if (command.equals("take")) { // take PATH
+            return hex(simple.take());
+        }
         throw new IllegalArgumentException(command);
+    }
+
+    static Object call(Object on, String name) throws Exception {
+        Method method = on.getClass().getDeclaredMethod(name, new Class[0]);
+        method.setAccessible(true);
+        return method.invoke(on, new Object[0]);
     }
 
     static String put(Object queue, String[] words) throws Exception {

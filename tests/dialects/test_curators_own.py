@@ -1,0 +1,290 @@
+"""What Curator's own tests of its plain queue show, shown of a queue that it shares with us: see README.md here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode
+
+from .test_kazoo import awaited, drained
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+    from .peers import Curator
+
+pytestmark = pytest.mark.timeout(180)
+
+TEN = [b"%d" % number for number in range(10)]
+HUNDRED = [b"%d" % number for number in range(100)]
+
+
+async def test_what_fails_is_called_the_same_however_often_it_comes_again(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    """A name that grew with each retry would become too long."""
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    await queue.put(b"fails")
+    names = []
+    for _ in range(4):
+        async with session.transaction() as tx:
+            assert await tx.take(queue, timeout=60) is not None
+            names += await server_view.children(path)
+            await tx.rollback(delay=0)
+    assert len(names) == 4
+    assert len(set(names)) == 1
+
+
+async def test_a_java_consumer_that_fails_is_shown_it_again(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await queue.put_multi([b"first", b"second"])
+    await curator.ask("consume", "c", "queue", path, locks, "fail", 1, "REQUEUE")
+    assert await curator.shown("c", 3) == [b"first", b"first", b"second"]
+    await server_view.until(lambda: not server_view._children(path))
+    assert curator.shown_by_now("c") == []
+
+
+async def test_what_a_java_consumer_requeues_goes_to_the_end_as_it_was_and_is_taken_here(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    """Its REQUEUE makes another item, with the same bytes and a name of the same length."""
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await queue.put_multi([b"first", b"second"])
+    await queue.put(b"behind")
+    before, behind = await server_view.children(path)
+    data = await server_view.get(f"{path}/{before}")
+    await curator.ask("consume", "c", "queue", path, locks, "hold-fail", 1, "REQUEUE")
+    assert await curator.shown("c") == [b"first"]
+    assert await server_view.children(locks) == [before]
+    await curator.ask("go", "c")
+    assert await curator.shown("c") == [b"behind"]  # and in its hand, so that it takes nothing else
+    (after,) = set(await server_view.children(path)) - {behind}
+    assert after > behind
+    assert len(after) == len(before)
+    assert await server_view.get(f"{path}/{after}") == data
+    assert await awaited(session, queue, 2) == [b"first", b"second"]
+    await curator.ask("go", "c")
+    await server_view.until(lambda: not server_view._children(path))
+    assert curator.shown_by_now("c") == []
+
+
+async def test_in_delete_mode_a_failed_message_is_gone_with_either_side(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, policy=zq.ConsumeOnce(exhausted="drop"))
+    await queue.put(b"fails there")
+    await curator.ask("consume", "c", "queue", path, locks, "failing", 1, "DELETE")
+    assert await curator.shown("c") == [b"fails there"]
+    await server_view.until(lambda: not server_view._children(path))
+    await curator.ask("close", "c")
+    assert curator.shown_by_now("c") == []
+
+    await curator.ask("open", "q", "queue", path, locks, 0)
+    await curator.ask("put", "q", b"fails here".hex())
+    async with session.transaction() as tx:
+        message = await tx.take(queue, timeout=60)
+        assert message is not None
+        assert message.body == b"fails here"
+        await tx.rollback()
+    assert await drained(session, queue) == []
+    assert (await queue.size(), await queue.dead_letters.size()) == (0, 0)
+
+
+async def test_of_two_consumers_one_that_fails_loses_nothing_to_the_other(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    """Ours fails from its eleventh message on, and what failed is handled by the Java one."""
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await curator.ask("open", "q", "queue", path, locks, 0)
+    for body in HUNDRED:
+        await curator.ask("put", "q", body.hex())
+    handled: list[bytes] = []
+    failed: list[bytes] = []
+    enough = asyncio.Event()
+
+    async def on_message(delivery: zq.Delivery[bytes]) -> None:
+        if len(handled) == 10:
+            failed.append(delivery.body)
+            enough.set()
+            raise zq.Retry(delay=0)
+        handled.append(delivery.body)
+
+    async with session.listener(queue, on_message, concurrency=1) as listener:
+        await enough.wait()
+        listener.stop()
+    await curator.ask("consume", "c", "queue", path, locks, "show", 1)
+    await server_view.until(lambda: not server_view._children(path))
+    theirs = curator.shown_by_now("c")
+    assert Counter([*handled, *theirs]) == Counter(HUNDRED)
+    assert failed
+    assert set(failed) <= set(theirs)
+
+
+@pytest.mark.parametrize("locking", [True, False], ids=["safe mode", "unsafe mode"])
+async def test_one_consumer_gets_everything_in_order(
+    session: zq.QueueSession, curator: Curator, path: str, *, locking: bool
+) -> None:
+    lock_path = f"{path}-locks" if locking else None
+    queue = session.curator_queue(path, lock_path=lock_path)
+    await curator.ask("open", "q", "queue", path, lock_path or "-", 0)
+    for body in TEN:
+        await curator.ask("put", "q", body.hex())
+    assert await awaited(session, queue, 10) == TEN
+    await curator.ask("consume", "c", "queue", path, lock_path or "-", "show", 1)
+    await queue.put_many(TEN)
+    assert await curator.shown("c", 10) == TEN
+
+
+async def test_a_hundred_messages_in_one_item_come_in_order(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await curator.ask("open", "q", "queue", path, locks, 0)
+    await curator.ask("put", "q", ",".join(body.hex() for body in HUNDRED))
+    await curator.ask("flush", "q", 60_000)
+    assert len(await server_view.children(path)) == 1
+    assert await awaited(session, queue, 100) == HUNDRED
+    await queue.put_multi(HUNDRED)
+    await curator.ask("consume", "c", "queue", path, locks, "show", 1)
+    assert await curator.shown("c", 100) == HUNDRED
+
+
+async def test_producers_of_both_sides_and_one_consumer_double_nothing(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    queue = session.curator_queue(path)
+    await curator.ask("open", "q", "queue", path, "-", 0)
+
+    async def theirs() -> None:
+        for body in HUNDRED[:50]:
+            await curator.ask("put", "q", body.hex())
+
+    async def ours() -> None:
+        for body in HUNDRED[50:]:
+            await queue.put(body)
+
+    _, _, bodies = await asyncio.gather(theirs(), ours(), awaited(session, queue, 100))
+    assert sorted(bodies) == sorted(HUNDRED)
+    assert [body for body in bodies if body in HUNDRED[:50]] == HUNDRED[:50]
+    assert [body for body in bodies if body in HUNDRED[50:]] == HUNDRED[50:]
+    assert await queue.size() == 0
+
+
+async def test_each_put_is_told_of_once_when_it_is_stored(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    """Their put listener is called for each; ours is the put's return."""
+    queue = session.curator_queue(path)
+    await curator.ask("open", "q", "queue", path, "-", 0)
+    for body in TEN:
+        await curator.ask("put", "q", body.hex())
+    assert await curator.ask("flush", "q", 60_000) == "true"
+    assert await curator.ask("completed", "q") == "10"
+    assert await queue.size() == 10
+    told: list[bytes] = []
+    for body in TEN:
+        await queue.put(body)
+        told.append(body)
+        assert await queue.size() == 10 + len(told)
+    assert told == TEN
+
+
+async def test_a_put_is_pending_until_the_server_has_it(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, path: str, server_view: Observer
+) -> None:
+    """Their flush, which fails while a put is under way; here the put itself is waited for."""
+    session = await open_session(zookeeper_proxy.hosts, session_timeout=30)
+    queue = session.curator_queue(path)
+    await queue.put(b"before")
+    fault = zookeeper_proxy.hold_request(lambda request: request.opcode == Opcode.MULTI)
+    put = asyncio.create_task(queue.put(b"under way"))
+    await fault.struck(60)
+    done, _ = await asyncio.wait({put}, timeout=0.2)
+    assert not done
+    assert len(await server_view.children(path)) == 1
+    fault.release()
+    await put
+    assert len(await server_view.children(path)) == 2
+
+
+async def test_an_idle_consumer_that_was_cut_off_past_its_session_gets_what_comes_later(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    path: str,
+    server_view: Observer,
+    expire: Callable[[zq.QueueSession], Awaitable[None]],
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    waiting = asyncio.create_task(awaited(session, queue, 1))
+    await server_view.until_there(f"{path}-locks")
+    await expire(session)
+    await other.curator_queue(path, lock_path=f"{path}-locks").put(b"later")
+    assert await waiting == [b"later"]
+
+
+async def test_several_bounded_producers_and_consumers_keep_the_bound(
+    session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    """Two producers of ours and a Java one, bounded to ten; the bound holds to within what may be under way at once."""
+    most, each, locks = 10, 60, f"{path}-locks"
+    queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
+    await queues[0].configure(zq.QueueConfig(max_size=most))
+    await curator.ask("open", "q", "queue", path, locks, most)
+    seen: list[int] = []
+
+    async def ours(queue: zq.CuratorQueue[bytes]) -> None:
+        for _ in range(each):
+            await queue.put(b"ours", timeout=60)
+
+    async def theirs() -> None:
+        for _ in range(each):
+            assert await curator.ask("put", "q", b"theirs".hex(), 60_000) == "true"
+
+    async def look() -> None:
+        while True:
+            seen.append(len(await server_view.children(path)))
+
+    looking = asyncio.create_task(look())
+    puts = asyncio.gather(*(ours(queue) for queue in queues), theirs())
+    bodies = await awaited(session, queues[0], 3 * each)
+    await puts
+    looking.cancel()
+    assert Counter(bodies) == {b"ours": 2 * each, b"theirs": each}
+    assert max(seen) <= 2 * most
+
+
+async def test_a_bounded_queue_takes_the_next_when_the_one_before_is_handled(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    """One at a time: a put that does not fit in time stores nothing, and fits when there is room again."""
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks)
+    await queue.configure(zq.QueueConfig(max_size=1))
+    await curator.ask("consume", "c", "queue", path, locks, "hold", 1)
+    await queue.put(b"1")
+    assert await curator.shown("c") == [b"1"]
+    with pytest.raises(zq.QueueFullError):
+        await queue.put(b"2", timeout=0.3)
+    assert await queue.size() == 1
+    for last, body in ((b"1", b"3"), (b"3", b"4"), (b"4", b"5")):
+        waiting = asyncio.create_task(queue.put(body, timeout=60))
+        await curator.ask("go", "c")  # it is done with the last one
+        await waiting
+        assert await curator.shown("c") == [body], last
+    await curator.ask("go", "c")

@@ -1,0 +1,283 @@
+"""What Curator's own tests of its other kinds of queue show, shown of queues that it shares with us: see README.md."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from random import Random
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+import aiozkqueue as zq
+
+from .peers import PATIENCE
+from .test_kazoo import awaited, drained
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+    from .peers import Curator
+
+pytestmark = pytest.mark.timeout(180)
+
+MOST, LEAST = 2**31 - 1, -(2**31)
+THOUSAND = [b"Hello World%d" % number for number in range(1000)]
+
+
+# -- the priority queue
+
+
+async def test_a_hundred_priorities_at_random_come_in_order(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    locks, chance = f"{path}-locks", Random(path)
+    queue = session.curator_queue(path, lock_path=locks, kind="priority")
+    priorities = [LEAST, MOST, *(chance.randint(LEAST, MOST) for _ in range(98))]
+    in_order = [b"%d" % priority for priority in sorted(priorities)]
+    async with session.begin() as tx:
+        for priority in priorities:
+            tx.put(queue, b"%d" % priority, priority=priority)
+    await curator.ask("consume", "c", "priority", path, locks, "show", 1)
+    assert await curator.shown("c", 100) == in_order
+    await curator.ask("close", "c")
+    await curator.ask("open", "q", "priority", path, locks, 0)
+    for priority in priorities:
+        await curator.ask("put", "q", (b"%d" % priority).hex(), priority)
+    assert await curator.ask("flush", "q", 60_000) == "true"
+    assert await awaited(session, queue, 100) == in_order
+
+
+@pytest.mark.parametrize("whose", ["ours", "theirs"])
+async def test_what_is_urgent_overtakes_all_but_what_is_in_hand(
+    session: zq.QueueSession, curator: Curator, path: str, whose: str
+) -> None:
+    """What is put while the first is in hand comes next, once the consumer has heard of it."""
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind="priority")
+    async with session.begin() as tx:
+        for number in range(10):
+            tx.put(queue, b"%d" % number, priority=10)
+    if whose == "ours":
+        async with session.begin() as tx:
+            first = await tx.take(queue, timeout=PATIENCE)
+            assert first is not None
+            assert first.body == b"0"
+            await curator.ask("open", "q", "priority", path, locks, 0)
+            await curator.ask("put", "q", b"urgent".hex(), 1)
+            assert await curator.ask("flush", "q", 60_000) == "true"
+        assert await awaited(session, queue, 2) == [b"urgent", b"1"]
+        return
+    await curator.ask("consume", "c", "priority", path, locks, "hold", 1)
+    assert await curator.shown("c") == [b"0"]
+    await queue.put(b"urgent", priority=1)
+    async with asyncio.timeout(60):
+        while await curator.ask("cached", "c") != "11":  # noqa: ASYNC110 - the peer is asked
+            await asyncio.sleep(0.02)
+    await curator.ask("go", "c")
+    assert await curator.shown("c") == [b"urgent"]
+
+
+async def test_additions_in_between_are_taken_in_their_order(session: zq.QueueSession, path: str) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks", kind="priority")
+    await queue.put(b"10", priority=10)
+    await queue.put(b"1", priority=1)
+    assert await awaited(session, queue, 1) == [b"1"]
+    for priority in (10, 5, 10, -3):
+        await queue.put(b"%d" % priority, priority=priority)
+    assert await drained(session, queue) == [b"-3", b"5", b"10", b"10", b"10"]
+
+
+# -- the delay queue
+
+
+async def test_what_is_never_due_holds_up_nothing_that_is(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind="delay")
+    await curator.ask("open", "q", "delay", path, locks, 0)
+    await curator.ask("put", "q", b"never".hex(), round(time.time() * 1000) + MOST)
+    assert await curator.ask("flush", "q", 60_000) == "true"
+    assert await drained(session, queue) == []
+    await curator.ask("put", "q", b"now".hex(), round(time.time() * 1000))
+    assert await awaited(session, queue, 1) == [b"now"]
+    assert await drained(session, queue) == []
+    await curator.ask("consume", "c", "delay", path, locks, "show", 1)
+    await queue.put(b"now")
+    assert await curator.shown("c") == [b"now"]
+    assert (curator.shown_by_now("c"), await queue.size()) == ([], 1)
+
+
+async def test_ten_moments_at_random_come_in_their_order(session: zq.QueueSession, curator: Curator, path: str) -> None:
+    """All of them due by then, so that the order is the names' alone."""
+    locks, chance = f"{path}-locks", Random(path)
+    queue = session.curator_queue(path, lock_path=locks, kind="delay")
+    moments = [round(time.time() * 1000) - 1000 + chance.randrange(1000) for _ in range(10)]
+    in_order = [b"%d" % moment for moment in sorted(moments)]
+    await curator.ask("open", "q", "delay", path, locks, 0)
+    for moment in moments:
+        await curator.ask("put", "q", (b"%d" % moment).hex(), moment)
+    assert await curator.ask("flush", "q", 60_000) == "true"
+    assert await awaited(session, queue, 10) == in_order
+
+
+# -- the id queue
+
+
+@pytest.mark.parametrize("holder", ["ours", "theirs"])
+async def test_what_is_being_handled_cannot_be_removed_by_its_id(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer, holder: str
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind="id")
+    await curator.ask("open", "q", "id", path, locks, 0)
+    await queue.put(b"held", key="id")
+    if holder == "ours":
+        async with session.begin() as tx:
+            assert await tx.take(queue, timeout=PATIENCE) is not None
+            assert await curator.ask("remove", "q", "id") == "0"
+    else:
+        await curator.ask("consume", "c", "id", path, locks, "hold", 1)
+        assert await curator.shown("c") == [b"held"]
+        assert await queue.remove("id") == 0
+        await curator.ask("go", "c")
+    await server_view.until(lambda: not server_view._children(path))
+
+
+async def test_a_hundred_ids_at_random_come_in_the_order_of_their_puts(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    locks, chance = f"{path}-locks", Random(path)
+    queue = session.curator_queue(path, lock_path=locks, kind="id")
+    ids = [str(chance.random()) for _ in range(100)]
+    await curator.ask("open", "q", "id", path, locks, 0)
+    for one in ids:
+        await curator.ask("put", "q", one.encode().hex(), one)
+    assert await curator.ask("flush", "q", 60_000) == "true"
+    assert await awaited(session, queue, 100) == [one.encode() for one in ids]
+    async with session.begin() as tx:
+        for one in ids:
+            tx.put(queue, one.encode(), key=one)
+    await curator.ask("consume", "c", "id", path, locks, "show", 1)
+    assert await curator.shown("c", 100) == [one.encode() for one in ids]
+
+
+# -- the simple queue
+
+
+async def test_an_empty_simple_queue_gives_nothing_now_or_later_to_either(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    queue = session.curator_queue(path, kind="simple")
+    assert await curator.ask("poll", path, 1) == "none"
+    assert await curator.ask("element", path) == "empty"
+    assert await curator.ask("removefirst", path) == "empty"
+    async with session.begin() as tx:
+        assert await tx.take(queue) is None
+        assert await tx.take(queue, timeout=0.5) is None
+    assert await queue.peek(1) == []
+
+
+async def test_of_a_thousand_each_side_takes_those_that_the_other_has_left(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    """What is taken is the oldest, and what is looked at is the oldest that is left, down to the last."""
+    queue = session.curator_queue(path, kind="simple")
+    await queue.put_many(THOUSAND)
+    assert await curator.ask("element", path) == THOUSAND[0].hex()
+    assert [await curator.ask("removefirst", path) for _ in range(2)] == [body.hex() for body in THOUSAND[:2]]
+    assert await curator.ask("element", path) == THOUSAND[2].hex()
+    assert await taken_together(session, queue, 498) == THOUSAND[2:500]
+    assert await curator.ask("element", path) == THOUSAND[500].hex()
+    assert await taken_together(session, queue, 499) == THOUSAND[500:-1]
+    assert [message.body for message in await queue.peek(1)] == THOUSAND[-1:]
+    assert await curator.ask("element", path) == THOUSAND[-1].hex()
+    assert await curator.ask("take", path) == THOUSAND[-1].hex()
+    assert await queue.size() == 0
+
+
+async def taken_together(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
+    """Take so many in transactions of at most a hundred."""
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        async with session.begin() as tx:
+            bodies += [message.body for message in await tx.take_many(queue, min(100, count - len(bodies)))]
+    return bodies
+
+
+async def test_a_patient_take_of_a_simple_queue_gets_what_the_other_side_offers_later(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    queue = session.curator_queue(path, kind="simple")
+    for body in (b"Hello World0", b"Hello World1"):
+        waiting = asyncio.create_task(awaited(session, queue, 1))
+        await asyncio.sleep(0.3)  # in vain, if it were not patient
+        assert await curator.ask("offer", path, body.hex()) == "true"
+        assert await waiting == [body]
+        taking = asyncio.create_task(curator.ask("take", path))
+        await asyncio.sleep(0.3)
+        await queue.put(body)
+        assert await taking == body.hex()
+
+
+# -- the sharder
+
+
+async def test_a_full_shard_gets_another_beside_it_up_to_the_most(
+    session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    """Two sessions that put at the same time add the same shard, not one each."""
+    threshold, most = 5, 3
+    sides = [one.curator_shards(path, threshold=threshold, max_queues=most) for one in (session, other)]
+    for _ in range(threshold * (most + 1) // 2):
+        await asyncio.gather(*(shards.put(b"x") for shards in sides))
+    names = await server_view.children(path)
+    assert len(names) == most
+    assert all(name.startswith("queue-") and UUID(name.removeprefix("queue-")) for name in names)
+    counts = [len(await server_view.children(f"{path}/{name}")) for name in names]
+    assert sum(counts) == await sides[0].size() == threshold * (most + 1)
+    assert min(counts) >= threshold
+    with pytest.raises(zq.InvalidOptionError, match="threshold=0: give an integer of at least 1"):
+        session.curator_shards(path, threshold=0)
+    with pytest.raises(zq.InvalidOptionError, match="max_queues=0: give an integer of at least 1"):
+        session.curator_shards(path, max_queues=0)
+
+
+async def test_what_either_side_spreads_over_shards_reaches_the_other_in_a_transaction_too(
+    session: zq.QueueSession, path: str
+) -> None:
+    shards = session.curator_shards(path, threshold=1)
+    await shards.put(b"one")
+    async with session.begin() as tx:
+        tx.put(await shards.emptiest(), b"two")
+    one, two = await shards.queues()
+    assert sorted([*await drained(session, one), *await drained(session, two)]) == [b"one", b"two"]
+
+
+async def test_a_sharder_and_ours_see_the_shards_of_each_other(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    """Its leader adds one when one is full, ours when all are; both have the same in the end, and when started anew."""
+    locks, leader = f"{path}-locks", f"{path}-leader"
+    shards = session.curator_shards(
+        path, lock_path=lambda shard: f"{locks}/{shard.rpartition('/')[2]}", threshold=2, max_queues=4
+    )
+
+    async def both_have(count: int) -> None:
+        async with asyncio.timeout(60):
+            while int(await curator.ask("shards", "s")) != count or len(await shards.queues()) != count:  # noqa: ASYNC110 - both are asked
+                await asyncio.sleep(0.02)
+
+    assert await curator.ask("shard", "s", path, leader, locks, 2, 2) == "1"
+    await curator.ask("shardput", "s", b"theirs".hex())
+    await curator.ask("shardput", "s", b"theirs".hex())
+    await both_have(2)
+    for _ in range(7):
+        await shards.put(b"ours")
+    await both_have(4)
+    bodies = [body for queue in await shards.queues() for body in await drained(session, queue)]
+    assert sorted(bodies) == [b"ours"] * 7 + [b"theirs"] * 2
+    await curator.ask("close", "s")
+    assert await curator.ask("shard", "s", path, leader, locks, 2, 2) == "4"

@@ -1,0 +1,182 @@
+"""What kazoo's own tests of its queues show, shown of queues that it shares with us: see README.md here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+
+from .peers import PATIENCE
+from .test_kazoo import awaited, drained
+
+if TYPE_CHECKING:
+    from .peers import Kazoo
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(params=[True, False], ids=["LockingQueue", "Queue"])
+def locking(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def place(path: str, *, locking: bool) -> str:
+    """Where the queue lies; the peer knows its kind by the name."""
+    return f"{path}-locking" if locking else path
+
+
+@pytest.mark.parametrize(
+    ("value", "options"),
+    [
+        ({}, {}),
+        ("text", {}),
+        (b"one", {"priority": b"100"}),
+        (b"one", {"priority": 10.0}),
+        (b"one", {"priority": True}),
+    ],
+)
+async def test_what_is_no_message_or_no_priority_is_refused_and_not_put(
+    session: zq.QueueSession, place: str, value: Any, options: Any, *, locking: bool
+) -> None:
+    queue = session.kazoo_queue(place, locking=locking)
+    with pytest.raises((zq.PayloadError, zq.InvalidOptionError)):
+        await queue.put(value, **options)
+    with pytest.raises((zq.PayloadError, zq.InvalidOptionError)):
+        async with session.begin() as tx:
+            tx.put(queue, b"in the same transaction")
+            tx.put(queue, value, **options)
+    assert await queue.size() == 0
+
+
+@pytest.mark.parametrize("priority", [-100, -1, 1000, 100000])
+async def test_a_priority_of_other_than_three_digits_is_refused(
+    session: zq.QueueSession, place: str, priority: int, *, locking: bool
+) -> None:
+    queue = session.kazoo_queue(place, locking=locking)
+    with pytest.raises(zq.InvalidOptionError, match="from 0, the most urgent, to 999"):
+        await queue.put(b"one", priority=priority)
+    assert await queue.size() == 0
+
+
+async def test_an_empty_queue_has_no_length_and_gives_nothing(
+    session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
+) -> None:
+    queue = session.kazoo_queue(place, locking=locking)
+    assert (await queue.size(), await kazoo.ask("len", place)) == (0, 0)
+    assert await kazoo.get(place, *([0] if locking else [])) is None
+    async with session.begin() as tx:
+        assert await tx.take(queue) is None
+    assert (await queue.size(), await kazoo.ask("len", place)) == (0, 0)
+
+
+async def test_what_is_put_by_either_is_counted_by_both_and_comes_in_order(
+    session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
+) -> None:
+    queue = session.kazoo_queue(place, locking=locking)
+    await kazoo.ask("put", place, b"one".hex(), 100)
+    async with session.begin() as tx:
+        tx.put(queue, b"two")
+        tx.put(queue, b"three")
+    assert await kazoo.ask("len", place) == await queue.size() == 3
+    assert await awaited(session, queue, 1) == [b"one"]
+    assert await kazoo.get(place, *([PATIENCE] if locking else [])) == b"two"
+    if locking:
+        assert await kazoo.ask("consume", place)
+    assert await drained(session, queue) == [b"three"]
+    assert await kazoo.ask("len", place) == 0
+
+
+async def test_the_most_urgent_comes_first_and_of_equals_the_oldest(
+    session: zq.QueueSession, kazoo: Kazoo, place: str, *, locking: bool
+) -> None:
+    queue = session.kazoo_queue(place, locking=locking)
+    puts = [(b"four", 101), (b"one", 0), (b"two", 0), (b"three", 10), (b"five", 999)]
+    for body, priority in puts:
+        await kazoo.ask("put", place, body.hex(), priority)
+    assert await awaited(session, queue, 5) == [b"one", b"two", b"three", b"four", b"five"]
+    for body, priority in puts:
+        await queue.put(body, priority=priority)
+    for body in (b"one", b"two", b"three", b"four", b"five"):
+        assert await kazoo.get(place, *([PATIENCE] if locking else [])) == body
+        if locking:
+            assert await kazoo.ask("consume", place)
+    assert await queue.size() == 0
+
+
+async def test_what_kazoo_has_not_consumed_it_gets_again_and_holds_and_we_do_not_get(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
+    place = f"{path}-locking"
+    queue = session.kazoo_queue(place)
+    assert not await kazoo.ask("consume", place)
+    assert not await kazoo.ask("holds_lock", place)
+    await queue.put(b"one")
+    assert [await kazoo.get(place, PATIENCE) for _ in range(2)] == [b"one", b"one"]
+    assert await kazoo.ask("holds_lock", place)
+    assert await drained(session, queue) == []
+    assert await queue.claimed() == 1
+    assert await kazoo.ask("consume", place)
+    assert not await kazoo.ask("holds_lock", place)
+    assert not await kazoo.ask("consume", place)
+    assert await queue.size() == 0
+
+
+async def test_what_we_take_is_ours_until_the_commit_and_cannot_be_committed_twice(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
+    """Their consume, which is true once; and their lock, which ours is to kazoo."""
+    place = f"{path}-locking"
+    queue = session.kazoo_queue(place)
+    await kazoo.ask("put", place, b"one".hex(), 100)
+    async with session.transaction() as tx:
+        assert await tx.take(queue, timeout=PATIENCE) is not None
+        assert await kazoo.get(place, 0.2) is None
+        await tx.commit()
+        with pytest.raises(zq.TransactionClosedError):
+            await tx.commit()
+    assert await kazoo.ask("len", place) == 0
+
+
+async def test_what_is_let_go_of_by_one_is_got_by_the_other(session: zq.QueueSession, kazoo: Kazoo, path: str) -> None:
+    place = f"{path}-locking"
+    queue = session.kazoo_queue(place)
+    await queue.put(b"one")
+    assert await kazoo.get(place, PATIENCE) == b"one"
+    assert await kazoo.ask("release", place)
+    assert not await kazoo.ask("holds_lock", place)
+    assert not await kazoo.ask("release", place)
+    async with session.transaction() as tx:
+        message = await tx.take(queue, timeout=PATIENCE)
+        assert message is not None
+        await tx.rollback(delay=0)
+    assert await kazoo.get(place, PATIENCE) == b"one"
+    assert await kazoo.ask("consume", place)
+    assert await queue.size() == 0
+
+
+async def test_of_several_that_ask_at_once_each_gets_another(
+    session: zq.QueueSession, other: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
+    """One message goes to one of three; the two that wait on get one each when there are more."""
+    place = f"{path}-locking"
+    queue = session.kazoo_queue(place)
+    asked = [
+        asyncio.create_task(kazoo.get(place, PATIENCE)),
+        *(asyncio.create_task(take_and_hold(one, place)) for one in (session, other)),
+    ]
+    await queue.put(b"one")
+    await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in asked if task.done()] == [b"one"]
+    await queue.put_many([b"two", b"three"])
+    assert sorted(filter(None, await asyncio.gather(*asked))) == [b"one", b"three", b"two"]
+
+
+async def take_and_hold(session: zq.QueueSession, place: str) -> bytes | None:
+    """Take one, and hold it for as long as the session lasts."""
+    tx = await session.begin().__aenter__()
+    message = await tx.take(session.kazoo_queue(place), timeout=PATIENCE)
+    return None if message is None else message.body

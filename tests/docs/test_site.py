@@ -1,0 +1,83 @@
+"""The documentation's site: built strictly, complete, and in need of nobody's servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from docsite.public import documented
+
+ROOT = Path(__file__).parents[2]
+# A proxy that is not there: whoever wants something from elsewhere fails.
+NOWHERE = "http://127.0.0.1:9"
+ALONE = {"http_proxy": NOWHERE, "https_proxy": NOWHERE, "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "no_proxy": ""}
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it: a warning, such as a link that leads nowhere, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | ALONE | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+class _Needed(HTMLParser):
+    """What a browser fetches to show a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.addresses.append(given.get("href") or "")
+        elif tag in ("script", "img", "iframe", "source"):
+            self.addresses.append(given.get("src") or "")
+
+
+def test_whoever_reads_it_needs_no_other_server(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 30
+    outside = []
+    for page in pages:
+        needed = _Needed()
+        needed.feed(page.read_text())
+        outside += [f"{page.relative_to(site)}: {url}" for url in needed.addresses if re.match(r"(https?:)?//", url)]
+    styles = [(file, file.read_text()) for file in site.rglob("*.css")]
+    outside += [f"{file.name}: {url}" for file, text in styles for url in re.findall(r"url\([\"']?https?:[^)]*", text)]
+    assert outside == []
+
+
+def test_each_public_member_can_be_looked_up(site: Path) -> None:
+    texts = [page.read_text() for page in site.rglob("*.html")]
+    anchors = {anchor for text in texts for anchor in re.findall(r'id="(aiozkqueue[\w.]*)"', text)}
+    assert sorted(set(documented()) - anchors) == []
+
+
+def test_the_table_of_errors_leads_to_who_raises_them(site: Path) -> None:
+    text = (site / "errors" / "index.html").read_text()
+    row = next(row for row in text.split("<tr>") if ">DuplicateKeyError<" in row)
+    assert re.search(r'href="\.\./reference/queues/#aiozkqueue\.Queue\.put"', row)
+
+
+def test_search_finds_what_a_newcomer_looks_for(site: Path) -> None:
+    index = (site / "search" / "search_index.json").read_text()
+    assert all(word in index for word in ("dead letters", "ConsumeTimes", "exactly once"))

@@ -1,0 +1,34 @@
+"""The instrument itself: what `stepping` says of an operation that a task group was too late to cancel."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.faults.stepping import How, Moment, Suspensions, run_cancelled
+
+
+@pytest.mark.parametrize(("turns", "returned"), [(0, True), (1, True), (2, False), (3, False)])
+async def test_what_ends_before_the_group_hears_of_the_failure_has_returned(*, turns: int, returned: bool) -> None:
+    """A sibling fails in one turn of the loop, and its group cancels the others in the next.
+
+    What ends in between has returned, though the group raises: asyncio's doing, in every run the same.
+    """
+    suspensions = Suspensions()
+    suspensions.install()
+    loop = asyncio.get_running_loop()
+    ended = False
+
+    async def operate() -> None:
+        nonlocal ended
+        answer: asyncio.Future[None] = loop.create_future()
+        loop.call_soon(answer.set_result, None)
+        await answer  # struck here, when the answer is there
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ended = True
+
+    outcome = await run_cancelled(suspensions, 1, Moment.ANSWERED, How.BY_GROUP, operate, everywhere=False)
+    assert outcome == (True, returned)
+    assert ended is returned

@@ -1,0 +1,30 @@
+"""The names of a sharder's queues."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(0, 12))
+def test_all_who_see_the_same_shards_add_the_same_one_and_it_is_another(path: str, count: int) -> None:
+    there: list[str] = []
+    for _ in range(count):
+        there.append(another_shard(path, there))
+    assert len(set(there)) == count
+    assert there == [another_shard(path, there[:number]) for number in range(count)]
+    for name in there:
+        assert is_shard(name)
+        assert str(UUID(name.removeprefix("queue-"))) == name.removeprefix("queue-")
+    assert not count or there[0] == first_shard(path)
+
+
+def test_one_that_was_removed_is_named_again_and_those_of_a_sharders_leader_are_left_alone() -> None:
+    first = first_shard("/path")
+    second = another_shard("/path", [first])
+    assert another_shard("/path", [second, "queue-0e1d6f8e-6b0c-4b6e-8a52-6c0a9f6a2a11"]) == first
+    assert not is_shard("something-else")

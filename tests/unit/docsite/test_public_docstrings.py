@@ -1,0 +1,97 @@
+"""What is public has its docstring, its place in the reference, and errors that are true."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiozkqueue
+from docsite import errors_table
+from docsite.public import INTERNAL, MODULES, documented, raised_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from docsite.public import Documented
+
+ROOT = Path(__file__).parents[3]
+PAGES = {page: page.read_text() for page in sorted((ROOT / "docs").rglob("*.md"))}
+SHOWN = [name for text in PAGES.values() for name in re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)]
+NAMES = [path for path, member in documented().items() if "." not in member.name]
+CODE = [ast.parse(file.read_text()) for file in sorted((ROOT / "aiozkqueue").rglob("*.py"))]
+# Not of the package's tree of errors: they concern tests.
+OF_TESTS = {"ServerUnavailableError", "PortTakenError", "StuckError"}
+# They end whatever happens, and raise nothing of their own.
+WITHOUT_ERRORS = {"aiozkqueue.Consumer.aclose", "aiozkqueue.testing.Cluster.client", "aiozkqueue.testing.handle"}
+
+
+def test_all_that_is_public_is_described_and_its_errors_are_errors() -> None:
+    wrong = [f"{path}: {what}" for path, member in documented().items() for what in _wrong(path, member)]
+    assert wrong == []
+
+
+def _wrong(path: str, member: Documented) -> Iterator[str]:
+    if not member.docstring and (inspect.isclass(member.value) or inspect.isfunction(member.value)):
+        yield "has no docstring: what it does for the caller, units, Raises:"
+    for raised in raised_by(member):
+        known = inspect.isclass(getattr(builtins, raised.error, None)) or raised.error in OF_TESTS
+        if not known and raised.error not in errors_table.names():
+            yield f"says it raises {raised.error}, which there is not"
+    if inspect.iscoroutinefunction(member.value) and path not in WITHOUT_ERRORS and not raised_by(member):
+        yield "does not say under Raises: what it raises"
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    shown, public = Counter(SHOWN), Counter(NAMES)
+    assert public - shown == Counter(), "add these to a page of docs/reference, or to docs/errors.md: `::: name`"
+    assert shown - public == Counter(), "these are not public, or shown twice"
+
+
+def test_every_error_is_told_of_by_what_raises_it() -> None:
+    tree = {getattr(aiozkqueue, name) for name in errors_table.names()}
+    told = {getattr(aiozkqueue, name) for name, paths in errors_table.raisers().items() if paths}
+    unheard = [error for error in tree if not any(issubclass(one, error) for one in told)]
+    assert unheard == []
+
+
+def test_every_error_of_the_package_is_in_the_table() -> None:
+    defined = {name for name, value in vars(aiozkqueue).items() if _is(value, aiozkqueue.QueueError)}
+    assert set(errors_table.names()) == defined
+    table = errors_table.table()
+    assert all(f"[`{name}`][aiozkqueue.{name}]" in table for name in defined)
+
+
+def test_every_error_is_raised_by_somebody() -> None:
+    made = {
+        name
+        for tree in CODE
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for name in (getattr(node.func, "id", None), getattr(node.func, "attr", None))
+    }
+    # The root is raised as one of its kinds.
+    assert set(errors_table.names()) - made - {"QueueError"} == set()
+
+
+def test_what_is_kept_for_the_packages_own_use_is_there() -> None:
+    owners = {member.name: member.value for member in documented().values() if inspect.isclass(member.value)}
+    gone = [
+        f"{owner}.{name}"
+        for owner, names in INTERNAL.items()
+        for name in names
+        if not hasattr(owners[owner], name) and name not in inspect.getsource(owners[owner])
+    ]
+    assert gone == []
+
+
+def test_the_reference_covers_every_public_module() -> None:
+    assert {path.rpartition(".")[0] for path in NAMES} == set(MODULES)
+
+
+def _is(value: object, kind: type) -> bool:
+    return inspect.isclass(value) and issubclass(value, kind)
