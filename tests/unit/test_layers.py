@@ -23,7 +23,19 @@ LAYERS = (
     {"queue"},
 )
 QUEUE = (
-    {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
+    {
+        "candidates",
+        "lanes",
+        "conflicts",
+        "clock",
+        "tasks",
+        "deadlines",
+        "codec",
+        "options",
+        "outcome",
+        "destination",
+        "connection_state",
+    },
     {"store", "background", "run", "middleware", "tracing"},
     {"claim"},
     {"message"},

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Versioned, ZooKeeper
 
     from .claimer import Claimer
-    from .dispenser import Waiter
+    from .line import Waiter
     from .lookout import Lookout
 
 log = logging.getLogger(__name__)

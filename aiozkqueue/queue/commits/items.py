@@ -81,7 +81,7 @@ def load(
         if plan is not None or store.shape is not None:
             del sent[start:], owners[start:]
             return _load_planned(settlement, puts, sent, owners)
-        sent.append(new_create((f"{store.next_lane_path()}/{prefix}", data, False, True, False)))
+        sent.append(new_create((f"{store.lanes.next_path()}/{prefix}", data, False, True, False)))
         owners.append(store)
     return puts
 
@@ -107,7 +107,7 @@ def create(put: Put) -> Operation:
     """Create an item, in the lane whose turn it is or where its plan says."""
     store, plan = put.store, put.plan
     if plan is None or plan.place is None:
-        path = f"{store.next_lane_path()}/{put.prefix}"
+        path = f"{store.lanes.next_path()}/{put.prefix}"
     else:
         path = store.paths.at(plan.place.path(put.prefix))
     return Create(path, put.data, sequential=True)
