@@ -85,10 +85,10 @@ class OpenTelemetry:
 
     def creating(self, queue: str, message_id: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         """See `Tracing`."""
-        given = options.get("headers") or {}
+        given: Any = options.get("headers") or {}
         if not hasattr(given, "items"):
             return options  # refused by who checks them
-        headers = dict(given)
+        headers: dict[str, str] = dict(given)
         own, sent = _creation(headers), _sending.get()
         if sent is not None:
             span, single = sent

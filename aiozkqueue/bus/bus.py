@@ -153,7 +153,8 @@ class Bus(Generic[E]):
     ) -> Listener[bytes]:
         """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
 
-        Run it as any listener. A group gets the events posted after it joined: see `join`.
+        Run it as any listener; ``drain_timeout`` is as for `QueueSession.listener`. A group gets the events posted
+        after it joined: see `join`.
 
         Raises: InvalidNameError, InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
@@ -211,7 +212,10 @@ class Bus(Generic[E]):
         await self._groups.leave(group)
 
     async def groups(self) -> list[str]:
-        """Read the subscriber groups, in the order they joined. Raises: AccessDeniedError, PayloadError."""
+        """Read the subscriber groups, in the order they joined.
+
+        Raises: AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        """
         self._session.engine.check()
         self._groups.forget()
         groups, _ = await self._groups.known()

@@ -126,7 +126,9 @@ class Delivery(Message[T_co]):
         return self._settling.put(queue, value, options)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
-        """Remove the message and create what was put, all or nothing.
+        """Remove the message and create what was put, all or nothing. On return it has been applied.
+
+        ``timeout`` is as for `Transaction.commit`.
 
         Raises: as `Transaction.commit`.
         """
@@ -137,6 +139,7 @@ class Delivery(Message[T_co]):
 
         Raises:
             TransactionClosedError: it has been committed.
+            InvalidOptionError: ``delay`` is no number of seconds.
         """
         await self._settling.rollback(None if delay is None else required_seconds(delay, "delay"))
 

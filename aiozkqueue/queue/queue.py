@@ -117,7 +117,7 @@ class Queue(Destination[T]):
         """Put messages in their order, and return their ids. All values are checked before any is sent.
 
         They go in as few requests as hold them, one after the other; after an error those of earlier requests are
-        stored. For all or nothing use a transaction.
+        stored. For all or nothing use a transaction. ``timeout`` is as for `put`.
 
         Raises: as `put`.
         """
@@ -166,7 +166,7 @@ class Queue(Destination[T]):
         )
 
     async def peek(self, limit: int = 10) -> list[Message[T]]:
-        """Read the oldest messages, claimed ones too, without taking them.
+        """Read the oldest messages, ``limit`` at the most, claimed ones too, without taking them.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -315,12 +315,15 @@ class Queue(Destination[T]):
 
     @property
     def dead_letters(self) -> DeadLetters[T]:
-        """What was rejected, or used up its attempts."""
+        """What was rejected, or used up its attempts. Raises: SessionClosedError, WrongLoopError."""
         return DeadLetters(self.engine, self.store, self.codec)
 
     @property
     def leases(self) -> Leases[T]:
-        """Messages held for a time by whoever bears their token, in whatever process: poll and acknowledge."""
+        """Messages held for a time by whoever bears their token, in whatever process: poll and acknowledge.
+
+        Raises: SessionClosedError, WrongLoopError.
+        """
         return Leases(self.engine, self, self.store, self.codec)
 
     def __repr__(self) -> str:

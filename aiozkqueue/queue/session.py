@@ -256,11 +256,17 @@ class QueueSession:
         return on_connection_state(self.engine.zookeeper, callback)
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction that commits when its block is left cleanly, and rolls back when it raises."""
+        """Begin a transaction that commits when its block is left cleanly, and rolls back when it raises.
+
+        Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it.
+        """
         return TransactionBlock(self._engine, commits=True)
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction that rolls back unless it was committed; it warns when that undoes anything."""
+        """Begin a transaction that rolls back unless it was committed; it warns when that undoes anything.
+
+        Raises: SessionClosedError, WrongLoopError, on entering the block.
+        """
         return TransactionBlock(self._engine, commits=False)
 
     def listener(

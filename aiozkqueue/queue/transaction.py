@@ -154,8 +154,9 @@ class Transaction:
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Remove what was taken and create what was put, all or nothing. On return it has been applied.
 
-        After an error everything taken has been given back. A caller that is cancelled waits for the answer for up
-        to the session timeout; then the commit goes on without it.
+        ``timeout`` is how many seconds to wait for the answer, and for room in queues that have a size; None: as long
+        as it takes. After an error everything taken has been given back. A caller that is cancelled waits for the
+        answer for up to the session timeout; then the commit goes on without it.
 
         Raises:
             NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next five.
@@ -165,7 +166,7 @@ class Transaction:
             QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
             DuplicateKeyError: a message that was put with ``unique`` waits already.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` tells later.
-            TransactionClosedError, SessionClosedError, AccessDeniedError, WrongLoopError.
+            TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.
         """
         await self._work.commit(seconds(timeout, "timeout"))
 
@@ -177,6 +178,7 @@ class Transaction:
 
         Raises:
             TransactionClosedError: it has been committed.
+            InvalidOptionError: ``delay`` is no number of seconds.
         """
         await self._work.rollback(None if delay is None else required_seconds(delay, "delay"))
 

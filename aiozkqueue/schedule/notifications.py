@@ -269,6 +269,8 @@ class NotificationQueue(Generic[T]):
     ) -> Listener[T]:
         """Return a listener that calls ``handler`` for each notification when its date has come.
 
+        Up to ``concurrency`` at a time; ``drain_timeout`` is as for `QueueSession.listener`.
+
         It may raise `Retry` and `Reject`; otherwise one that fails is called three times more, at once, and has then
         failed: it is a dead letter, with the number of its attempts.
 

@@ -20,7 +20,7 @@ from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.claim import Claim
 from aiozkqueue.queue.commits.endings import REMOVED, Ending, exhausted
 from aiozkqueue.queue.commits.holds import CommitSettlement
-from aiozkqueue.queue.commits.locks import GhostSettlement
+from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -171,7 +171,7 @@ class Claimer:
             ContendedError, ReopenError, BesideError: none was claimed.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        store, paths = self._store, self._store.paths
+        store, paths, forced = self._store, self._store.paths, self._store.forced
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
         counted = store.config.counts
         step = 3 if counted else 2
@@ -195,7 +195,7 @@ class Claimer:
                 elif node is None:
                     kept += 1
                     ghosts += 1
-                    self._release_ghost(one, generation)
+                    self._release_ghost(OwnLock(reads[at + 1], lock, forced), generation)
                 else:
                     kept += 1
                     claim = Claim(store, place, one, reads[at], reads[at + 1], owner, generation, budget, size)
@@ -214,8 +214,8 @@ class Claimer:
             return batch._replace(ghosts=ghosts)
         except UnreadableError as unreadable:
             kept = len(places)
-            for one in ids:
-                self._release_ghost(one, generation, bell=paths.items)
+            for path in reads[1::step]:
+                self._release_ghost(OwnLock(path, lock, forced), generation, bell=paths.items)
             raise unreadable.error from unreadable
         finally:
             if kept < len(places):
@@ -230,10 +230,11 @@ class Claimer:
         self._committer.submit(settlement)
         return settlement.done
 
-    def _release_ghost(self, message_id: str, generation: int, *, bell: str | None = None) -> None:
-        budget, size = self._budgets.of(generation), self.item_lock_size
-        path = self._store.paths.lock(message_id)
-        self._committer.submit(GhostSettlement(self._ids.next(), generation, path, lambda: budget.free(size), bell))
+    def _release_ghost(self, lock: OwnLock, generation: int, *, bell: str | None = None) -> None:
+        budget, size, name = self._budgets.of(generation), self.item_lock_size, self._ids.next()
+        self._committer.submit(
+            GhostSettlement(name, generation, self._store, lock, lambda: budget.free(size), bell=bell)
+        )
 
     async def lock_and_read(
         self,

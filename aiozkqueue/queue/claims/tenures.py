@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.claim import Claim
-from aiozkqueue.queue.commits.locks import GhostSettlement
+from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
 from aiozkqueue.zookeeper import Create, ZooKeeperError
 
 from .claimer import Batch, UnreadableError
@@ -314,11 +314,12 @@ class Tenures:
             self._unlock(tenure)
 
     def _unlock(self, tenure: Tenure, gone: Callable[[], None] | None = None) -> None:
-        """Take off a lock under which nothing was found; nobody forces that open, as there is nothing to be had."""
+        """Take off a lock under which nothing was found, unless it has been forced open."""
         tenure.settling = True
         over = gone or (lambda: None if tenure.gone else self.finish(tenure, locked=False))
         with suppress(SessionClosedError):  # then the lock goes with the session
-            self._committer.submit(GhostSettlement(self._ids.next(), tenure.generation, tenure.lock, over))
+            lock = OwnLock(tenure.lock, tenure.record, tenure.forced)
+            self._committer.submit(GhostSettlement(self._ids.next(), tenure.generation, self._store, lock, over))
 
     async def _unlock_if_ours(self, tenure: Tenure) -> None:
         try:
