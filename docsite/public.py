@@ -19,6 +19,7 @@ MODULES: Final = (
     "aiozkqueue.schedule",
     "aiozkqueue.fastapi",
     "aiozkqueue.http",
+    "aiozkqueue.metrics",
     "aiozkqueue.spark",
     "aiozkqueue.testing",
     "aiozkqueue.tracing",

@@ -181,7 +181,20 @@ class Bus(Generic[E]):
             try:
                 await one.handler(event)
             except Exception as error:
-                log.warning("bus %s: subscriber %s failed on %s", self.name, one.name, delivery.id, exc_info=error)
+                log.warning(
+                    "bus %s: subscriber %s failed on %s",
+                    self.name,
+                    one.name,
+                    delivery.id,
+                    exc_info=error,
+                    extra={
+                        "bus": self.name,
+                        "subscriber": one.name,
+                        "queue": delivery.queue,
+                        "message_id": delivery.id,
+                        "attempt": delivery.attempt,
+                    },
+                )
                 failures.append(error)
             else:
                 done.add(one.name)

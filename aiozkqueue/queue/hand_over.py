@@ -66,7 +66,11 @@ def _held(engine: Engine, claims: list[Claim]) -> list[Claim]:
             claim.handed = True
         else:
             lost = True
-    return [claim for claim in claims if claim.generation == current] if lost else claims
+    if lost:
+        claims = [claim for claim in claims if claim.generation == current]
+    if engine.meter is not None:
+        engine.meter.handed(claims)
+    return claims
 
 
 def _lives(engine: Engine, claim: Claim) -> bool:

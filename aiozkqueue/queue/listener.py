@@ -15,6 +15,7 @@ from aiozkqueue.zookeeper import State
 from .background import Background
 from .delivery import deliver
 from .hand_over import hand_over, show
+from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave
@@ -198,7 +199,12 @@ class Listener(Generic[T]):
                 self._wake.clear()
                 await self._wake.wait()
         if self._busy:
-            log.warning("queue %s: %d handlers did not finish in time and are cancelled", self._queue.name, self._busy)
+            log.warning(
+                "queue %s: %d handlers did not finish in time and are cancelled",
+                self._queue.name,
+                self._busy,
+                extra={"queue": self._queue.name},
+            )
 
     # -- handling
 
@@ -224,7 +230,7 @@ class Listener(Generic[T]):
             if shown is None:
                 shown = await hand_over(engine, queue, [claim])
         except SessionExpiredError as error:
-            log.info("%s", error)
+            log.info("%s", error, extra=about(claim))
             return
         if not shown:
             return
@@ -234,7 +240,7 @@ class Listener(Generic[T]):
             try:
                 await self._handler(delivery)
             except Exception as error:  # noqa: BLE001 - it is logged, and told to who gets the message next
-                await self._failed(delivery, error)
+                await self._failed(delivery, claim, error)
             except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
                 if work.open:
                     await delivery.leave(error)
@@ -242,16 +248,24 @@ class Listener(Generic[T]):
             if work.open:
                 await commit_or_leave(work)
         except (SessionExpiredError, ClaimLostError) as error:
-            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error)
+            told = about(claim, delivery.work.id)
+            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=told)
         except SessionClosedError:
             raise
         except QueueError:
-            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id)
+            told = about(claim, delivery.work.id)
+            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=told)
 
-    async def _failed(self, delivery: Delivery[T], error: Exception) -> None:
+    async def _failed(self, delivery: Delivery[T], claim: Claim, error: Exception) -> None:
         """Settle what a handler failed on."""
         if not isinstance(error, Retry | Reject):
-            log.warning("queue %s: handler failed on message %s", self._queue.name, delivery.id, exc_info=error)
+            log.warning(
+                "queue %s: handler failed on message %s",
+                self._queue.name,
+                delivery.id,
+                exc_info=error,
+                extra=about(claim, delivery.work.id),
+            )
         if delivery.outcome is Outcome.OPEN:
             await delivery.leave(error)
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
-    MessageTooLargeError,
     QueueFullError,
     SessionClosedError,
 )
-from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
+from aiozkqueue.layout import QueueConfig, check_condition
 
 from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
@@ -22,11 +21,13 @@ from .destination import Destination, Undecodable
 from .leases import Leases
 from .message import Message
 from .operators import admin, alterations
+from .operators.alterations import Wanted
 from .operators.dead_letters import DeadLetters
 from .operators.ledgers import ledgers, release
 from .operators.records import read_history
 from .operators.registry import ConsumerInfo, consumers
 from .operators.states import MessageState, state_of
+from .operators.writers import give_up, writers
 from .options import positive, seconds
 from .puts.putting import prepare
 from .puts.room import credits_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .operators.alterations import Alteration
     from .operators.ledgers import LedgerInfo
+    from .operators.writers import WriterInfo
     from .options import PutOptions, Seconds
     from .store import QueueStore
 
@@ -213,7 +215,7 @@ class Queue(Destination[T]):
             NotCommittedError: others kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alterations.cancel(self.engine, self.store, id, key)
+        return await alterations.cancel(self.engine, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of a message that waits, by its id, or of all that wait under a key.
@@ -227,12 +229,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = self.engine
-        body = self.codec.encode(value, self._name)
-        if len(body) + HEADER_LIMIT > engine.max_message:
-            msg = f"queue {self._name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
-            raise MessageTooLargeError(msg)
-        return await alterations.update(engine, self.store, body, id, key)
+        return await alterations.update(self.engine, Wanted(self, id, key), value)
 
     async def reap(self) -> int:
         """Hand on to all nodes what others than this one have left lying for too long, ten messages at the most.
@@ -263,6 +260,19 @@ class Queue(Destination[T]):
         Raises: NotFoundError: there is no such stream; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await release(self.engine, self.store, group)
+
+    async def unfinished(self) -> list[WriterInfo]:
+        """Read which batches of Spark's writers are not complete: nobody sees their messages. Raises: as `stats`."""
+        return await writers(self.engine, self.store)
+
+    async def discard_unfinished(self, writer: str) -> int:
+        """Remove what a writer has put for a batch that it will not complete; return how many messages that were.
+
+        A writer that still runs is refused from then on, and has to write the batch anew.
+
+        Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await give_up(self.engine, self.store, writer)
 
     async def state(self, message_id: str) -> MessageState:
         """Find out where a message stands, by the id that `put` returned.

@@ -13,6 +13,7 @@ from aiozkqueue.layout import check_condition
 from .commits.endings import Ending
 from .destination import Destination
 from .message import Message, content_of
+from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
 from .puts.putting import prepare
 from .work import Work, current
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from .claim import Claim
     from .engine import Engine
+    from .operators.alterations import Alteration
     from .options import PutOptions, Seconds
     from .outcome import Outcome
     from .queue import Queue
@@ -150,6 +152,27 @@ class Transaction:
         """
         wait = 0.0 if delay is None else required_seconds(delay, "delay")
         self._work.end(message.queue, message.id, Ending("release", delay=wait))
+
+    async def cancel(self, queue: Queue[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Remove a message that waits when this commits, by its id, or all that wait under a key.
+
+        Nothing is held meanwhile: `Alteration.DONE` says that it waits now, and if somebody takes it before the commit,
+        that fails as a whole. Otherwise as `Queue.cancel`.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``id`` and ``key`` is given, or ``queue`` is another program's.
+            TransactionClosedError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        self._engine.check()
+        return await cancel(self._engine, Wanted(queue, id, key), self._work)
+
+    async def update(self, queue: Queue[T], value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Replace the payload of a message that waits when this commits, by its id, or of all that wait under a key.
+
+        Raises: as `cancel`; PayloadError, MessageTooLargeError.
+        """
+        self._engine.check()
+        return await update(self._engine, Wanted(queue, id, key), value, self._work)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Remove what was taken and create what was put, all or nothing. On return it has been applied.

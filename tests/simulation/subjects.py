@@ -201,7 +201,8 @@ def coroutines() -> list[tuple[type | ModuleType, str]]:
     for kind in SUBJECTS:
         for name, member in inspect.getmembers(kind, is_coroutine):
             public = not name.startswith("_") or name in ("__aenter__", "__aexit__", "__anext__")
-            if public and name not in ("__aenter__", "release_ledger"):  # tests/spark strikes ledgers at every write
+            if public and name not in ("__aenter__", "release_ledger", "discard_unfinished"):
+                # tests/spark strikes ledgers at every write, histories strike batches
                 assert member
                 found.append((kind, name))
     return found

@@ -23,20 +23,9 @@ LAYERS = (
     {"queue"},
 )
 QUEUE = (
-    {
-        "candidates",
-        "lanes",
-        "conflicts",
-        "clock",
-        "tasks",
-        "deadlines",
-        "codec",
-        "options",
-        "outcome",
-        "destination",
-        "connection_state",
-    },
-    {"store", "background", "run", "middleware", "tracing"},
+    {"lanes", "conflicts"},
+    {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
+    {"store", "background", "run", "middleware", "tracing", "meter", "logs"},
     {"claim"},
     {"message"},
     {"commits"},

@@ -21,6 +21,7 @@ from aiozkqueue.queue.claim import Claim
 from aiozkqueue.queue.commits.endings import REMOVED, Ending, exhausted
 from aiozkqueue.queue.commits.holds import CommitSettlement
 from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
+from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -372,6 +373,7 @@ def _tell_of_one_too_large(claim: Claim, settled: Settlement) -> None:
             len(claim.raw),
             claim.path,
             settled.error,
+            extra=about(claim, settled.transaction_id),
         )
 
 

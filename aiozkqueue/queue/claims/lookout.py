@@ -419,6 +419,7 @@ class Lookout(Sightings):
                     lane,
                     length,
                     self._zookeeper.max_request,
+                    extra={"queue": self.store.name},
                 )
 
     async def listen(self) -> None:

@@ -325,7 +325,8 @@ class Tenures:
         try:
             (lock,) = await self._zookeeper.read_versioned([tenure.lock], generation=tenure.generation)
         except ZooKeeperError as error:
-            log.debug("%s: %s", tenure.lock, error)  # the session is over, and the lock with it
+            # The session is over, and the lock with it.
+            log.debug("%s: %s", tenure.lock, error, extra={"queue": self._store.name})
             return
         if lock is not None and lock.data == tenure.record:
             self._unlock(tenure, self._lookout.relist)
@@ -342,7 +343,8 @@ class Tenures:
         try:
             await self._read(tenure)
         except (ZooKeeperError, UnreadableError) as error:
-            log.debug("queue %s: %s", self._store.name, error)  # whoever claims next is told
+            # Whoever claims next is told.
+            log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
             self._lookout.relist()
         finally:
             self.reading -= 1

@@ -116,8 +116,9 @@ async def _give_back(engine: Engine, store: QueueStore, check: Check, page: str)
         for lock, node in zip(locks[start : start + TOGETHER], nodes, strict=True):
             if node is not None and is_of_ledger(LockRecord.decode(node.data)):
                 ours.append(lock)
+    marks = [Delete(f"{page}/{name}") for name in await below(zookeeper, page)]
     bell = SetData(paths.items, b"")  # what wakes idle consumers
-    await _apply(engine, [check, *(Delete(lock) for lock in ours), Delete(page), bell])
+    await _apply(engine, [check, bell, *(Delete(lock) for lock in ours), *marks, Delete(page)])
     return len(ours)
 
 
