@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
 
     from .claim import Claim
-    from .claims.dispenser import Dispenser, Waiter
+    from .claims.dispenser import Dispenser
+    from .claims.waiter import Waiter
     from .commits.settlement import Settlement
     from .destination import Destination
     from .engine import Engine

@@ -43,6 +43,7 @@ from .collapse import Collapse, claim_newest
 from .lookout import Lookout
 from .pausing import Pause
 from .tenures import Tenures
+from .waiter import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -70,35 +71,6 @@ FLIGHTS_SHARED = 2
 ANSWERED_KEPT = 64
 #: Failed batches in a row after which the locks are listed again.
 MOST_FAILURES = 2
-
-
-class Waiter:
-    """One taker: wants up to ``limit`` claims, of one ZooKeeper session if it has some of it already."""
-
-    __slots__ = ("arrival", "future", "generation", "limit", "owner", "patient")
-
-    def __init__(
-        self,
-        limit: int,
-        generation: int | None,
-        arrival: int,
-        *,
-        patient: bool,
-        loop: asyncio.AbstractEventLoop,
-        owner: object = None,
-    ) -> None:
-        self.owner = owner
-        """The transaction that takes, which may have several messages of a group; None: a consumer or listener."""
-        self.limit = limit
-        self.generation = generation
-        self.patient = patient
-        self.arrival = arrival
-        self.future: asyncio.Future[list[Claim]] = loop.create_future()
-
-    @property
-    def over(self) -> bool:
-        """Whether it has been answered, or has gone."""
-        return self.future.done()
 
 
 class _Both:
@@ -183,10 +155,11 @@ class Dispenser:
             give_back=self.release,
         )
         self._waiters: deque[Waiter] = deque()
-        self._deadlines: Deadlines[Waiter] = Deadlines(clock, lambda waiter: self._answer(waiter, []))
+        self._deadlines: Deadlines[Waiter] = Deadlines(clock, self._answer)
         self._loop = asyncio.get_running_loop()
         self._arrivals = 0
-        self._flights = 0
+        self._flights: set[int] = set()
+        self._launched = 0
         self._promised = 0
         self._failures = 0
         self._generation = 0
@@ -239,6 +212,7 @@ class Dispenser:
         self._bell.set()
         if not waiter.future.done():
             waiter.future.cancel()
+            self.release(waiter.claims)
         elif not waiter.future.cancelled() and waiter.future.exception() is None:
             self.release(waiter.future.result())
 
@@ -372,14 +346,14 @@ class Dispenser:
         if self._tenures.any:
             self._hand_on()
         wanted = self._wanted()
-        if wanted <= 0 or self._flights >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
+        if wanted <= 0 or len(self._flights) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
             await self._lookout.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))
         if room < 1:
             for waiter in () if self._flights else self._waiters:
                 if not waiter.patient:
-                    self._answer(waiter, [])  # whoever would free some may be the one that asks
+                    self._answer(waiter)  # whoever would free some may be the one that asks
             self._budgets.ring(self._bell)
             await self._lookout.pause(None)
             return
@@ -432,7 +406,7 @@ class Dispenser:
     @property
     def flying(self) -> bool:
         """Whether claims are under way."""
-        return self._flights > 0 or self._tenures.reading > 0
+        return bool(self._flights) or self._tenures.reading > 0
 
     def _hand_on(self) -> bool:
         """Give the messages of groups that are held already to those who may have them; whether that brings any."""
@@ -441,7 +415,8 @@ class Dispenser:
             if not waiter.future.done() and waiter.generation in (None, self._generation):
                 claims = self._tenures.next_for(waiter)
                 if claims:
-                    waiter.future.set_result(claims)
+                    waiter.give(self._launched, claims)
+                    waiter.answer()
                     handed = True
         return handed or self._tenures.reading > 0
 
@@ -449,12 +424,18 @@ class Dispenser:
         """Tell those who asked before the look that there is nothing."""
         for waiter in self._waiters:
             if not waiter.patient and waiter.arrival <= since:
-                self._answer(waiter, [])
+                self._answer(waiter)
         if len(self._waiters) > ANSWERED_KEPT:  # behind one that waits for long, those who were answered pile up
             self._waiters = deque(waiter for waiter in self._waiters if not waiter.future.done())
 
     def _wanted(self) -> int:
-        return sum(waiter.limit for waiter in self._waiters if not waiter.future.done()) - self._promised
+        """How many more claims to look for: those who have some already wait for what flies, and for nothing else."""
+        missing = empty = 0
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                missing += waiter.missing
+                empty += 0 if waiter.count else waiter.limit
+        return min(missing - self._promised, empty)
 
     def _start_over(self, generation: int) -> None:
         self._generation = generation
@@ -509,13 +490,20 @@ class Dispenser:
     ) -> None:
         locks = [*(self._lookout.lock_id(place) for place in places), *beside]
         self._lookout.held.update(locks)
-        self._flights += 1
+        self._launched += 1
+        self._flights.add(self._launched)
         self._promised += len(places)
         self._claimer.reserve(size * len(places), generation)
-        self._tasks.spawn(self._claim, claim, places, locks, generation, since, name="claims")
+        self._tasks.spawn(self._claim, self._launched, claim, places, locks, generation, since, name="claims")
 
-    async def _claim(
-        self, claim_batch: ClaimBatch, places: list[str], ids: list[str], generation: int, since: int | None
+    async def _claim(  # noqa: PLR0917 - one caller
+        self,
+        flight: int,
+        claim_batch: ClaimBatch,
+        places: list[str],
+        ids: list[str],
+        generation: int,
+        since: int | None,
     ) -> None:
         kept: set[str] = set()
         try:
@@ -528,7 +516,7 @@ class Dispenser:
                 self._lookout.relist()  # their own consumer is back at work
             if batch.lost:
                 self._lookout.relist()  # the watch told of them while they were ours
-            self._offer(batch.claims, generation, since)
+            self._offer(flight, batch.claims, generation, since)
         except ContendedError as contended:
             self._failures += 1
             self._lookout.contended(ids[contended.index])
@@ -545,39 +533,57 @@ class Dispenser:
         finally:
             if generation == self._generation:
                 self._lookout.held.difference_update(one for one in ids if one not in kept and one not in self._tenures)
-            self._flights -= 1
+            self._flights.discard(flight)
             self._promised -= len(places)
+            self._landed(flight)
             self._bell.set()
 
-    def _offer(self, claims: list[Claim], generation: int, since: int | None) -> None:
+    def _landed(self, flight: int) -> None:
+        """Answer who waited for this batch last. Only the first in line can have some of what it wants."""
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                waiter.awaited.discard(flight)
+                if waiter.count and not waiter.awaited:
+                    self._answer(waiter)
+                return
+
+    def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
         given = 0
         while given < len(claims) and self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = self._waiters[0]
+            if waiter.is_of_another(generation):
+                self._answer(waiter)
             if waiter.future.done():
+                self._waiters.popleft()
                 continue
             if since is not None and waiter.arrival > since:
-                self._waiters.appendleft(waiter)
                 break
             if waiter.generation not in (None, generation):
+                self._waiters.popleft()
                 self._expire(waiter)
                 continue
-            start, given = given, given + waiter.limit
-            waiter.future.set_result(claims[start:given])
+            start, given = given, min(len(claims), given + waiter.missing)
+            if not waiter.count:
+                waiter.awaited = set(self._flights)
+            waiter.give(flight, claims[start:given])
             if self._lookout.grouped:
                 self._tenures.given(claims[start:given], waiter.owner)
+            if not waiter.missing:
+                self._waiters.popleft()
+                self._answer(waiter)
         self.release(claims[given:])
 
     # -- answering
 
-    def _answer(self, waiter: Waiter, claims: list[Claim]) -> None:
+    def _answer(self, waiter: Waiter) -> None:
         if not waiter.future.done():  # one that was answered before must not keep the pump from resting
-            waiter.future.set_result(claims)
+            waiter.answer()
             self._bell.set()
 
     def _expire(self, waiter: Waiter) -> None:
         if not waiter.future.done():
-            waiter.future.set_exception(
+            waiter.fail(
                 SessionExpiredError(
                     f"queue {self.store.name!r}: the ZooKeeper session of this transaction ended; "
                     "its messages go to other consumers, begin a new transaction"
@@ -588,4 +594,4 @@ class Dispenser:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.future.done():
-                waiter.future.set_exception(error)
+                waiter.fail(error)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Node, ZooKeeper
 
     from .claimer import Claimer
-    from .dispenser import Waiter
     from .lookout import Lookout
+    from .waiter import Waiter
 
 log = logging.getLogger(__name__)
 

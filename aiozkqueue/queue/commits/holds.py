@@ -113,10 +113,11 @@ class HoldSettlement(Settlement):
         return sent
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """Give the claims back."""
-        for claim, ending in self._endings.items():
+        """Give the claims back, the last first: each goes before those that can be taken now."""
+        grouped: list[Claim] = []
+        for claim, ending in reversed(self._endings.items()):
             if claim.tenure is not None:
-                claim.tenure.ended(claim, ending, self._due)
+                grouped.append(claim)
                 continue
             if ending.delay and claim.store.dialect is not None:
                 claim.store.keep(claim, ending.delay)
@@ -124,6 +125,9 @@ class HoldSettlement(Settlement):
             claim.settled(back=(ending.kind == "release" and not ending.delay) or claim.rest is not None)
             if ending.kind == "release" and ending.delay:
                 claim.store.retry_at(self._due(ending), claim.id)
+        for claim in reversed(grouped):
+            if claim.tenure is not None:
+                claim.tenure.ended(claim, self._endings[claim], self._due)
 
     def over(self) -> None:
         """The server has removed the locks."""
