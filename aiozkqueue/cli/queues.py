@@ -79,6 +79,7 @@ async def stats(
                     "room": s.room,
                     "waiting_producers": s.waiting_producers,
                     "ledgers": s.ledgers,
+                    "staged": s.staged,
                     "put": s.put,
                     "removed": s.removed,
                     "paused": s.paused,

@@ -6,7 +6,8 @@
 there have ever been, ``generations`` tells the oldest and newest of the shards whose first counter is used up (see
 `lanes`), ``priorities`` are those but 0 that have been put with, each with its generations, ``groups`` over how many
 shards groups are spread, for good, once there have been any; ``"scheduled": true`` tells that messages have been put
-for a later time, ``"counted": true`` that hand-overs were counted by an earlier policy.
+for a later time, ``"counted": true`` that hand-overs were counted by an earlier policy, ``"staged": true`` that there
+may be items of batches that nobody sees before these are complete.
 
 Fields unknown here belong to newer versions and are kept when the configuration is rewritten; a policy of unknown kind
 is an error, because this client could not follow it.
@@ -122,6 +123,8 @@ class QueueConfig:
     """Whether a message has ever been put for a later time: consumers look for those."""
     counted: bool = field(default=False, repr=False, compare=False)
     """Whether hand-overs were counted by a policy before: an item that looks untouched may have a record of them."""
+    staged: bool = field(default=False, repr=False, compare=False)
+    """Whether a batch has ever been put that is seen as a whole: consumers look whether it is complete."""
     stored: Mapping[str, JsonValue] = field(default_factory=no_fields, repr=False, compare=False)
     """The JSON this was read from. `encode` keeps what is unknown here of it, so change a stored configuration with
     `dataclasses.replace`."""
@@ -212,6 +215,7 @@ class QueueConfig:
             "generations": _store_generations(self.generations) or None,
             "scheduled": self.scheduled or None,
             "counted": self.counted or None,
+            "staged": self.staged or None,
             "priorities": {str(one): _store_generations(spans) for one, spans in self.priorities.items()} or None,
             "max_size": self.max_size,
             "collapse": self.collapse,
@@ -259,6 +263,7 @@ class QueueConfig:
             generations=_generations(read.generations),
             scheduled=read.scheduled,
             counted=read.counted,
+            staged=read.staged,
             priorities={one: _generations(spans) for one, spans in read.priorities.items() if one},
             max_size=read.max_size,
             collapse=read.collapse,
@@ -369,6 +374,7 @@ class _StoredConfiguration(_Stored):
     priorities: dict[_Priority, dict[_Shard, _Span]] = {}
     scheduled: bool = False
     counted: bool = False
+    staged: bool = False
     max_size: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
     collapse: bool | None = None
     ttl: Annotated[float, Field(gt=0, le=LONGEST_DELAY)] | None = None

@@ -312,6 +312,16 @@ class QueueStore:
             missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
             await self._change(config, [*missing, SetData(self.paths.items, b"")])
 
+    async def admit_staged(self) -> None:
+        """Have consumers look for batches that are not complete: only then may there be any.
+
+        Raises: as `admit`.
+        """
+        await self.open()
+        while not self.config.staged:
+            await self._change(replace(self.config, staged=True))
+            await self.open()
+
     async def open_later(self, folder: str, priority: int) -> None:
         """Make a folder for what is due in one hour.
 

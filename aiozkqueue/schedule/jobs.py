@@ -19,7 +19,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.queue.commits.register import RegisterSettlement, server_time
-from aiozkqueue.queue.options import positive, required_seconds
+from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.puts.putting import check
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, NoAuthError, NodeExistsError, NoNodeError, SetData
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout.jobs import Missed
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
@@ -75,6 +75,19 @@ class Job:
     """When it occurs next, whether paused or not; None when it never does."""
 
 
+class JobOptions(PutOptions, total=False):
+    """How a job occurs, and how each of its messages is put. Every one has a default."""
+
+    zone: str
+    """The time zone of ``cron``, by its IANA name; UTC when it is left out."""
+    missed: Missed
+    """What of the missed occurrences is made up for; the last one when it is left out."""
+    limit: int
+    """The most missed occurrences that ``missed="all"`` makes up for; 100 when it is left out."""
+    tolerance: Seconds
+    """Seconds that an occurrence may be late before it counts as missed; 60 when it is left out."""
+
+
 class JobChangedError(QueueError):
     """A job was changed by somebody else meanwhile; for the package's own use."""
 
@@ -90,45 +103,11 @@ class Jobs:
         self._paths = SchedulePaths(session.engine.root)
 
     @overload
-    async def add(
-        self,
-        name: str,
-        cron: str,
-        queue: Queue[T],
-        value: T,
-        *,
-        zone: str = ...,
-        missed: Missed = ...,
-        limit: int = ...,
-        tolerance: Seconds = ...,
-        **options: Unpack[PutOptions],
-    ) -> Job: ...
+    async def add(self, name: str, cron: str, queue: Queue[T], value: T, **options: Unpack[JobOptions]) -> Job: ...
     @overload
+    async def add(self, name: str, cron: str, queue: str, value: bytes, **options: Unpack[JobOptions]) -> Job: ...
     async def add(
-        self,
-        name: str,
-        cron: str,
-        queue: str,
-        value: bytes,
-        *,
-        zone: str = ...,
-        missed: Missed = ...,
-        limit: int = ...,
-        tolerance: Seconds = ...,
-        **options: Unpack[PutOptions],
-    ) -> Job: ...
-    async def add(
-        self,
-        name: str,
-        cron: str,
-        queue: Queue[Any] | str,
-        value: Any,
-        *,
-        zone: str = "UTC",
-        missed: Missed = "last",
-        limit: int = 100,
-        tolerance: Seconds = 60,
-        **options: Unpack[PutOptions],
+        self, name: str, cron: str, queue: Queue[Any] | str, value: Any, **options: Unpack[JobOptions]
     ) -> Job:
         """Add a job: put ``value`` to ``queue``, with these options, whenever ``cron`` says so in ``zone``.
 
@@ -146,7 +125,7 @@ class Jobs:
         """
         engine = self._session.engine
         path = self._paths.job(name)
-        record = await _record(engine, cron, queue, value, dict(options), zone, missed, limit, tolerance)
+        record = await _record(engine, cron, queue, value, **options)
         record = replace(record, last=await server_time(engine))
         with readable(self._paths.base):
             await engine.zookeeper.ensure(self._paths.base)
@@ -160,45 +139,11 @@ class Jobs:
         return await _shown(name, record)
 
     @overload
-    async def declare(
-        self,
-        name: str,
-        cron: str,
-        queue: Queue[T],
-        value: T,
-        *,
-        zone: str = ...,
-        missed: Missed = ...,
-        limit: int = ...,
-        tolerance: Seconds = ...,
-        **options: Unpack[PutOptions],
-    ) -> Job: ...
+    async def declare(self, name: str, cron: str, queue: Queue[T], value: T, **options: Unpack[JobOptions]) -> Job: ...
     @overload
+    async def declare(self, name: str, cron: str, queue: str, value: bytes, **options: Unpack[JobOptions]) -> Job: ...
     async def declare(
-        self,
-        name: str,
-        cron: str,
-        queue: str,
-        value: bytes,
-        *,
-        zone: str = ...,
-        missed: Missed = ...,
-        limit: int = ...,
-        tolerance: Seconds = ...,
-        **options: Unpack[PutOptions],
-    ) -> Job: ...
-    async def declare(
-        self,
-        name: str,
-        cron: str,
-        queue: Queue[Any] | str,
-        value: Any,
-        *,
-        zone: str = "UTC",
-        missed: Missed = "last",
-        limit: int = 100,
-        tolerance: Seconds = 60,
-        **options: Unpack[PutOptions],
+        self, name: str, cron: str, queue: Queue[Any] | str, value: Any, **options: Unpack[JobOptions]
     ) -> Job:
         """Add a job, or change the one of this name to be as given: what every process may do when it starts.
 
@@ -207,7 +152,7 @@ class Jobs:
 
         Raises: as `add`, but for AlreadyExistsError.
         """
-        given = await _record(self._session.engine, cron, queue, value, dict(options), zone, missed, limit, tolerance)
+        given = await _record(self._session.engine, cron, queue, value, **options)
         while True:
             try:
                 return await self._change(
@@ -217,17 +162,7 @@ class Jobs:
             except NotFoundError:
                 pass
             try:
-                return await self.add(
-                    name,
-                    cron,
-                    queue,
-                    value,
-                    zone=zone,
-                    missed=missed,
-                    limit=limit,
-                    tolerance=tolerance,
-                    **options,
-                )
+                return await self.add(name, cron, queue, value, **options)
             except AlreadyExistsError:  # another process was quicker
                 continue
 
@@ -381,22 +316,23 @@ def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[st
     return {**record.options, "headers": {**headers, JOB: name, OCCURRENCE: due}}
 
 
-async def _record(  # noqa: PLR0917 - `Jobs.add` and `declare`, their arguments
+async def _record(
     engine: Engine,
     cron: str,
     queue: Destination[Any] | str,
     value: object,
-    options: dict[str, Any],
-    zone: str,
-    missed: Missed,
-    limit: int,
-    tolerance: Seconds,
+    *,
+    zone: str = "UTC",
+    missed: Missed = "last",
+    limit: int = 100,
+    tolerance: Seconds = 60,
+    **options: Unpack[PutOptions],
 ) -> JobRecord:
     """Check everything that can be checked before anything is sent."""
     await load(cron, zone)
-    for option in ("at", "delay"):
-        if options.get(option) is not None:
-            msg = f"{option}={options[option]!r}: a job's message is due when the job occurs; leave it out"
+    for option, given in {"at": options.get("at"), "delay": options.get("delay")}.items():
+        if given is not None:
+            msg = f"{option}={given!r}: a job's message is due when the job occurs; leave it out"
             raise InvalidOptionError(msg)
     stored = {option: _storable(given) for option, given in options.items() if given is not None}
     headers = cast("Mapping[str, str]", options.get("headers") or {})

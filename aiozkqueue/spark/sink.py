@@ -1,23 +1,25 @@
-"""A stream into a queue: each row once, whatever is tried again.
+"""A stream into a queue: each row once, whatever is tried again, and each micro-batch to be seen as a whole.
 
-As in a batch write (see `writing`), each multi sets the progress of its partition and creates the items. The progress
-belongs to the query, by the id in its checkpoint, and says which batch it is about: a batch that is tried again goes on
-behind what is stored, and a task of an earlier one, come back from the dead, puts nothing.
+As a batch write (see `writing`), with many batches: the writer is the query, by the id in its checkpoint, which numbers
+them. A batch that is tried again after its driver was killed goes on behind what is stored; one that is complete, maybe
+long taken, adds nothing; and a task of an earlier one, come back from the dead, is refused.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.layout import key_hash
+from aiozkqueue.queue.operators.writers import began_by
 
 from .connection import linked
+from .parts import Batch
 from .rows import RowEncoder
-from .writing import LaterBatchError, Written, create_once, open_partition
+from .writing import Written, complete, put_part, staging_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,60 +29,65 @@ if TYPE_CHECKING:
 
     from .connection import Link
     from .options import Options
-    from .writing import Partition
+
+log = logging.getLogger(__name__)
 
 #: Where a task finds what it belongs to.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
+_RUN: Final = "spark.jobGroup.id"
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches. Made anew for each, and sent to the tasks in a pickle."""
 
-    def __init__(self, schema: StructType, options: Options) -> None:
+    def __init__(self, schema: StructType, options: Options, origin: str) -> None:
+        """``origin`` is the same wherever Spark makes this for one query, and for no other, as far as can be known."""
         if options.write_id is not None:
             msg = "writeId: a stream is named by its checkpoint; leave the option out"
             raise InvalidOptionError(msg)
         self._schema = schema
         self._options = options
+        self._origin = origin
         RowEncoder(schema)  # refuses columns before anything runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put a partition's rows of one batch.
 
         Raises:
-            PayloadError, MessageTooLargeError: a row cannot be put; none behind it was.
+            PayloadError, MessageTooLargeError: a row cannot be put.
             InvalidOptionError: so too, or the rows are not those of the attempt before.
-            QueueFullError, ConnectionLostError, AccessDeniedError.
+            QueueFullError, ConnectionLostError, AccessDeniedError, NotCommittedError.
         """
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark calls this in a task
-        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        query, batch, run = map(context.getLocalProperty, (_QUERY, _BATCH, _RUN))
         if query is None or batch is None:
             msg = "this task belongs to no streaming query: use df.write for a batch"
             raise InvalidOptionError(msg)
-        encoder = RowEncoder(self._schema)
-        with linked(self._options) as link:
-            partition = link.call(_open, link, query, context.partitionId(), int(batch))
-            if partition is None:
-                return Written(0)
-            try:
-                for rows in iterator:
-                    link.call(partition.add, encoder.rows(rows))
-                return Written(link.call(partition.finish))
-            except LaterBatchError:
-                return Written(0)
+        name = f"stream {query}"
+        return put_part(self._options, Batch(name, int(batch), run or "", self._origin), self._schema, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All rows of a batch are there: nothing is left to do."""
+        """All tasks are done: all rows of the batch can be taken."""
+        for name in {one.name for one in messages if isinstance(one, Written)}:  # none: there was no task
+            with linked(self._options) as link:
+                link.call(complete, link, link.call(staging_of, link, name), batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """A batch has failed. What was put stays; when it is tried again, the rest is added."""
+        """A batch has failed: nothing of it is left. Where no task tells the query, it is found by its origin."""
+        with linked(self._options) as link:
+            names = {one.name for one in messages if isinstance(one, Written)}
+            names = names or set(link.call(_began, link, self._origin, batchId))
+            if len(names) > 1:  # two queries that are told apart by nothing that is known here
+                log.warning("queue %s: the rows of a failed batch wait for it to be tried again", self._options.queue)
+                return
+            for name in names:
+                removed = link.call(link.call(staging_of, link, name).abort, batchId)
+                log.error(
+                    "queue %s: a batch failed; the %d rows that were put are removed", self._options.queue, removed
+                )
 
 
-async def _open(link: Link, query: str, number: int, batch: int) -> Partition | None:
-    await link.store.open()
-    await link.engine.zookeeper.ensure(link.store.paths.sinks)
-    folder = f"{link.store.paths.sinks}/{key_hash(f'stream {query}')}"
-    await create_once(link, folder, b"")
-    return await open_partition(link, f"{folder}/p{number:05d}", batch)
+async def _began(link: Link, origin: str, batch: int) -> list[str]:
+    return await began_by(link.engine, link.store, origin, batch)

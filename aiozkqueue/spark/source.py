@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import key_hash
 
 from .columns import default_schema
 from .options import parse_options
@@ -50,7 +52,8 @@ class AiozkqueueDataSource(DataSource):
         """Return what puts the rows of a stream. Raises: as `schema`."""
         options = parse_options(self.options)
         refuse_overwriting(overwrite=overwrite)
-        return QueueStreamWriter(schema, options)
+        origin = key_hash(json.dumps([sorted(self.options.items()), schema.json()]))
+        return QueueStreamWriter(schema, options, origin)
 
 
 def refuse_overwriting(*, overwrite: bool) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from aiozkqueue.testing.runtime import ServerUnavailableError
 from aiozkqueue.testing.spark import java_home
+from tests.spark.local import environment, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -27,35 +24,24 @@ def spark_events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_events: Path) -> Iterator[SparkSession]:
+def spark_java(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A home of Java that Spark starts with."""
+    try:
+        return java_home(tmp_path_factory.mktemp("java"))
+    except ServerUnavailableError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_events: Path, spark_java: str) -> Iterator[SparkSession]:
     """A local Spark with four cores' worth of tasks."""
     pytest.importorskip("pyarrow")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second
-
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
-        try:
-            patch.setenv("JAVA_HOME", java_home(folder / "java"))
-        except ServerUnavailableError as error:
-            pytest.skip(str(error))
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(PROJECT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep))
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        session = (
-            SparkSession.builder.master("local[4]")
-            .appName("aiozkqueue tests")
-            .config("spark.driver.memory", "1g")
-            .config("spark.ui.enabled", "false")
-            .config("spark.sql.shuffle.partitions", "4")
-            .config("spark.local.dir", str(folder / "local"))
-            .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            .config("spark.eventLog.enabled", "true")
-            .config("spark.eventLog.dir", spark_events.as_uri())
-            .config("spark.eventLog.compress", "false")
-            .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
+        for name, value in environment(spark_java).items():
+            patch.setenv(name, value)
+        events = {"enabled": "true", "dir": spark_events.as_uri(), "compress": "false"}
+        session = start(folder, {f"spark.eventLog.{name}": value for name, value in events.items()})
         yield session
         gateway: Any = session.sparkContext._gateway
         session.stop()

@@ -35,7 +35,7 @@ QUEUE = (
     {"hand_over"},
     {"work"},
     {"transaction"},
-    {"delivery", "leases", "ledger"},
+    {"delivery", "leases", "ledger", "staging"},
     {"consumer", "listener"},
     {"queue"},
     {"foreign"},

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError
 
+from .staged import visible
+
 if TYPE_CHECKING:
     from aiozkqueue.queue.clock import Clock
     from aiozkqueue.queue.store import QueueStore
@@ -169,7 +171,10 @@ class Later:
         except NoNodeError:
             self._hours.pop(number, None)
             return
-        self._take(hour, folder, names, {parse_lock(lock) for lock in locks}, now)
+        locked = {parse_lock(lock) for lock in locks}
+        if self._store.config.staged:
+            names = visible(names, locked)
+        self._take(hour, folder, names, locked, now)
         hour.changed = stat.pzxid  # of before the listing: what came meanwhile shows as another change
         hour.look_after = self._clock.monotonic() + LOOK_PER_LISTING * (self._clock.monotonic() - began)
 

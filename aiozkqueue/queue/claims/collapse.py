@@ -16,6 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
+from aiozkqueue.queue.candidates.staged import is_closed
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node
 
@@ -113,6 +114,9 @@ class Collapse:
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
             locked = {parse_lock(lock) for lock in await locks}
+            if self._store.config.staged:  # a batch is known to be open only by a look after its items were seen
+                after = await self._zookeeper.children(self._store.paths.locks, generation=generation)
+                locked |= {parse_lock(lock) for lock in after}
         finally:
             locks.cancel()
         self._lanes = dict(zip(lanes, listed, strict=True))
@@ -217,7 +221,7 @@ class _Free(NamedTuple):
 
     def to_claim(self, name: ItemName) -> bool:
         """Whether nobody holds it."""
-        return name.id not in self.locked and not self.excluded(name.id)
+        return name.id not in self.locked and not self.excluded(name.id) and not is_closed(name.text, self.locked)
 
     def to_deliver(self, name: ItemName) -> bool:
         """Whether it is delivered when it is claimed."""

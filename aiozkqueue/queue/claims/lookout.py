@@ -23,6 +23,7 @@ from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.share import Share
 from aiozkqueue.queue.candidates.sieve import Sieve
+from aiozkqueue.queue.candidates.staged import Stages, stage_of
 
 from .claimer import ReopenError
 
@@ -105,6 +106,7 @@ class Lookout:
         self._later = Later(zookeeper, store, clock)
         self._watch = IdleWatch(zookeeper, store.paths, self)
         self._groups: GroupIndex | None = None
+        self._stages: Stages | None = None
         self._version = -1
         self._must_list_due = True
         self._gone: set[str] | None = None
@@ -138,6 +140,10 @@ class Lookout:
                 "take them without filters: one that does not pass would hold up those behind it"
             )
             raise ConfigConflictError(msg)
+        if config.staged and self._stages is None:
+            self._stages = Stages()
+            self._levels.clear()  # what was heard of before it was known what to look for
+            self._later.clear()
         if self._groups is not None or config.grouped:
             self._disarm()
             self._groups = GroupIndex(config) if config.grouped else None
@@ -266,6 +272,11 @@ class Lookout:
 
     def heard_item(self, place: str) -> None:
         """See `Listening`."""
+        if self._stages is not None and (stage := stage_of(place)) is not None and not self._stages.is_open(stage):
+            if not self._stages.is_closed(stage):
+                self._levels.of(place).must_list = True  # that finds out
+                self.bell.set()
+            return
         try:
             if self._groups is not None and self._heard_member(place, self._groups):
                 return
@@ -362,14 +373,27 @@ class Lookout:
         places = self._later.due(now)
         if (takes := self.store.takes) is not None:
             places = [place for place in places if takes(place.rpartition("/")[2])]
-        if self._sieve is not None:
-            try:
+        try:
+            if self._stages is not None:
+                places = await self._opened(self._stages, places, generation)
+            if self._sieve is not None:
                 places = await self._sieve.sift(places, generation)
-            except BaseException:
-                self._later.must_look = True  # they must be found again
-                raise
+        except BaseException:
+            self._later.must_look = True  # they must be found again
+            raise
         if places:
             self._levels.offer(places, self._clock.monotonic())
+
+    async def _opened(self, stages: Stages, places: list[str], generation: int) -> list[str]:
+        """Leave out what is in batches that are not complete; who completes one rings, and it is found again."""
+        unknown = {stage for place in places if (stage := stage_of(place)) is not None and not stages.is_open(stage)}
+        if not unknown:
+            return places
+        locks = await self._zookeeper.read_many([self.store.paths.lock(one) for one in unknown], generation=generation)
+        for stage, lock in zip(unknown, locks, strict=True):
+            if lock is None:
+                stages.found_open(stage)
+        return [place for place in places if (stage := stage_of(place)) is None or stages.is_open(stage)]
 
     async def _free_ended(self, generation: int) -> None:
         now = self._clock.monotonic()
@@ -573,6 +597,8 @@ class Lookout:
             self._levels.reshare(share)
             # What was settled while the lists were under way may stand in them as if it were free.
             locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
+            if self._stages is not None:
+                names = self._stages.of_listing(names, locked)
             backlog.fill(lane, names, locked)
             backlog.take_over(self._clock.monotonic())
         finally:

@@ -23,6 +23,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.candidates.reaper import waiting
+from aiozkqueue.queue.candidates.staged import is_closed, is_staged, visible
 from aiozkqueue.queue.claims.found import find_pages, read_all, record_of_attempts, removal
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import REMOVED
@@ -77,6 +78,8 @@ class QueueStats:
     """Whether nothing is claimed from it (`QueueConfig.paused`)."""
     ledgers: int = 0
     """Streams that hold messages for a batch; these are ``claimed`` until the batch is done."""
+    staged: int = 0
+    """Batches that are not complete: their messages count in ``size``, and nobody can see or take them yet."""
 
     @property
     def room(self) -> int | None:
@@ -113,7 +116,10 @@ class Placed(NamedTuple):
 
 
 async def list_items(engine: Engine, store: QueueStore, folders: Sequence[str]) -> list[Placed]:
-    """List the items in these folders: the most urgent first, and of these the oldest; then, by time, the scheduled."""
+    """List the items in these folders: the most urgent first, and of these the oldest; then, by time, the scheduled.
+
+    What belongs to a batch that is not complete is left out.
+    """
     placed: list[Placed] = []
     for folder in folders:
         generation = generation_of(folder)
@@ -121,6 +127,9 @@ async def list_items(engine: Engine, store: QueueStore, folders: Sequence[str]) 
             item = store.parse_item(name)
             if item is not None:
                 placed.append(Placed(item, f"{folder}/{name}", generation))
+    if any(one.item.batch is not None for one in placed):
+        closed = await closed_stages(engine, store)
+        placed = [one for one in placed if not is_closed(one.item.text, closed)]
     if (dialect := store.dialect) is not None and store.paths.dlq not in folders:
         return sorted(placed, key=lambda one: dialect.order(one.item.text))
     later = f"{store.paths.later}/"
@@ -134,6 +143,19 @@ async def list_items(engine: Engine, store: QueueStore, folders: Sequence[str]) 
         )
     )
     return placed
+
+
+async def closed_stages(engine: Engine, store: QueueStore) -> set[str]:
+    """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
+    locks = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+    return {lock for lock in locks if lock is not None and is_staged(lock)}
+
+
+async def seen(engine: Engine, store: QueueStore, names: list[str]) -> list[str]:
+    """Leave the items of batches that are not complete out of a listing."""
+    if not any("-b" in name for name in names):
+        return names
+    return visible(names, await closed_stages(engine, store))
 
 
 async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None:
@@ -194,10 +216,11 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
     put = sum(map(put_into, found.values()))
     scheduled = await _count_scheduled(engine, store, held)
     groups, groups_held = await _groups(engine, store)
+    staged = len(await closed_stages(engine, store)) if config is not None and config.staged else 0
     return QueueStats(
         queue=store.name,
         size=sum(held.values()),
-        claimed=max(0, locks - due),
+        claimed=max(0, locks - due - staged),
         delayed=due + scheduled,
         scheduled=scheduled,
         retrying=due,
@@ -212,6 +235,7 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
         removed=put - sum(held.values()),
         paused=config is not None and bool(config.paused),
         ledgers=await count_ledgers(engine, store),
+        staged=staged,
     )
 
 
@@ -316,6 +340,8 @@ async def release_claims(engine: Engine, store: QueueStore) -> int:
     changes: list[Change] = []
     for one, node in zip(ids, nodes, strict=True):
         there = one in items and node is not None
+        if is_staged(one):
+            continue  # its batch is not held: it is not complete
         if is_group(one) and not there:
             continue  # nothing is held by it, and what is put now must not be taken from a holder unnoticed
         change: list[Operation] = [Delete(paths.lock(one))]

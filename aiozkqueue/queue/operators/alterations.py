@@ -19,7 +19,7 @@ from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
-from .admin import lanes, list_children
+from .admin import lanes, list_children, seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str]
         lane = folder.removeprefix(f"{store.paths.base}/")
         places += [
             f"{lane}/{name}"
-            for name in await list_children(engine, store, folder)
+            for name in await seen(engine, store, await list_children(engine, store, folder))
             if wanted(name) and _id_of(name) is not None
         ]
     return places

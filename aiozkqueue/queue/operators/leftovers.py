@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.layout import ClientPaths, LockRecord, parse_due, parse_lock, parse_meta
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.candidates.reaper import waiting
+from aiozkqueue.queue.candidates.staged import is_staged
 from aiozkqueue.queue.claims.pages import is_of_ledger
 from aiozkqueue.zookeeper import NoNodeError
 
@@ -81,6 +82,8 @@ async def bad_locks(
             continue  # it has come to its end, or another has begun
         record = LockRecord.decode(node.data)
         end = record.end
+        if is_staged(message_id):
+            continue  # of a batch that is not complete, maybe before its first item
         if ids is not None and message_id not in ids and now - node.stat.ctime / 1000 > LATE:
             found.vain.append(Left(name, node))
         elif node.stat.ephemeral_owner or is_of_ledger(record):

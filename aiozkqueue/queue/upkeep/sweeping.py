@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.layout import ItemName
 from aiozkqueue.queue.claims.found import burial, find_pages, removal
 from aiozkqueue.queue.commits.changes import apply
-from aiozkqueue.queue.operators.admin import lanes, list_children
+from aiozkqueue.queue.operators.admin import lanes, list_children, seen
 from aiozkqueue.queue.puts.lifetime import at_its_end
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def sweep_expired(engine: Engine, store: QueueStore, *, limit: int = 10_00
     now = await engine.server_clock.learned(store.paths.due)
     ended: dict[str, int] = {}
     for lane in await lanes(engine, store):
-        for text in await list_children(engine, store, lane):
+        for text in await seen(engine, store, await list_children(engine, store, lane)):
             name = ItemName.parse(text) if "-e" in text else None
             if name is not None and name.expires is not None and name.expires <= now and len(ended) < limit:
                 ended[f"{lane.removeprefix(f'{store.paths.base}/')}/{text}"] = name.expires

@@ -1,0 +1,216 @@
+"""Writers whose batches are seen as a whole: how far each has come, and how one that is gone for good is cleared away.
+
+``sinks/<writer>`` says which batch a writer is at, and is written whenever that changes: its version is the fence of
+all who put for it. ``stage`` names the batch that is under way, as its items do (see `candidates.staged`); ``aborted``
+are those whose items are being removed. Below it is how far each part of a batch has come, which only the writer knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from aiozkqueue.errors import NotFoundError
+from aiozkqueue.queue.candidates.staged import stage_of
+from aiozkqueue.queue.store import denied
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+from .admin import lanes, list_children
+from .leftovers import below
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+#: Items removed in one multi.
+TOGETHER: Final = 500
+
+
+class WriterRecord(BaseModel):
+    """What is stored of a writer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    """As its user knows it."""
+    batch: int = -1
+    """The batch that is under way, or that was completed last; -1: none yet."""
+    stage: str | None = None
+    """What the items of the batch under way are locked by; None: it is complete, or has been given up."""
+    complete: bool = True
+    aborted: tuple[str, ...] = ()
+    """Batches that were given up, and of which there may be items left."""
+    run: str = ""
+    """Who is at it: see `Staging.begin`."""
+    origin: str = ""
+    """See there, too."""
+    client: str = ""
+    """The session that wrote this."""
+
+    def encode(self) -> bytes:
+        """The bytes to store."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> WriterRecord | None:
+        """Read it; None when it is none."""
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterInfo:
+    """A batch of a writer that is not complete."""
+
+    writer: str
+    """The znode of the writer."""
+    name: str
+    batch: int
+    messages: int
+    """Messages put for it, which nobody can see yet."""
+    client: str
+    """The session that began it."""
+    changed: datetime
+    """When that was, in ZooKeeper's time."""
+
+
+async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
+    """List the writers of a queue that have a batch under way, or have left something of one."""
+    found: list[WriterInfo] = []
+    counts: dict[str, int] = {}
+    names = sorted(await below(engine.zookeeper, store.paths.sinks))
+    for writer in names:
+        node = await engine.zookeeper.read(f"{store.paths.sinks}/{writer}")
+        record = WriterRecord.decode(node.data)
+        if record is None or (record.stage is None and not record.aborted):
+            continue
+        if not counts:
+            counts = await _count(engine, store)
+        stages = [one for one in (record.stage, *record.aborted) if one is not None]
+        found.append(
+            WriterInfo(
+                writer=writer,
+                name=record.name,
+                batch=record.batch,
+                messages=sum(counts.get(stage, 0) for stage in stages),
+                client=record.client,
+                changed=datetime.fromtimestamp(node.stat.mtime / 1000, UTC),
+            )
+        )
+    return found
+
+
+async def began_by(engine: Engine, store: QueueStore, origin: str, batch: int) -> list[str]:
+    """Return the names of the writers that have a batch under way which was begun by this origin."""
+    names: list[str] = []
+    for writer in await below(engine.zookeeper, store.paths.sinks):
+        record = WriterRecord.decode((await engine.zookeeper.read(f"{store.paths.sinks}/{writer}")).data)
+        if record is not None and record.stage and (record.origin, record.batch) == (origin, batch):
+            names.append(record.name)
+    return names
+
+
+async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | None = None) -> int:
+    """Remove what has been put of the batch that a writer has under way; return how many messages that were.
+
+    Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
+
+    Raises: NotFoundError: there is no such writer.
+    """
+    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    while True:
+        await zookeeper.sync(path)
+        try:
+            node = await zookeeper.read(path)
+        except NoNodeError as error:
+            msg = f"queue {store.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
+            raise NotFoundError(msg) from error
+        record = WriterRecord.decode(node.data)
+        if record is None or record.stage is None or batch not in (None, record.batch):
+            break
+        left = record.model_copy(update={"stage": None, "aborted": (*record.aborted, record.stage)})
+        if await _write(engine, store, [SetData(path, left.encode(), node.stat.version)]):
+            break
+    return await clear_away(engine, store, writer)
+
+
+async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
+    """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere."""
+    zookeeper, path, removed = engine.zookeeper, f"{store.paths.sinks}/{writer}", 0
+    while True:
+        try:
+            node = await zookeeper.read(path)
+        except NoNodeError:
+            return removed
+        record = WriterRecord.decode(node.data)
+        if record is None or not record.aborted:
+            return removed
+        stage = record.aborted[0]
+        removed += await _remove(engine, store, stage)
+        left = record.model_copy(update={"aborted": record.aborted[1:]})
+        # The lock goes last: until then nobody sees what is left.
+        unlock = await unlocking(engine, store, stage)
+        await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])
+
+
+async def unlocking(engine: Engine, store: QueueStore, stage: str) -> list[Operation]:
+    """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
+    lock = store.paths.lock(stage)
+    return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
+
+
+async def _remove(engine: Engine, store: QueueStore, stage: str) -> int:
+    removed = 0
+    for folder in await lanes(engine, store):
+        names = [name for name in await list_children(engine, store, folder) if stage_of(name) == stage]
+        for start in range(0, len(names), TOGETHER):
+            removed += await _delete(engine, store, [f"{folder}/{name}" for name in names[start : start + TOGETHER]])
+    return removed
+
+
+async def _delete(engine: Engine, store: QueueStore, paths: Sequence[str]) -> int:
+    """Delete these; one after the other where another clears away, too."""
+    if await _write(engine, store, [Delete(path) for path in paths]):
+        return len(paths)
+    return sum([await _write(engine, store, [Delete(path)]) for path in paths])
+
+
+async def _write(engine: Engine, store: QueueStore, operations: Sequence[Operation]) -> bool:
+    """Apply a change that can be tried again; whether it was applied now. Raises: AccessDeniedError."""
+    while True:
+        try:
+            await engine.zookeeper.multi(operations)
+        except (ConnectionLossError, SessionExpiredError):
+            await engine.zookeeper.wait_connected()
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoAuthError):
+                raise denied(store.name, refusal.error) from refusal
+            return False
+        else:
+            return True
+
+
+async def _count(engine: Engine, store: QueueStore) -> dict[str, int]:
+    """How many items there are of each batch."""
+    counts: dict[str, int] = {}
+    for folder in await lanes(engine, store):
+        for name in await list_children(engine, store, folder):
+            if (stage := stage_of(name)) is not None:
+                counts[stage] = counts.get(stage, 0) + 1
+    return counts

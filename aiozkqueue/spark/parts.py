@@ -1,0 +1,198 @@
+"""One partition's rows on their way into a batch that is seen as a whole.
+
+Every write to ZooKeeper is one multi: the batch's fence, the progress of the partition at the version read, and the
+items. So a task that is tried again goes on behind the last row that is stored, and of two that run at once the one
+that comes second finds the progress moved, reads it, and goes on behind that; after the batch was given up, none puts
+any more. This needs what Spark gives a task to be the same each time: the same rows in the same order. A digest of the
+rows that are stored tells when that is not so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from hashlib import blake2b
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import InvalidOptionError, NotCommittedError
+from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.puts.room import credits_of
+from aiozkqueue.queue.staging import FencedError, OvertakenError, StagedSettlement
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    SessionExpiredError,
+    SetData,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.commits.items import Put
+    from aiozkqueue.queue.staging import Fence, Staging
+
+    from .connection import Link
+    from .rows import Row
+
+#: Bytes of items in one write, at the most (one that is larger goes alone).
+MOST_BYTES: Final = 256 * 1024
+_NOTHING: Final = blake2b(digest_size=16).hexdigest()
+
+
+class Progress(NamedTuple):
+    """How many rows of a part of a batch are stored, a digest of them, and the version that says so."""
+
+    rows: int
+    digest: str
+    version: int
+
+
+class Batch(NamedTuple):
+    """Which batch of which writer; for the others see `Staging.begin`."""
+
+    writer: str
+    number: int
+    run: str
+    origin: str = ""
+
+
+class Part:
+    """One partition of one batch."""
+
+    def __init__(self, link: Link, staging: Staging, batch: Batch, partition: int, fence: Fence) -> None:
+        self._link = link
+        self._staging = staging
+        self._batch = batch
+        self.fence = fence
+        self._path = f"{staging.path}/p{partition:05d}"
+        self._progress = Progress(0, _NOTHING, -1)
+        self._passed = 0  # rows that are known to be stored
+        self._digest = blake2b(digest_size=16)  # of those
+        self._waiting: deque[Row] = deque()
+
+    async def open(self) -> None:
+        """Find out how far it has come."""
+        await _create_once(self._link, self._path)
+        await self._read()
+        self._compare()
+
+    async def add(self, rows: Sequence[Row]) -> None:
+        """Take rows, and store as many of them as fill writes."""
+        self._waiting.extend(rows)
+        self._pass_over()
+        while len(self._waiting) >= self._link.options.rows:
+            await self._store()
+
+    async def finish(self) -> int:
+        """Store what is left; return how many rows there are."""
+        while self._waiting:
+            await self._store()
+        if self._passed < self._progress.rows:
+            raise self._another()
+        return self._passed
+
+    async def _store(self) -> None:
+        link, store = self._link, self._link.store
+        if not store.ready:
+            await store.open()
+        most = link.options.rows
+        if store.room is not None:
+            most = min(most, credits_of(store.config.max_size or 1))
+        queue = link.session.queue(link.options.queue)
+        puts: list[Put] = []
+        size = 0
+        digest = self._digest.copy()
+        for row in islice(self._waiting, most):
+            put = prepare(link.engine, queue, row.body, row.options)
+            size += len(put.data)
+            if puts and size > MOST_BYTES:
+                break
+            puts.append(self.fence.staged(put))
+            _take_in(digest, row)
+        await make_ready(puts)
+        after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
+        written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
+        settlement = StagedSettlement(link.engine.ids.next(), puts, self.fence, written)
+        if store.room is not None:
+            await store.room.enter(len(puts), link.options.put_timeout)
+            store.room.passed(settlement, len(puts))
+        try:
+            await link.engine.settle(settlement)
+        except OvertakenError:
+            await self._read()
+        except FencedError as error:
+            await self._renew(error)
+        else:
+            self._progress = after
+        self._pass_over()
+
+    async def _renew(self, cause: FencedError) -> None:
+        """Go on when the batch is still the same. Raises: NotCommittedError."""
+        fence = await self._staging.renew(self._batch.number, self._batch.run)
+        if fence is None or fence.stage != self.fence.stage:
+            msg = (
+                f"queue {self._link.options.queue!r}: this batch is {'complete' if fence is None else 'given up'}; "
+                "a task that still puts for it is one of the past"
+            )
+            raise NotCommittedError(msg) from cause
+        self.fence = fence
+
+    async def _read(self) -> None:
+        zookeeper = self._link.engine.zookeeper
+        await zookeeper.sync(self._path)
+        data, stat = await zookeeper.read(self._path)
+        stored = read_progress(data, self.fence.stage)
+        self._progress = (
+            Progress(0, _NOTHING, stat.version) if stored is None else stored._replace(version=stat.version)
+        )
+
+    def _pass_over(self) -> None:
+        """Drop what is stored already, and see that it is the same."""
+        while self._waiting and self._passed < self._progress.rows:
+            _take_in(self._digest, self._waiting.popleft())
+            self._passed += 1
+            self._compare()
+
+    def _compare(self) -> None:
+        if self._passed == self._progress.rows and self._digest.hexdigest() != self._progress.digest:
+            raise self._another()
+
+    def _another(self) -> InvalidOptionError:
+        return InvalidOptionError(
+            f"queue {self._link.options.queue!r}: a partition's first {self._progress.rows} rows have been put, and "
+            "this task was given others: write what is in a fixed order and as many partitions each time (sort it, or "
+            "checkpoint it first). What was put of this batch is removed, so that it can be written anew"
+        )
+
+
+def read_progress(data: bytes, stage: str) -> Progress | None:
+    """Read how far a part has come; None when that was in another batch, or another try of it."""
+    fields = json.loads(data or b"{}")
+    if fields.get("stage") != stage:
+        return None
+    return Progress(int(fields["rows"]), str(fields["digest"]), -1)
+
+
+def _encode(stage: str, progress: Progress) -> bytes:
+    return json.dumps({"stage": stage, "rows": progress.rows, "digest": progress.digest}).encode()
+
+
+def _take_in(digest: blake2b, row: Row) -> None:
+    digest.update(len(row.body).to_bytes(4, "big"))
+    digest.update(row.body)
+
+
+async def _create_once(link: Link, path: str) -> None:
+    """Create a znode unless it is there, whatever becomes of replies."""
+    zookeeper = link.engine.zookeeper
+    while await zookeeper.exists(path) is None:
+        try:
+            await zookeeper.multi([Create(path, b"")])
+        except MultiError as refusal:
+            if not isinstance(refusal.error, NodeExistsError):
+                raise refusal.error from refusal
+        except (ConnectionLossError, SessionExpiredError):
+            await zookeeper.wait_connected()

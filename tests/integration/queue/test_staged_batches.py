@@ -1,0 +1,212 @@
+"""Batches that become visible as a whole: nobody sees any of one before all of it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.operators.writers import give_up, writers
+from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.staging import FencedError, StagedSettlement, Staging
+from aiozkqueue.zookeeper import Create, SetData
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from aiozkqueue.queue.staging import Fence
+
+
+class Writer:
+    """Puts for batches as a Spark task does."""
+
+    def __init__(self, session: zq.QueueSession, queue: str = "orders", name: str = "writer") -> None:
+        self._engine = session.engine
+        self._queue = queue
+        self.store = session.engine.store(queue)
+        self.staging = Staging(session.engine, self.store, name)
+        self._written = 0
+
+    async def begin(self, batch: int = 0, run: str = "first") -> Fence:
+        fence = await self.staging.begin(batch, run)
+        assert fence is not None
+        return fence
+
+    async def put(self, fence: Fence, *bodies: str, **options: Any) -> None:
+        progress = f"{self.staging.path}/p{self._written}"
+        self._written += 1
+        await self._engine.zookeeper.multi([Create(progress)])
+        puts = [fence.staged(prepare(self._engine, self._queue, body.encode(), options)) for body in bodies]
+        await make_ready(puts)
+        await self._engine.settle(
+            StagedSettlement(self._engine.ids.next(), puts, fence, SetData(progress, b"done", version=0))
+        )
+
+
+@asynccontextmanager
+async def waiting(queue: zq.Queue[bytes], taken: list[str]) -> AsyncIterator[None]:
+    """Have a consumer of its own session take whatever comes."""
+
+    async def consume() -> None:
+        async with queue.consume() as deliveries:
+            async for delivery in deliveries:
+                async with delivery:
+                    taken.append(delivery.body.decode())
+
+    task = asyncio.create_task(consume())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def met() -> bool:
+        return condition()
+
+    await eventually(met, 30)
+
+
+async def taken_now(session: zq.QueueSession) -> list[str]:
+    async with session.transaction() as tx:
+        bodies = [one.body.decode() for one in await tx.take_many(session.queue("orders"), 100)]
+        await tx.commit()
+    return bodies
+
+
+async def test_consumers_see_nothing_of_a_batch_before_it_is_complete_and_then_all(
+    zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        await session.queue("orders").put(b"before")
+        taken: list[str] = []
+        async with waiting(other.queue("orders"), taken):
+            await until(lambda: taken == ["before"])
+            writer = Writer(session)
+            fence = await writer.begin()
+            await writer.put(fence, "a", "b")
+            await writer.put(fence, "urgent", priority=-5)
+            await writer.put(fence, "soon", delay=0.1)
+            await session.queue("orders").put(b"plain")
+            await until(lambda: "plain" in taken)
+            assert taken == ["before", "plain"]
+            assert await taken_now(session) == []
+            assert await session.queue("orders").peek() == []
+            assert (await session.queue("orders").stats()).staged == 1
+            await writer.staging.complete(0)
+            await until(lambda: len(taken) == 6)
+        assert sorted(taken) == ["a", "b", "before", "plain", "soon", "urgent"]
+        stats = await session.queue("orders").stats()
+        assert (stats.size, stats.claimed, stats.staged) == (0, 0, 0)
+
+
+async def test_a_batch_is_nobodys_to_purge_cancel_or_force_open(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        queue = session.queue("orders")
+        writer = Writer(session)
+        fence = await writer.begin()
+        await writer.put(fence, "a", key="k")
+        await writer.put(fence, "short", ttl=0.001)
+        assert await queue.purge() == 0
+        assert await queue.cancel(key="k") is zq.Alteration.NOT_FOUND
+        assert await queue.release_claims() == 0
+        await session.clean("orders")
+        diagnosis = await session.diagnose("orders")
+        assert "lock" not in str([str(one) for one in diagnosis.findings]).lower()
+        assert (await queue.stats()).size == 2
+        await writer.staging.complete(0)
+        assert await taken_now(session) == ["a"]
+
+
+async def test_a_batch_that_is_given_up_leaves_nothing_and_refuses_who_still_puts(
+    zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        writer = Writer(session)
+        late = await writer.begin(1)
+        await writer.put(late, "a", "b")
+        await writer.put(late, "later", delay=3600)
+        assert await writer.staging.abort(1) == 3
+        with pytest.raises(FencedError):
+            await writer.put(late, "too late")
+        stats = await session.queue("orders").stats()
+        assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
+        with pytest.raises(zq.NotCommittedError, match="given up"):
+            await writer.begin(1)  # a task that comes too late
+        again = await writer.begin(1, "second")
+        assert again.stage != late.stage
+        await writer.put(again, "a")
+        await writer.staging.complete(1)
+        assert await writer.staging.begin(1, "third") is None
+        assert await writer.staging.begin(0, "third") is None
+        await writer.staging.complete(1)  # told twice
+        assert await taken_now(session) == ["a"]
+        with pytest.raises(FencedError):
+            await writer.put(again, "once more")
+
+
+async def test_a_batch_that_is_begun_again_after_a_death_is_the_same(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        first, second = Writer(session), Writer(other)
+        fences = await asyncio.gather(first.begin(), second.begin())
+        assert fences[0] == fences[1]
+        heir = await second.begin(run="after the death")
+        assert heir.stage == fences[0].stage
+        with pytest.raises(FencedError):
+            await first.put(fences[0], "of a driver that was thought dead")
+        with pytest.raises(zq.NotCommittedError):
+            await first.staging.renew(0, "first")
+
+
+async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        writer = Writer(session, name="stream 7")
+        fence = await writer.begin(3)
+        await writer.put(fence, "a", "b")
+        engine, store = session.engine, writer.store
+        (info,) = await writers(engine, store)
+        assert (info.name, info.batch, info.messages) == ("stream 7", 3, 2)
+        assert await give_up(engine, store, info.writer) == 2
+        assert await writers(engine, store) == []
+        with pytest.raises(FencedError):
+            await writer.put(fence, "c")
+        with pytest.raises(zq.NotCommittedError, match="given up"):
+            await writer.staging.complete(3)
+        with pytest.raises(zq.NotFoundError, match="no writer"):
+            await give_up(engine, store, "other")
+
+
+async def test_of_one_key_a_batch_supersedes_nothing_before_it_is_complete(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        queue = session.queue("orders")
+        await queue.configure(zq.QueueConfig(collapse=True))
+        writer = Writer(session)
+        await queue.put(b"old", key="k")
+        fence = await writer.begin()
+        await writer.put(fence, "new", key="k")
+        assert await taken_now(session) == ["old"]
+        await queue.put(b"older", key="k")
+        await writer.staging.complete(0)
+        assert len(await taken_now(session)) == 1
+
+
+async def test_in_a_group_a_batch_holds_nobody_up_and_keeps_its_order(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        queue, taken = session.queue("orders"), list[str]()
+        await queue.put(b"0", group="g")
+        async with waiting(other.queue("orders"), taken):
+            await until(lambda: taken == ["0"])
+            writer = Writer(session)
+            fence = await writer.begin()
+            await writer.put(fence, "1", "2", group="g")
+            await queue.put(b"plain", group="g")
+            await until(lambda: taken == ["0", "plain"])
+            await writer.staging.complete(0)
+            await queue.put(b"3", group="g")
+            await until(lambda: len(taken) == 5)
+        assert taken == ["0", "plain", "1", "2", "3"]

@@ -1,0 +1,174 @@
+"""What users install: the wheel in an environment of its own, with the required dependencies and nothing else.
+
+Nothing is fetched: the dependencies are copied from the environment that runs the tests, and pip judges them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+NAME = "aiozkqueue"
+
+# An environment is made and three programs build; on a busy machine that takes its time.
+pytestmark = pytest.mark.timeout(240)
+
+_PUTS_AND_TAKES = """
+import asyncio, sys
+import aiozkqueue as zq
+
+async def main(hosts, root):
+    async with zq.connect(hosts, root=root) as session:
+        await session.queue("orders", int).put(41)
+        async with session.begin() as tx:
+            message = await tx.take(session.queue("orders", int), timeout=30)
+            tx.put("results", str(message.value + 1).encode())
+        print(zq.__file__, (await session.queue("results").peek())[0].body)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+_LOADED = """
+import sys
+before = {*sys.modules}
+import aiozkqueue
+print(*{name.partition(".")[0] for name in {*sys.modules} - before})
+"""
+
+
+def output(*command: str | Path, cwd: Path = ROOT, status: int = 0, path: str | None = None) -> str:
+    """What a program prints. It finds what is installed, and what lies on ``path``."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment | ({} if path is None else {"PYTHONPATH": path}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """What a PEP 517 front end gets from the source tree."""
+    hook = f"import sys; from hatchling.build import build_{kind}; print(build_{kind}(sys.argv[1]))"
+    return folder / output(sys.executable, "-c", hook, folder, cwd=source).split()[-1]
+
+
+def members(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def required(name: str) -> set[str]:
+    """A distribution's dependencies without extras, and theirs."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for text in distribution(waiting.pop()).requires or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                dependency = canonicalize_name(requirement.name)
+                if dependency not in found:
+                    found.add(dependency)
+                    waiting.append(dependency)
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment's folder of programs."""
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in required(NAME):
+        for file in distribution(name).files or []:
+            if ".." not in file.parts and file.suffix != ".pyc":
+                target = site / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(str(file.locate()), target)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin" / "python")]
+    output(*pip, "install", "--quiet", "--no-index", wheel)
+    assert "No broken requirements" in output(*pip, "check")
+    return folder / "bin"
+
+
+def test_the_wheel_has_the_package_its_types_its_data_and_nothing_of_the_tests(wheel: Path) -> None:
+    names = set(members(wheel))
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
+        "aiozkqueue",
+        "pyspark_aiozkqueue",
+        "pytest_aiozkqueue",
+    }
+    of_the_tree = {str(file.relative_to(ROOT)) for file in ROOT.glob("*aiozkqueue/**/*") if file.is_file()}
+    assert {name for name in of_the_tree if "__pycache__" not in name} <= names
+    assert {"aiozkqueue/py.typed", "aiozkqueue/http/dashboard/static/dashboard.css"} <= names
+
+
+def test_the_source_archive_builds_the_same_wheel_and_has_the_tests(wheel: Path, tmp_path: Path) -> None:
+    archive = build("sdist", ROOT, tmp_path)
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    source = tmp_path / archive.name.removesuffix(".tar.gz")
+    again = build("wheel", source, tmp_path)
+    assert again.name == wheel.name
+    assert members(again) == members(wheel)
+    assert (source / "tests" / "packaging" / Path(__file__).name).exists()
+    assert (source / "Makefile").exists()
+
+
+def test_with_the_required_dependencies_alone_it_puts_and_takes(
+    environment: Path, zookeeper: str, queue_root: str
+) -> None:
+    told = output(environment / "python", "-W", "error", "-c", _PUTS_AND_TAKES, zookeeper, queue_root, cwd=environment)
+    assert told.strip().endswith("b'42'")
+    assert str(environment.parent) in told  # not the source tree's
+
+
+def test_importing_the_package_imports_no_optional_dependency_though_all_are_there() -> None:
+    owners = packages_distributions()
+    loaded = output(sys.executable, "-c", _LOADED, path=str(ROOT)).split()
+    assert {"aiozk", "anyio", "pydantic"} <= set(loaded)
+    brought_by = {canonicalize_name(owner) for name in loaded for owner in owners.get(name, [])}
+    assert brought_by <= required(NAME) | {NAME}
+
+
+def test_the_command_says_what_to_install_when_its_extra_is_missing(environment: Path) -> None:
+    told = output(environment / "aiozkqueue", "stats", "orders", status=2)
+    assert told == ("aiozkqueue: the command line needs typer and rich: pip install 'aiozkqueue[cli,embedded]'\n")
+
+
+def test_every_extra_that_a_message_names_is_there(wheel: Path) -> None:
+    files = members(wheel)
+    (metadata,) = [data.decode() for name, data in files.items() if name.endswith("/METADATA")]
+    provided = set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE))
+    named = {
+        extra
+        for name, data in files.items()
+        if name.endswith(".py")
+        for extras in re.findall(rb"aiozkqueue\[([a-z,]+)\]", data)
+        for extra in extras.decode().split(",")
+    }
+    assert {"cli", "embedded", "http"} <= named
+    assert named <= provided
