@@ -569,7 +569,7 @@ class Dispenser:
             waiter.give(flight, claims[start:given])
             if self._lookout.grouped:
                 self._tenures.given(claims[start:given], waiter.owner)
-            if not waiter.missing:
+            if not waiter.missing or since is not None:  # what flies behind may be newer messages of the same keys
                 self._waiters.popleft()
                 self._answer(waiter)
         self.release(claims[given:])
