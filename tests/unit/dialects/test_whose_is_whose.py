@@ -16,7 +16,7 @@ def test_each_test_of_ours_in_the_table_is_there() -> None:
     there = {
         name
         for file in FOLDER.glob("test_*.py")
-        for name in re.findall(r"^async def (test_\w+)", file.read_text(), re.M)
+        for name in re.findall(r"^async def (test_\w+)", file.read_text(), re.MULTILINE)
     }
     assert len(named) > 30
     assert named <= there
