@@ -1,70 +1,247 @@
-"""OpenTelemetry spans for puts and for handled messages, linked through the messages' headers across processes.
+"""OpenTelemetry: spans for puts, takes, handlers and commits, linked through the messages' headers across processes.
 
-Needs the extra ``observability``; nothing else of the package imports this. By the semantic conventions for messaging.
+Needs the extra ``observability``. `aiozkqueue.connect` imports this when the program has set up a tracer provider, or
+when it is given ``tracing=True``. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
+
+=================== ======== ==================================================================================
+span                kind     is
+=================== ======== ==================================================================================
+``send <queue>``    producer `Queue.put` and `put_many`, until stored
+``create <queue>``  producer a message put by a transaction, a delivery, a bus or a schedule: sent by their commit
+``receive <queue>`` client   `Transaction.take` and `take_many`, when they got something
+``process <queue>`` consumer a listener's handler and its commit; the body of a loop over ``Queue.consume()``
+``commit``          client   the settlement of a transaction or delivery, from its submission to its fate
+``rollback``        client   the same, when it gives messages back
+=================== ======== ==================================================================================
+
+A message carries the context of its ``send`` or ``create``, unless its headers carry one already. A ``process`` span
+links to it, and is its child where no other span is current. Lease by lease (`Queue.leases`) nothing is recorded.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opentelemetry import propagate, trace
-from opentelemetry.trace import Link, SpanKind
+from opentelemetry import context, propagate, trace
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
-from aiozkqueue import Outcome
+from aiozkqueue.errors import Reject, Retry
+from aiozkqueue.layout import MalformedError, decode
+from aiozkqueue.queue.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
-    from aiozkqueue import Delivery
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-__all__ = ["sending", "traced"]
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.commits.items import Put
+    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.delivery import Delivery
+    from aiozkqueue.queue.message import Message
+
+__all__ = ["OpenTelemetry"]
 
 _SYSTEM: Final = "aiozkqueue"
+_ATTEMPT: Final = "messaging.aiozkqueue.message.attempt"
+_OUTCOME: Final = "messaging.aiozkqueue.outcome"
+_TRANSACTION: Final = "messaging.aiozkqueue.transaction.id"
+
+#: The span of the put that this task is in, whose messages carry its context.
+_sending: ContextVar[tuple[Span, bool] | None] = ContextVar("aiozkqueue_sending", default=None)
 
 
-@contextmanager
-def sending(queue: str) -> Iterator[dict[str, str]]:
-    """Open a producer span around a put to a queue; yields the headers to put the message with.
+class OpenTelemetry:
+    """Follows a session's messages: ``connect(..., tracing=OpenTelemetry(provider))``.
 
-    ``with sending("orders") as headers: await orders.put(order, headers=headers)``.
+    Without a provider, it is the one that the program has set for all.
     """
-    headers: dict[str, str] = {}
-    with trace.get_tracer(__name__).start_as_current_span(
-        f"send {queue}", kind=SpanKind.PRODUCER, attributes=_attributes("send", queue)
-    ):
-        propagate.inject(headers)
-        yield headers
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer(__name__, tracer_provider=provider)
+
+    # -- producers
+
+    @contextmanager
+    def sending(self, queue: str, count: int | None) -> Iterator[None]:
+        """See `Tracing`."""
+        attributes = _attributes("send", "send", queue)
+        if count is not None:
+            attributes["messaging.batch.message_count"] = count
+        with self._tracer.start_as_current_span(
+            f"send {queue}", kind=SpanKind.PRODUCER, attributes=attributes, record_exception=False
+        ) as span:
+            token = _sending.set((span, count is None))
+            try:
+                yield
+            except BaseException as error:
+                _fail(span, error)
+                raise
+            finally:
+                _sending.reset(token)
+
+    def creating(self, queue: str, message_id: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See `Tracing`."""
+        given: Any = options.get("headers") or {}
+        if not hasattr(given, "items"):
+            return options  # refused by who checks them
+        headers: dict[str, str] = dict(given)
+        own, sent = _creation(headers), _sending.get()
+        if sent is not None:
+            span, single = sent
+            if single:
+                span.set_attribute("messaging.message.id", message_id)
+            if own is None:
+                propagate.inject(headers)
+            else:
+                span.add_link(own)
+        elif own is None:
+            attributes = _attributes("create", "create", queue)
+            attributes["messaging.message.id"] = message_id
+            span = self._tracer.start_span(f"create {queue}", kind=SpanKind.PRODUCER, attributes=attributes)
+            propagate.inject(headers, trace.set_span_in_context(span))
+            span.end()
+        return {**options, "headers": headers} if headers else options
+
+    # -- transactions
+
+    def received(self, queue: str, messages: Sequence[Message[Any]], begun: int) -> None:
+        """See `Tracing`."""
+        attributes = _attributes("receive", "receive", queue)
+        if len(messages) == 1:
+            attributes["messaging.message.id"] = messages[0].id
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+        self._tracer.start_span(
+            f"receive {queue}",
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            links=_links(message.headers for message in messages),
+            start_time=begun,
+        ).end()
+
+    def settling(
+        self,
+        operation: Literal["commit", "rollback"],
+        work_id: str,
+        claims: Iterable[Claim],
+        puts: Sequence[Put],
+        sent: Settlement,
+    ) -> None:
+        """See `Tracing`."""
+        held = list(claims)
+        queues = {claim.store.name for claim in held} | {put.store.name for put in puts}
+        only = queues.pop() if len(queues) == 1 else None
+        attributes = _attributes(operation, "settle" if held else "send", only)
+        attributes["messaging.batch.message_count"] = len(held) + len(puts)
+        attributes[_TRANSACTION] = work_id
+        span = self._tracer.start_span(
+            f"{operation} {only}" if only else operation,
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            links=_links([*(claim.header.headers for claim in held), *map(_headers, puts)]),
+        )
+
+        def over(settled: Settlement) -> None:
+            if settled.error is not None:
+                _fail(span, settled.error)
+            span.end()
+
+        sent.watch(over)
+
+    # -- consumers
+
+    def handling(self, delivery: Delivery[Any]) -> _Handling:
+        """See `Tracing`."""
+        return _Handling(delivery, *self._process(delivery))
+
+    async def around(self, delivery: Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
+        """See `Tracing`."""
+        handling = self.handling(delivery)
+        try:
+            await call_next()
+            if delivery.outcome is Outcome.OPEN:
+                await delivery.commit()
+        except BaseException as error:
+            handling.end(error)
+            raise
+        handling.end()
+
+    def _process(self, delivery: Delivery[Any]) -> tuple[Span, Context]:
+        attributes = _attributes("process", "process", delivery.queue)
+        attributes["messaging.message.id"] = delivery.id
+        attributes["messaging.message.body.size"] = len(delivery.body)
+        attributes[_ATTEMPT] = delivery.attempt
+        ambient = context.get_current()
+        if not trace.get_current_span(ambient).get_span_context().is_valid:
+            ambient = propagate.extract(delivery.headers, ambient)
+        span = self._tracer.start_span(
+            f"process {delivery.queue}",
+            ambient,
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            links=_links([delivery.headers]),
+        )
+        return span, trace.set_span_in_context(span, ambient)
 
 
-async def traced(delivery: Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
-    """Open a consumer span around handler and commit: a middleware for `QueueSession.listener`.
+class _Handling:
+    """The ``process`` span of a delivery, current from here on until it ends."""
 
-    It belongs to the trace of the put, as far as the message's headers tell of one, and links to the put's span. An
-    error of the handler, or of the commit, is the span's.
-    """
-    put = propagate.extract(delivery.headers)
-    origin = trace.get_current_span(put).get_span_context()
-    attributes = _attributes("process", delivery.queue)
-    attributes["messaging.message.id"] = delivery.id
-    attributes["messaging.message.body.size"] = len(delivery.body)
-    attributes["messaging.aiozkqueue.attempt"] = delivery.attempt
-    with trace.get_tracer(__name__).start_as_current_span(
-        f"process {delivery.queue}",
-        context=put,
-        kind=SpanKind.CONSUMER,
-        attributes=attributes,
-        links=[Link(origin)] if origin.is_valid else None,
-    ):
-        await call_next()
-        if delivery.outcome is Outcome.OPEN:
-            await delivery.commit()
+    def __init__(self, delivery: Delivery[Any], span: Span, inside: Context) -> None:
+        self._delivery = delivery
+        self._span = span
+        self._before = context.get_current()
+        context.attach(inside)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """See `Handling`."""
+        # A loop may go on in another task than it began in, where this span was never current.
+        if trace.get_current_span() is self._span:
+            context.attach(self._before)
+        if error is not None:
+            _fail(self._span, error)
+        self._span.set_attribute(_OUTCOME, self._delivery.outcome.value)
+        self._span.end()
 
 
-def _attributes(operation: str, queue: str) -> dict[str, str | int]:
-    return {
+def _attributes(operation: str, kind: str, queue: str | None) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
         "messaging.system": _SYSTEM,
         "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": queue,
+        "messaging.operation.type": kind,
     }
+    if queue is not None:
+        attributes["messaging.destination.name"] = queue
+    return attributes
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.set_attribute("error.type", type(error).__qualname__)
+    if isinstance(error, Retry | Reject):  # asked for
+        span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+        return
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+
+
+def _creation(headers: Mapping[str, str]) -> SpanContext | None:
+    """The context that a message carries, if it carries one."""
+    found = trace.get_current_span(propagate.extract(headers, context.Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+def _links(carriers: Iterable[Mapping[str, str]]) -> list[Link]:
+    return [Link(found) for found in map(_creation, carriers) if found is not None]
+
+
+def _headers(put: Put) -> Mapping[str, str]:
+    if put.store.dialect is not None:
+        return {}
+    try:
+        return decode(put.data)[0].headers
+    except MalformedError:  # moved as it is stored
+        return {}

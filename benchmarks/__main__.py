@@ -21,6 +21,7 @@ from . import (
     killbill,
     latency,
     machine,
+    on_spark,
     ours,
     over_http,
     peers_aiozk,
@@ -66,7 +67,16 @@ def main() -> None:
         redis = stack.enter_context(peers_redis.LocalRedis())
         peers = [*peers_curator.cases(curator), *peers_kazoo.CASES, *peers_aiozk.CASES, *peers_redis.cases(redis)]
         cases = _chosen(
-            [*raw.CASES, *ours.CASES, *peers, *scaling.CASES, *over_http.CASES, *latency.CASES, *killbill.CASES],
+            [
+                *raw.CASES,
+                *ours.CASES,
+                *peers,
+                *scaling.CASES,
+                *over_http.CASES,
+                *on_spark.CASES,
+                *latency.CASES,
+                *killbill.CASES,
+            ],
             options.only,
         )
         by_name = {case.name: case for case in (*raw.CASES, *ours.CASES)}

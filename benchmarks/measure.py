@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import psutil
 
@@ -105,10 +105,32 @@ class Case:
     """How often at the most; for what takes long and says the same each time."""
 
 
+class Times(Protocol):
+    """Seconds of CPU."""
+
+    @property
+    def user(self) -> float:
+        """In the program."""
+        ...
+
+    @property
+    def system(self) -> float:
+        """In the kernel."""
+        ...
+
+
+class Clocked(Protocol):
+    """A process, or several."""
+
+    def cpu_times(self) -> Times:
+        """What it has used so far."""
+        ...
+
+
 class Stopwatch:
     """Measures what runs inside its ``with`` block; of this process, or of the client processes given."""
 
-    def __init__(self, server: Server, clients: Sequence[psutil.Process] = ()) -> None:
+    def __init__(self, server: Server, clients: Sequence[Clocked] = ()) -> None:
         self._server = server
         self._clients = clients
         self._before = (0, 0.0, 0.0)
@@ -139,7 +161,7 @@ class Stopwatch:
         return self._server.requests(), client, self._server.cpu()
 
 
-def cpu_of(processes: Sequence[psutil.Process]) -> float:
+def cpu_of(processes: Sequence[Clocked]) -> float:
     """Seconds of CPU that processes have used so far."""
     times = [process.cpu_times() for process in processes]
     return float(sum(each.user + each.system for each in times))

@@ -29,6 +29,7 @@ SUBJECTS = {
     "payload": "Payload",
     "million": "A deep queue in shards",
     "http": "Over HTTP, beside the direct API",
+    "spark": "Spark beside the direct API",
     "latency": "Latency on an idle queue",
     "killbill": "killbill-queue's figure",
     "ensemble": "Three nodes",

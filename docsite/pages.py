@@ -46,6 +46,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Mend the links, and put in the table."""
     here = page.file.src_uri
+    if page.parent is None:
+        # It stands alone in its tab: the list of its neighbours would be itself.
+        page.meta["hide"] = ["navigation"]
     written = next((source for source, copy in COPIED.items() if copy == here), f"docs/{here}")
     mended = _LINK.sub(lambda match: f"]({_target(match[1], written, here)}{match[2] or ''})", markdown)
     return mended.replace(errors_table.MARK, errors_table.table())

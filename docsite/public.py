@@ -19,6 +19,7 @@ MODULES: Final = (
     "aiozkqueue.schedule",
     "aiozkqueue.fastapi",
     "aiozkqueue.http",
+    "aiozkqueue.metrics",
     "aiozkqueue.spark",
     "aiozkqueue.testing",
     "aiozkqueue.tracing",
@@ -30,6 +31,7 @@ INTERNAL: Final = {
     "Fault": {"released", "strike", "takes"},
     "Keys": {"caller"},
     "HistoryRecord": {"decode", "encode", "place", "unknown"},
+    "OpenTelemetry": {"around", "creating", "handling", "received", "sending", "settling"},
     "Queue": {"engine", "store"},
     "QueueConfig": {"changed", "counts", "decode", "encode", "grouped", "grown", "lanes", "tiers"}
     # What is stored beside what users decide.

@@ -153,7 +153,8 @@ class Bus(Generic[E]):
     ) -> Listener[bytes]:
         """Return a listener that calls the subscribers of a group, ``concurrency`` events at a time.
 
-        Run it as any listener. A group gets the events posted after it joined: see `join`.
+        Run it as any listener; ``drain_timeout`` is as for `QueueSession.listener`. A group gets the events posted
+        after it joined: see `join`.
 
         Raises: InvalidNameError, InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
@@ -180,7 +181,20 @@ class Bus(Generic[E]):
             try:
                 await one.handler(event)
             except Exception as error:
-                log.warning("bus %s: subscriber %s failed on %s", self.name, one.name, delivery.id, exc_info=error)
+                log.warning(
+                    "bus %s: subscriber %s failed on %s",
+                    self.name,
+                    one.name,
+                    delivery.id,
+                    exc_info=error,
+                    extra={
+                        "bus": self.name,
+                        "subscriber": one.name,
+                        "queue": delivery.queue,
+                        "message_id": delivery.id,
+                        "attempt": delivery.attempt,
+                    },
+                )
                 failures.append(error)
             else:
                 done.add(one.name)
@@ -211,7 +225,10 @@ class Bus(Generic[E]):
         await self._groups.leave(group)
 
     async def groups(self) -> list[str]:
-        """Read the subscriber groups, in the order they joined. Raises: AccessDeniedError, PayloadError."""
+        """Read the subscriber groups, in the order they joined.
+
+        Raises: AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
+        """
         self._session.engine.check()
         self._groups.forget()
         groups, _ = await self._groups.known()

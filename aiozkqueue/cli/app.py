@@ -16,6 +16,7 @@ from aiozkqueue.cli import (
     consume,
     dead_letters,
     doctor,
+    dump,
     events,
     jobs,
     ledgers,
@@ -83,6 +84,7 @@ for command in (
     records.reap,
     serve.serve,
     worker.worker,
+    dump.dump,
 ):
     app.command(epilog=EXPLAINED)(command)
 app.command("demo-worker", hidden=True)(demo_worker.demo_worker)
@@ -93,6 +95,7 @@ app.add_typer(dlq, name="dlq")
 held = typer.Typer(help="What Spark streams hold of a queue.", epilog=EXPLAINED)
 held.command("list", epilog=EXPLAINED)(ledgers.list_)
 held.command(epilog=EXPLAINED)(ledgers.release)
+held.command(epilog=EXPLAINED)(ledgers.discard)
 app.add_typer(held, name="ledgers")
 recurring.command("list", epilog=EXPLAINED)(jobs.list_)
 for of_job in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):

@@ -29,11 +29,12 @@ async def list_(
         letters = await session.queue(queue).dead_letters.peek(limit)
     if as_json:
         for letter in letters:
-            output.print_json({**output.message_record(letter), "reason": letter.reason})
+            record = output.message_record(letter)
+            output.print_json({**record, "attempt": letter.attempts, "reason": letter.reason})
     elif letters:
         output.print_table(
             ["id", "attempts", "enqueued", "reason", "payload"],
-            [(d.id, d.attempt, output.when(d.enqueued_at), d.reason, output.preview(d.body)) for d in letters],
+            [(d.id, d.attempts, output.when(d.enqueued_at), d.reason, output.preview(d.body)) for d in letters],
         )
     return Exit.OK if letters else Exit.NOTHING
 

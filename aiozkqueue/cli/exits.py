@@ -57,6 +57,11 @@ def expected(error: Exception) -> Exception | None:
     return None if None in causes else causes[0]
 
 
+def status_of_child(code: int) -> Exit:
+    """The exit status for that of the same command in a process of its own."""
+    return Exit(code) if code in set(Exit) else Exit.INTERRUPTED if code < 0 else Exit.NOTHING
+
+
 def status_of(error: Exception) -> Exit:
     """The exit status for an expected error."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), Exit.NOTHING)

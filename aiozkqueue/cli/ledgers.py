@@ -1,4 +1,4 @@
-"""`aiozkqueue ledgers`: what streams hold, and how that of a stream that is gone for good is given back."""
+"""`aiozkqueue ledgers`: what Spark holds of a queue or has half put, and how that of a query that is gone is ended."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
 
 @connected
 async def list_(connection: Connection, queue: _Queue, as_json: AsJson = False) -> Exit:
-    """List the ledgers of a queue: whose stream holds how many messages. Fails with 1 when there are none.
+    """List whose stream holds how many messages, and which writers have batches that are not complete.
+
+    Fails with 1 when there are none.
 
     [dim]aiozkqueue ledgers list orders[/dim]
     """
     async with connection.open() as session:
         found = await session.queue(queue).ledgers()
+        unfinished = await session.queue(queue).unfinished()
     if as_json:
         for one in found:
             output.print_json(
@@ -35,12 +38,29 @@ async def list_(connection: Connection, queue: _Queue, as_json: AsJson = False) 
                     "changed": one.changed.isoformat(),
                 }
             )
-    elif found:
+        for writer in unfinished:
+            output.print_json(
+                {
+                    "writer": writer.writer,
+                    "name": writer.name,
+                    "batch": writer.batch,
+                    "messages": writer.messages,
+                    "client": writer.client,
+                    "changed": writer.changed.isoformat(),
+                }
+            )
+        return Exit.OK if found or unfinished else Exit.NOTHING
+    if found:
         output.print_table(
             ["group", "batches", "messages", "client", "host", "pid", "changed"],
             [(o.group, o.batches, o.messages, o.client, o.host, o.pid, output.when(o.changed)) for o in found],
         )
-    return Exit.OK if found else Exit.NOTHING
+    if unfinished:
+        output.print_table(
+            ["writer", "name", "batch", "messages", "client", "changed"],
+            [(o.writer, o.name, o.batch, o.messages, o.client, output.when(o.changed)) for o in unfinished],
+        )
+    return Exit.OK if found or unfinished else Exit.NOTHING
 
 
 @connected
@@ -61,4 +81,25 @@ async def release(
     async with connection.open() as session:
         released = await session.queue(queue).release_ledger(group)
     output.print_count("released", released, queue, as_json=as_json)
+    return Exit.OK
+
+
+@connected
+async def discard(
+    connection: Connection,
+    queue: _Queue,
+    writer: Annotated[str, typer.Argument(metavar="WRITER")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> Exit:
+    """Remove the messages of a batch that is not complete and never will be. Nobody has seen any of them.
+
+    A query that still writes it fails, and begins the batch anew when it is started again.
+
+    [dim]aiozkqueue ledgers discard orders krdrqa6w4nlwk5k7b3wq7nyt2y5zcp4e --yes[/dim]
+    """
+    output.confirm(f"Remove all that the writer {writer!r} has put into {queue!r} for a batch?", yes=yes)
+    async with connection.open() as session:
+        removed = await session.queue(queue).discard_unfinished(writer)
+    output.print_count("removed", removed, queue, as_json=as_json)
     return Exit.OK

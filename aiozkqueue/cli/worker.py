@@ -15,11 +15,13 @@ import typer
 import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.exits import Exit
-from aiozkqueue.worker import Health, dumping, load, opened, type_of_deliveries
+from aiozkqueue.cli.exits import Exit, status_of_child
+from aiozkqueue.worker import Health, dumping, load, opened, reloading, type_of_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiozkqueue.worker.health import Metrics
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -55,17 +57,21 @@ async def worker(
         float, typer.Option("--drain-timeout", min=0, help="Seconds for handlers to finish once told to stop.")
     ] = 25,
     health_port: Annotated[
-        int | None, typer.Option("--health-port", min=0, max=65535, help="Answer /live and /ready here; 0: a free one.")
+        int | None,
+        typer.Option("--health-port", min=0, max=65535, help="Answer /live, /ready and /metrics here; 0: a free one."),
     ] = None,
     health_host: Annotated[
         str, typer.Option("--health-host", help="The address of the health endpoint; 0.0.0.0 in a container.")
     ] = "127.0.0.1",
+    reload: Annotated[
+        bool, typer.Option("--reload", help="In development: run anew when Python files below this directory change.")
+    ] = False,
     log_level: Annotated[Level, typer.Option("--log-level", help="What is logged to stderr.")] = "info",
 ) -> Exit:
     """Run listeners until SIGTERM or SIGINT, then let them finish what they have in hand.
 
     A second signal cancels the handlers: their messages go back at once.
-    SIGUSR1 writes to stderr where every handler waits.
+    SIGUSR1, or `aiozkqueue dump`, has it tell where every handler waits.
     Ends with 0 when it was told to, and else with what a listener could not go on for.
 
     [dim]aiozkqueue worker shop.workers:listeners --health-port 8081
@@ -74,6 +80,9 @@ async def worker(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
+    if reload:
+        own = [argument for argument in sys.argv[1:] if argument != "--reload"]
+        return status_of_child(await reloading([sys.executable, "-m", "aiozkqueue.cli", *own], Path.cwd()))
     factory = _factory(load(target), queue, concurrency, drain_timeout)
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine
@@ -88,8 +97,18 @@ async def worker(
         session = await stack.enter_async_context(connection.open())
         services = await stack.enter_async_context(opened(factory, session))
         health.watch(session)
+        if health_port is not None:
+            health.measure(_metrics(session))
         await zq.run(*map(health.told, services), drain_timeout=drain_timeout)
     return Exit.OK
+
+
+def _metrics(session: zq.QueueSession) -> Metrics | None:
+    try:
+        from aiozkqueue.metrics import collector  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return collector(session)
 
 
 def _factory(

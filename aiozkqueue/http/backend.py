@@ -18,6 +18,7 @@ from aiozkqueue.errors import (
     QueueError,
     SessionClosedError,
 )
+from aiozkqueue.sampling import Sampler
 from aiozkqueue.zookeeper import ConnectionLossError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -25,7 +26,6 @@ from . import parameters, problems
 from .gate import Gate
 from .keys import Keys
 from .names import Kind
-from .sampling import Sampler
 from .service import QueueService
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.sampling import Sample
 
     from .metrics import Metrics
-    from .sampling import Sample
 
 P = ParamSpec("P")
 

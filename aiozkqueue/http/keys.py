@@ -87,7 +87,7 @@ class Keys:
         """Make a key and return it: nobody can tell it again.
 
         Raises: InvalidNameError; InvalidOptionError: a permission is none, or a key of this name is there;
-        AccessDeniedError, SessionClosedError.
+        NotCommittedError: it could not be stored; AccessDeniedError, SessionClosedError.
         """
         check_queue_name(name, "key")
         Permissions(allow)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from aiozkqueue.metrics import queue_gauges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .sampling import Sample
+    from prometheus_client.metrics_core import Metric
+
+    from aiozkqueue.sampling import Sample
 
 _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -49,31 +52,12 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Queues:
+class _Queues(Collector):
     """The queues' figures, as they were at the last look."""
 
     def __init__(self, queues: Callable[[], dict[str, Sample]]) -> None:
         self._queues = queues
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Tell of all queues."""
-        now = time.time()
-        gauges: dict[str, tuple[str, Callable[[Sample], float | None]]] = {
-            "aiozkqueue_queue_messages": ("Messages in the queue.", lambda one: one.size),
-            "aiozkqueue_queue_claimed": ("Messages that are held.", lambda one: one.claimed),
-            "aiozkqueue_queue_retrying": ("Messages that wait until a moment.", lambda one: one.retrying),
-            "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda one: one.dead),
-            "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda one: one.consumers),
-            "aiozkqueue_queue_oldest_age_seconds": (
-                "Age of the oldest message.",
-                lambda one: None if one.oldest is None else max(0.0, now - one.oldest),
-            ),
-        }
-        samples = self._queues()
-        for name, (told, value_of) in gauges.items():
-            family = GaugeMetricFamily(name, told, labels=["queue"])
-            for queue, sample in samples.items():
-                value = value_of(sample)
-                if value is not None:
-                    family.add_metric([queue], value)
-            yield family
+        return queue_gauges(self._queues())

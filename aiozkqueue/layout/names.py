@@ -1,10 +1,11 @@
 """Names: of queues, and of items, which carry what a consumer must know to choose.
 
-``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``, and
-then ``-i<id>-<sequence>``.
+``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``, maybe
+``-r<row>``, and then ``-i<id>-<sequence>``.
 
 ``p``, the priority + 128 in three digits, is there only with ``t``: others have theirs from their lane.
 ``e`` is when the message's life ends, ``u1`` says that its key is unique: a znode under ``keys/`` goes with it.
+``r`` is what its writer knows it by, who looks whether it has been put; consumers need not.
 
 Fields stand between dashes and start with their letter. The id is the last of them. A field of another letter, an empty
 one, a second one of the same letter, or a due time that is no number is kept with the name and means nothing here.
@@ -96,7 +97,7 @@ class ItemName:
         unknown: list[str] = []
         for field in text[len("item-") : match.start(2) - len("-i")].split("-"):
             letter, value = field[:1], field[1:]
-            if not value or letter not in "tpgkbfeu" or letter in known or (letter in "tpe" and not _is_number(value)):
+            if not value or letter not in "tpgkbfeur" or letter in known or (letter in "tpe" and not _is_number(value)):
                 unknown.append(field)
             else:
                 known[letter] = value

@@ -4,6 +4,9 @@ What lives here, from the bottom up (imports run one way, downwards; a test sees
 
 ``candidates``   what could be taken: items seen and not claimed, their order, and what tells of new ones
 ``clock`` ``tasks`` ``deadlines`` ``codec`` ``options`` ``outcome`` ``background`` ``run``   small parts, each by itself
+``logs``         what records of the log carry beside their words
+``meter``        what a session counts, if anybody wants to know
+``tracing``      who follows messages on their way, if anybody
 ``store``        one queue as this session knows it: paths, configuration and its version, creation on first use
 ``claim``        an item locked by us, and the cap on a session's locks
 ``commits``      all-or-nothing changes, each exactly once: what they consist of, and how they share multis

@@ -95,6 +95,7 @@ class Claim:
         "fields",
         "generation",
         "handed",
+        "handed_at",
         "header",
         "id",
         "lock",
@@ -162,6 +163,8 @@ class Claim:
         """Whether this hand-over has been recorded in ``meta/``."""
         self.handed = False
         """Whether a handler has seen it."""
+        self.handed_at: float | None = None
+        """When that was, by the monotonic clock; only where it is counted."""
 
     @property
     def name(self) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .commits.settlement import Settlement
     from .destination import Destination
     from .engine import Engine
+    from .tracing import Handling
     from .work import Work
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class Consumer(Generic[T]):
         self._waiter: Waiter | None = None
         self._wake = asyncio.Event()
         self._current: Delivery[T] | None = None
+        self._handling: Handling | None = None
         self._flights = _Flights()
         self._finished: deque[float] = deque()
         self._idle = False
@@ -87,7 +89,10 @@ class Consumer(Generic[T]):
         if self._closed:
             raise StopAsyncIteration
         self._engine.check()
-        await self._settle_current()
+        if self._handling is None:
+            await self._settle_current()
+        else:
+            await self._end_handling()
         self._report()
         while not self._stopped:
             claim = await self._next_claim()
@@ -100,6 +105,8 @@ class Consumer(Generic[T]):
             if shown:
                 delivery = deliver(self._engine, self._queue, claim)
                 self._current = delivery
+                if self._engine.tracing is not None:
+                    self._handling = self._engine.tracing.handling(delivery)
                 return delivery
         await self.aclose()
         raise StopAsyncIteration
@@ -122,6 +129,18 @@ class Consumer(Generic[T]):
         await self._close(None)
 
     # -- settling
+
+    async def _end_handling(self) -> None:
+        """Decide the delivery that the loop has left behind, and tell who follows it."""
+        handling, self._handling = self._handling, None
+        try:
+            await self._settle_current()
+        except BaseException as error:
+            if handling is not None:
+                handling.end(error)
+            raise
+        if handling is not None:
+            handling.end()
 
     async def _settle_current(self) -> None:
         """Decide the delivery that the loop has left behind."""
@@ -245,12 +264,15 @@ class Consumer(Generic[T]):
         self._closed = self._stopped = True
         released = self._abandon()
         delivery, self._current = self._current, None
+        handling, self._handling = self._handling, None
         try:
             if delivery is not None and not delivery.entered and self._settle == "next":
                 work = _work(delivery)
                 if work.outcome is Outcome.OPEN:
                     await leave(work, error)
         finally:
+            if handling is not None:
+                handling.end(error)
             if released is not None:
                 await wait_settled(released, grace=self._engine.grace)
             for commit in list(self._flights.commits):
@@ -279,6 +301,8 @@ class Consumer(Generic[T]):
             and self._settle == "next"
             and delivery.outcome is Outcome.OPEN
         )
+        if self._handling is not None:
+            self._handling.end()
         if self._closed or not (open_delivery or self._ready or self._waiter):
             return
         try:

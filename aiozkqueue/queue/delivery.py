@@ -12,6 +12,7 @@ from aiozkqueue.layout import ItemName, encode
 
 from .claim import UNDECODED
 from .commits.endings import Ending
+from .logs import about
 from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome
@@ -126,7 +127,9 @@ class Delivery(Message[T_co]):
         return self._settling.put(queue, value, options)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
-        """Remove the message and create what was put, all or nothing.
+        """Remove the message and create what was put, all or nothing. On return it has been applied.
+
+        ``timeout`` is as for `Transaction.commit`.
 
         Raises: as `Transaction.commit`.
         """
@@ -137,6 +140,7 @@ class Delivery(Message[T_co]):
 
         Raises:
             TransactionClosedError: it has been committed.
+            InvalidOptionError: ``delay`` is no number of seconds.
         """
         await self._settling.rollback(None if delay is None else required_seconds(delay, "delay"))
 
@@ -228,7 +232,12 @@ class WorkSettling:
                 await leave(self.work, error)
             if not isinstance(error, Exception):
                 raise
-            log.warning("message %s: what is done when its retries are used up failed", self._claim.id, exc_info=error)
+            log.warning(
+                "message %s: what is done when its retries are used up failed",
+                self._claim.id,
+                exc_info=error,
+                extra=about(self._claim, self.work.id),
+            )
             return
         if self.work.open:
             self.work.end(self._claim.store.name, self._claim.id, Ending("dead", reason=reason))

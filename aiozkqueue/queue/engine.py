@@ -23,6 +23,7 @@ from .commits.committer import CLOSED, Committer
 from .commits.history import Chronicler, process_of
 from .commits.items import PutSettlement
 from .foreign.store import ForeignStore
+from .meter import Meter
 from .outcome import Outcome
 from .puts.room import Room
 from .puts.shaping import Shaping
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import State, ZooKeeper
 
+    from .claims.claimer import ClaimCounts
     from .clock import Clock
     from .commits.settlement import Settlement
+    from .tracing import Tracing
     from .work import Work
 
 log = logging.getLogger(__name__)
@@ -76,8 +79,13 @@ class Engine:
         *,
         janitor: bool = False,
         node: str | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.zookeeper = zookeeper
+        self.tracing = tracing
+        """Who follows the messages; None: nobody does."""
+        self.meter: Meter | None = None
+        """What is counted; None: nothing is."""
         self.root = root
         self.clock = clock
         self.ids = ids or IdSource()
@@ -203,6 +211,20 @@ class Engine:
             store.followers.append(partial(self._janitor.follow, store))
         return store
 
+    def measure(self) -> Meter:
+        """Count from now on, unless it does already; return what is counted."""
+        if self.meter is None:
+            self.meter = self.committer.meter = Meter(self.clock.monotonic)
+        return self.meter
+
+    def queues_used(self) -> list[str]:
+        """The queues of ours that this session has named."""
+        return [name for name, store in self._stores.items() if store.dialect is None]
+
+    def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
+        """How the claims went so far, of each queue and filter."""
+        return [(name, dispenser.counts) for (name, _), dispenser in list(self._dispensers.items())]
+
     def takes_from(self, store: QueueStore) -> bool:
         """Tell whether this session takes, or has taken, from a queue."""
         return any(name == store.name for name, _ in self._dispensers)
@@ -254,6 +276,8 @@ class Engine:
 
     def decided(self, work: Work, outcome: Outcome) -> None:
         """Remember how work ended."""
+        if self.meter is not None:
+            self.meter.decided(outcome)
         self._undecided.pop(work.id, None)
         outcomes = self._outcomes
         outcomes[work.id] = outcome
@@ -293,6 +317,8 @@ class Engine:
                 await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
 
     def _state_changed(self, state: State, generation: int) -> None:
+        if self.meter is not None:
+            self.meter.state_changed(state)
         for dispenser in self._dispensers.values():
             dispenser.state_changed(state, generation)
 
@@ -306,7 +332,7 @@ class Engine:
             await store.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
             # Puts go on until the counter's very end, which is 2**30 items away; the next put tries again.
-            log.warning("queue %s: %s", store.name, error)
+            log.warning("queue %s: %s", store.name, error, extra={"queue": store.name})
         finally:
             self._moving_on.discard(store.name)
 

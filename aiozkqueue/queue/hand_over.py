@@ -36,6 +36,8 @@ async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]
     current = engine.zookeeper.generation
     for claim in shown:
         claim.handed = claim.generation == current
+    if engine.meter is not None:
+        engine.meter.handed(shown)
     return [claim for claim in shown if claim.handed]
 
 

@@ -26,22 +26,25 @@ from aiozkqueue.zookeeper import (
     MultiError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     SessionExpiredError,
     SetData,
 )
 
-from .claims.found import find, removal
+from .claims.found import burial, find, removal
 from .claims.pages import Entry, owner_of_ledger, read_page, write_page
 from .commits.changes import apply
-from .commits.endings import CONSUME
-from .operators.admin import lanes, list_items
+from .commits.endings import CONSUME, Ending
+from .operators.admin import lanes, list_children, put_into, seen, stat_lanes
 from .operators.leftovers import below
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
+    from .claims.found import Found
+    from .commits.changes import Change
     from .engine import Engine
     from .store import QueueStore
 
@@ -52,6 +55,7 @@ SMALLEST: Final = 50
 #: Names kept for the next batches.
 BACKLOG: Final = 100_000
 _BATCH: Final = "batch-"
+_SEQUENCE_DIGITS: Final = 10
 
 
 class Page(NamedTuple):
@@ -70,6 +74,13 @@ class _RefusedError(Exception):
         self.error = error
 
 
+class _Frozen(NamedTuple):
+    """What was there at a moment, ms in ZooKeeper's time: of each lane, the items before a sequence."""
+
+    moment: int
+    ends: Mapping[str, int]
+
+
 class Ledger:
     """One group's ledger, taken over by the first change that is made here."""
 
@@ -81,7 +92,7 @@ class Ledger:
         self._path = f"{store.paths.ledgers}/{group}"
         self._epoch: int | None = None
         self._candidates: list[Entry] = []
-        self._closed = False
+        self._frozen: _Frozen | None = None
 
     async def open(self) -> None:
         """Take the ledger over, unless that has been done: what ran before can change nothing from now on.
@@ -100,10 +111,11 @@ class Ledger:
             self._epoch = await self._take_over()
 
     async def freeze(self) -> None:
-        """From now on take only what is there now."""
+        """From now on take only what is there now: of each lane, what was put before."""
         await self.open()
-        self._candidates = await self._free()
-        self._closed = True
+        now = await self._engine.server_clock.learned(self._store.paths.due)
+        stats = await stat_lanes(self._engine, self._store)
+        self._frozen = _Frozen(now, {lane: put_into(stat) for lane, stat in stats.items()})
 
     async def next_batch(self, after: int, limit: int | None) -> int:
         """Return the number of the batch that follows on one, which may have been made before; itself if there is none.
@@ -114,9 +126,9 @@ class Ledger:
         """
         await self.open()
         numbers = [number for number in await self.batches() if number > after]
-        if numbers and (await self._zookeeper.read(self._manifest(numbers[0]))).data:
+        if numbers and await self._sealed(numbers[0]):
             return numbers[0]
-        if not self._candidates and not self._closed:
+        if not self._candidates:
             self._candidates = await self._free()
         if not numbers and not self._candidates:
             return after
@@ -142,18 +154,23 @@ class Ledger:
         """
         manifest = self._manifest(number)
         await self._zookeeper.sync(manifest)
+        if not sealed or await self._sealed(number):
+            paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
+            try:
+                return [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+            except NoNodeError:
+                pass  # it is being acknowledged
+        msg = (
+            f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
+            "acknowledged, or its ledger released. Begin anew with another checkpoint"
+        )
+        raise ClaimLostError(msg)
+
+    async def _sealed(self, number: int) -> bool:
         try:
-            data = (await self._zookeeper.read(manifest)).data
+            return bool((await self._zookeeper.read(self._manifest(number))).data)
         except NoNodeError:
-            data = b""
-        if sealed and not data:
-            msg = (
-                f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
-                "acknowledged, or its ledger released. Begin anew with another checkpoint"
-            )
-            raise ClaimLostError(msg)
-        paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
-        return [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+            return False
 
     async def acknowledge(self, number: int) -> int:
         """Remove the batches up to this one, with their messages; return how many messages these were.
@@ -161,6 +178,7 @@ class Ledger:
         Raises: ClaimLostError: another has taken the ledger over.
         """
         await self.open()
+        await self._refresh()  # what each end takes along depends on it
         removed = 0
         batches = [batch for batch in await self.batches() if batch <= number]
         if not batches:
@@ -177,12 +195,15 @@ class Ledger:
     async def _reopen(self) -> None:
         """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
         store = self._store
-        store.stale()
-        await store.open()
+        await self._refresh()
         if store.config.grouped or store.config.collapse:
             what = "keeps an order or collapses messages, which a stream would not"
             msg = f"queue {store.name!r} {what}: take from it by consumers"
             raise InvalidOptionError(msg)
+
+    async def _refresh(self) -> None:
+        self._store.stale()
+        await self._store.open()
 
     async def _take_over(self) -> int | None:
         """Write to the group's znode; return its version if that is still ours."""
@@ -199,27 +220,39 @@ class Ledger:
                 await zookeeper.wait_connected()
             else:
                 break
-        node = await zookeeper.read(self._path)
+        try:
+            node = await zookeeper.read(self._path)
+        except NoNodeError:
+            return None  # neither of the two was applied
         return node.stat.version if node.data == data else None
 
     async def _free(self) -> list[Entry]:
-        """List what nobody holds, the most urgent and oldest first."""
+        """List what nobody holds, the most urgent and oldest first, a lane at a time and no more than `BACKLOG`."""
         engine, store = self._engine, self._store
         await self._reopen()
         if store.config.paused:
             return []
         now = await engine.server_clock.learned(store.paths.due)
-        placed = await list_items(engine, store, await lanes(engine, store))
+        moment = now if self._frozen is None else self._frozen.moment
         locked = await self._locked()
-        base = f"{store.paths.base}/"
-        free = [
-            Entry(one.path.removeprefix(base))
-            for one in placed
-            if one.item.id not in locked
-            and (one.item.due is None or one.item.due <= now)
-            and (one.item.expires is None or one.item.expires > now)
-        ]
-        return free if self._closed else free[:BACKLOG]
+        free: list[Entry] = []
+        for lane in await lanes(engine, store):
+            names = await seen(engine, store, await list_children(engine, store, lane))
+            end = None if self._frozen is None else self._frozen.ends.get(lane, 0)
+            lane_path = lane.removeprefix(f"{store.paths.base}/")
+            for name in sorted(names, key=_by_sequence):
+                item = store.parse_item(name)
+                if (
+                    item is not None
+                    and (end is None or item.sequence < end)
+                    and item.id not in locked
+                    and (item.due is None or item.due <= moment)
+                    and (item.expires is None or item.expires > now)
+                ):
+                    free.append(Entry(f"{lane_path}/{name}"))
+                    if len(free) >= BACKLOG:
+                        return free
+        return free
 
     async def _locked(self) -> set[str | None]:
         return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
@@ -290,40 +323,69 @@ class Ledger:
 
     async def _end_page(self, number: int, path: str) -> int:
         """Remove a page with its items; whatever of it is not ours any more is left."""
-        entries = await read_page(self._zookeeper.read, path)
-        paths = self._store.paths
-        simple = not self._store.attendants and not self._store.policy.counts_at_hand_over
-        plain = [one for one in entries if simple and one.version == 0 and "/item-i" in one.place]
-        others = [one for one in entries if one not in set(plain)] if len(plain) < len(entries) else []
-        if others:
-            await self._end_one_by_one(number, others)
-        operations: list[Operation] = [Delete(path)]
-        for place, version in plain:
-            operations.append(Delete(paths.at(place), version))
-            operations.append(Delete(paths.lock(item_id(place.rpartition("/")[2]))))
         try:
-            await self._change(operations, lambda: self._gone(path))
-        except _RefusedError as refusal:
-            if refusal.index == 0:
-                return len(entries)
-            await self._end_one_by_one(number, plain)
-            await self._change([Delete(path)], lambda: self._gone(path))
-        return len(entries)
+            entries = await read_page(self._zookeeper.read, path)
+        except NoNodeError:
+            await self._change([], self._never)  # whoever has taken it over was quicker
+            return 0
+        paths = self._store.paths
+        simple = not self._store.attendants and not self._store.config.counts
+        while True:
+            reasons = await self._reasons(path)
+            plain = [
+                one
+                for one in entries
+                if simple and one.version == 0 and "/item-i" in one.place and _id(one) not in reasons
+            ]
+            if len(plain) < len(entries):
+                plainly = set(plain)
+                await self._end_one_by_one(number, [one for one in entries if one not in plainly], reasons)
+            for message_id in reasons:
+                await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
+            operations: list[Operation] = [Delete(path)]
+            for one in plain:
+                operations.append(Delete(paths.at(one.place), one.version))
+                operations.append(Delete(paths.lock(_id(one))))
+            try:
+                await self._change(operations, partial(self._gone, path))
+            except _RefusedError as refusal:
+                if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
+                    continue  # a task that nobody waits for any more has marked a message since
+                if refusal.index:
+                    await self._end_one_by_one(number, plain, {})
+                    await self._change([Delete(path)], partial(self._gone, path))
+            return len(entries)
 
-    async def _end_one_by_one(self, number: int, entries: Sequence[Entry]) -> None:
-        """Remove items that have more to them: attempts, keys, a history; or that somebody has forced open."""
+    async def _reasons(self, page: str) -> dict[str, str]:
+        """Read which messages of a page are to be dead letters, and why."""
+        names = await below(self._zookeeper, page)
+        nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
+        return {
+            name: node.data.decode("utf-8", "replace")
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        }
+
+    async def _end_one_by_one(self, number: int, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
+        """End items that have more to them: attempts, keys, a history, a reason; or that somebody has forced open."""
         ours = LockRecord.decode(self._lock_of(number)).claim
         places = [one.place for one in entries]
         while places:
             await self._zookeeper.sync(self._path)
             found = await find(self._engine, self._store, places)
             held = [one for one in found if one.lock is not None and LockRecord.decode(one.lock.data).claim == ours]
-            changes = [removal(self._engine, self._store, one, CONSUME) for one in held]
+            changes = [self._ending(one, reasons.get(one.id)) for one in held]
             fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
             made = await apply(self._engine, fenced)
             places = [one.place for one, done in zip(held, made, strict=True) if not done]
             if places:
                 await self._change([], self._never)  # is it still ours?
+
+    def _ending(self, one: Found, reason: str | None) -> Change:
+        if reason is None:
+            return removal(self._engine, self._store, one, CONSUME)
+        ending = Ending("dead", reason=f"stream {self._group!r}: the payload does not decode: {reason}")
+        return burial(self._engine, self._store, one, ending)
 
     # -- changes
 
@@ -370,3 +432,11 @@ class Ledger:
 
     async def _never(self) -> bool:
         return False
+
+
+def _id(entry: Entry) -> str:
+    return item_id(entry.place.rpartition("/")[2])
+
+
+def _by_sequence(name: str) -> str:
+    return name[-_SEQUENCE_DIGITS:]

@@ -15,6 +15,7 @@ from aiozkqueue.zookeeper import State
 from .background import Background
 from .delivery import deliver
 from .hand_over import hand_over
+from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
 
@@ -197,7 +198,12 @@ class Listener(Generic[T]):
                 self._wake.clear()
                 await self._wake.wait()
         if self._busy:
-            log.warning("queue %s: %d handlers did not finish in time and are cancelled", self._queue.name, self._busy)
+            log.warning(
+                "queue %s: %d handlers did not finish in time and are cancelled",
+                self._queue.name,
+                self._busy,
+                extra={"queue": self._queue.name},
+            )
 
     # -- handling
 
@@ -220,28 +226,36 @@ class Listener(Generic[T]):
         try:
             shown = await hand_over(self._engine, self._queue, [claim])
         except SessionExpiredError as error:
-            log.info("%s", error)
+            log.info("%s", error, extra=about(claim))
             return
         if not shown:
             return
         delivery = deliver(self._engine, self._queue, claim)
         try:
-            await self._call(delivery)
+            await self._call(delivery, claim)
             if delivery.outcome is Outcome.OPEN:
                 await delivery.commit()
         except (SessionExpiredError, ClaimLostError) as error:
-            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error)
+            told = about(claim, delivery.work.id)
+            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=told)
         except SessionClosedError:
             raise
         except QueueError:
-            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id)
+            told = about(claim, delivery.work.id)
+            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=told)
 
-    async def _call(self, delivery: Delivery[T]) -> None:
+    async def _call(self, delivery: Delivery[T], claim: Claim) -> None:
         try:
             await self._handler(delivery)
         except Exception as error:
             if not isinstance(error, Retry | Reject):
-                log.warning("queue %s: handler failed on message %s", self._queue.name, delivery.id, exc_info=error)
+                log.warning(
+                    "queue %s: handler failed on message %s",
+                    self._queue.name,
+                    delivery.id,
+                    exc_info=error,
+                    extra=about(claim, delivery.work.id),
+                )
             await self._leave(delivery, error)
         except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
             await self._leave(delivery, error)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
-    MessageTooLargeError,
     QueueFullError,
     SessionClosedError,
 )
-from aiozkqueue.layout import HEADER_LIMIT, QueueConfig, check_condition
+from aiozkqueue.layout import QueueConfig, check_condition
 
 from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
@@ -22,11 +21,13 @@ from .destination import Destination, Undecodable
 from .leases import Leases
 from .message import Message
 from .operators import admin, alterations
+from .operators.alterations import Wanted
 from .operators.dead_letters import DeadLetters
 from .operators.ledgers import ledgers, release
 from .operators.records import read_history
 from .operators.registry import ConsumerInfo, consumers
 from .operators.states import MessageState, state_of
+from .operators.writers import give_up, writers
 from .options import positive, seconds
 from .puts.putting import prepare
 from .puts.room import credits_of
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .operators.alterations import Alteration
     from .operators.ledgers import LedgerInfo
+    from .operators.writers import WriterInfo
     from .options import PutOptions, Seconds
     from .store import QueueStore
 
@@ -96,8 +98,13 @@ class Queue(Destination[T]):
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
-        put = prepare(engine, self, value, options)
-        await self._put(engine, [put], patience)
+        if engine.tracing is None:
+            put = prepare(engine, self, value, options)
+            await self._put(engine, [put], patience)
+        else:
+            with engine.tracing.sending(self._name, None):
+                put = prepare(engine, self, value, options)
+                await self._put(engine, [put], patience)
         return put.id if put.plan is None else stored_as(put)
 
     async def put_many(
@@ -106,28 +113,18 @@ class Queue(Destination[T]):
         """Put messages in their order, and return their ids. All values are checked before any is sent.
 
         They go in as few requests as hold them, one after the other; after an error those of earlier requests are
-        stored. For all or nothing use a transaction.
+        stored. For all or nothing use a transaction. ``timeout`` is as for `put`.
 
         Raises: as `put`.
         """
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
-        deadline = None if patience is None else engine.clock.monotonic() + patience
-        puts, ids = self._prepare_many(engine, values, options)
-        start = 0
-        while start < len(puts):
-            end, weight = start + 1, weigh_puts(puts[start : start + 1])
-            while end < len(puts) and end - start < MANY:
-                weight += weigh_puts(puts[end : end + 1])
-                if weight > MANY_BYTES:
-                    break
-                end += 1
-            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
-            await self._put(engine, puts[start:end], left)
-            start = end
-        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
-        return [left_out.get(one, one) for one in ids] if left_out else ids
+        if engine.tracing is None:
+            return await self._put_many(engine, values, options, patience)
+        listed = list(values)
+        with engine.tracing.sending(self._name, len(listed)):
+            return await self._put_many(engine, listed, options, patience)
 
     def consume(
         self,
@@ -165,7 +162,7 @@ class Queue(Destination[T]):
         )
 
     async def peek(self, limit: int = 10) -> list[Message[T]]:
-        """Read the oldest messages, claimed ones too, without taking them.
+        """Read the oldest messages, ``limit`` at the most, claimed ones too, without taking them.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -212,7 +209,7 @@ class Queue(Destination[T]):
             NotCommittedError: others kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alterations.cancel(self.engine, self.store, id, key)
+        return await alterations.cancel(self.engine, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of a message that waits, by its id, or of all that wait under a key.
@@ -226,12 +223,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = self.engine
-        body = self.codec.encode(value, self._name)
-        if len(body) + HEADER_LIMIT > engine.max_message:
-            msg = f"queue {self._name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
-            raise MessageTooLargeError(msg)
-        return await alterations.update(engine, self.store, body, id, key)
+        return await alterations.update(self.engine, Wanted(self, id, key), value)
 
     async def reap(self) -> int:
         """Hand on to all nodes what others than this one have left lying for too long, ten messages at the most.
@@ -262,6 +254,19 @@ class Queue(Destination[T]):
         Raises: NotFoundError: there is no such stream; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await release(self.engine, self.store, group)
+
+    async def unfinished(self) -> list[WriterInfo]:
+        """Read which batches of Spark's writers are not complete: nobody sees their messages. Raises: as `stats`."""
+        return await writers(self.engine, self.store)
+
+    async def discard_unfinished(self, writer: str) -> int:
+        """Remove what a writer has put for a batch that it will not complete; return how many messages that were.
+
+        A writer that still runs is refused from then on, and has to write the batch anew.
+
+        Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await give_up(self.engine, self.store, writer)
 
     async def state(self, message_id: str) -> MessageState:
         """Find out where a message stands, by the id that `put` returned.
@@ -314,12 +319,15 @@ class Queue(Destination[T]):
 
     @property
     def dead_letters(self) -> DeadLetters[T]:
-        """What was rejected, or used up its attempts."""
+        """What was rejected, or used up its attempts. Raises: SessionClosedError, WrongLoopError."""
         return DeadLetters(self.engine, self.store, self.codec)
 
     @property
     def leases(self) -> Leases[T]:
-        """Messages held for a time by whoever bears their token, in whatever process: poll and acknowledge."""
+        """Messages held for a time by whoever bears their token, in whatever process: poll and acknowledge.
+
+        Raises: SessionClosedError, WrongLoopError.
+        """
         return Leases(self.engine, self, self.store, self.codec)
 
     def __repr__(self) -> str:
@@ -337,6 +345,25 @@ class Queue(Destination[T]):
                 puts.append(put)
             ids.append(earlier or put.id)
         return puts, ids
+
+    async def _put_many(
+        self, engine: Engine, values: Iterable[T], options: PutOptions, patience: float | None
+    ) -> list[str]:
+        deadline = None if patience is None else engine.clock.monotonic() + patience
+        puts, ids = self._prepare_many(engine, values, options)
+        start = 0
+        while start < len(puts):
+            end, weight = start + 1, weigh_puts(puts[start : start + 1])
+            while end < len(puts) and end - start < MANY:
+                weight += weigh_puts(puts[end : end + 1])
+                if weight > MANY_BYTES:
+                    break
+                end += 1
+            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
+            await self._put(engine, puts[start:end], left)
+            start = end
+        left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
+        return [left_out.get(one, one) for one in ids] if left_out else ids
 
     async def _put(self, engine: Engine, puts: list[Put], patience: float | None) -> None:
         store = puts[0].store

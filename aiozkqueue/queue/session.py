@@ -25,6 +25,7 @@ from .operators.examination import examine
 from .operators.moves import Moves
 from .options import positive, required_seconds, seconds
 from .queue import Queue
+from .tracing import tracing_of
 from .transaction import Transaction, TransactionBlock
 from .upkeep.cleaning import Cleaned, clean, queue_names
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from .operators.diagnosis import Diagnosis
     from .options import Seconds
     from .outcome import Outcome
+    from .tracing import Tracing
 
 T = TypeVar("T")
 
@@ -254,11 +256,17 @@ class QueueSession:
         return on_connection_state(self.engine.zookeeper, callback)
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction that commits when its block is left cleanly, and rolls back when it raises."""
+        """Begin a transaction that commits when its block is left cleanly, and rolls back when it raises.
+
+        Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it.
+        """
         return TransactionBlock(self._engine, commits=True)
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction that rolls back unless it was committed; it warns when that undoes anything."""
+        """Begin a transaction that rolls back unless it was committed; it warns when that undoes anything.
+
+        Raises: SessionClosedError, WrongLoopError, on entering the block.
+        """
         return TransactionBlock(self._engine, commits=False)
 
     def listener(
@@ -295,10 +303,12 @@ class QueueSession:
             raise InvalidOptionError(msg)
         if policy is not None:
             queue.store.choose(policy)
+        tracing = self._engine.tracing
+        around = middleware if tracing is None else (tracing.around, *middleware)
         return Listener(
             self._engine,
             queue,
-            wrapped(handler, middleware),
+            wrapped(handler, around),
             concurrency=positive(concurrency, "concurrency"),
             drain_timeout=seconds(drain_timeout, "drain_timeout"),
             on_lost=on_lost,
@@ -410,6 +420,7 @@ class _Connecting:
         *,
         janitor: bool,
         node: str | None,
+        tracing: Tracing | bool | None,
         **options: Any,  # noqa: ANN401
     ) -> None:
         self._hosts = hosts
@@ -418,10 +429,12 @@ class _Connecting:
         self._connect_timeout = connect_timeout
         self._janitor = janitor
         self._node = node
+        self._tracing = tracing
         self._options = options
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> QueueSession:
+        tracing = tracing_of(option=self._tracing)
         try:
             zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
         except AuthFailedError as error:
@@ -429,7 +442,7 @@ class _Connecting:
         except ZooKeeperError as error:
             msg = f"no ZooKeeper server of {self._hosts} answered within {self._connect_timeout:g} s: {error}"
             raise ConnectionLostError(msg) from error
-        engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node)
+        engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing)
         try:
             await engine.start()
         except BaseException:
@@ -457,6 +470,7 @@ def connect(
     clock: Clock | None = None,
     janitor: bool = True,
     node: str | None = None,
+    tracing: Tracing | bool | None = None,
 ) -> AbstractAsyncContextManager[QueueSession]:
     """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
 
@@ -467,13 +481,16 @@ def connect(
     With ``janitor``, this session takes its turn at cleaning the queues it uses (see `QueueConfig.clean_every`).
     ``node`` names what queues with `QueueConfig.affinity` keep together, the host by default: one name for all that
     may take each other's messages, the same after a restart.
+    ``tracing`` is whether messages are followed by OpenTelemetry (see `aiozkqueue.tracing`): by default if the program
+    has set up a tracer provider before it connects. Their headers carry the context then.
 
     On leaving, what is under way is settled within the session timeout, then all locks are gone.
 
     Raises:
         ConnectionLostError: on entering, no server answered within ``connect_timeout``.
         AccessDeniedError: on entering, the credentials were refused.
-        InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
+        InvalidOptionError: at once, an option is out of range, or the hosts do not parse; on entering,
+            ``tracing=True`` without the extra ``observability``.
     """
     parse_hosts(hosts)
     check_root(root)
@@ -491,6 +508,7 @@ def connect(
             patience,
             janitor=janitor,
             node=node,
+            tracing=tracing,
             session_timeout=timeout,
             tls=tls,
             auth=tuple(auth),

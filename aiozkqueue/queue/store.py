@@ -126,6 +126,8 @@ class QueueStore:
         """What the digests in items' names stand for."""
         self.config = QueueConfig()
         self.version = -1
+        self.forced = 0
+        """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
         self._open = False
@@ -403,6 +405,22 @@ class QueueStore:
         msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
 
+    async def unforced(self, lock: str, record: bytes, generation: int) -> int | None:
+        """Return the version that the folder of locks had while this lock was the one we made; None: it is so no more.
+
+        Raises: SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
+        """
+        while True:
+            try:
+                folder, node = await self._zookeeper.read_many([self.paths.locks, lock], generation=generation)
+            except ConnectionLossError:
+                await self._zookeeper.wait_connected(generation=generation)
+                continue
+            if folder is None or node is None or node.data != record:
+                return None
+            self.forced = folder.stat.version
+            return self.forced
+
     async def key_holder(self, key: str) -> str | None:
         """Return the id of the message that holds a unique key, given by its hash; None when none does."""
         try:
@@ -490,6 +508,8 @@ class QueueStore:
         if missing:
             await self._zookeeper.multi([Create(path) for path in missing])
         await self._make_lanes(config)
+        locks = await self._zookeeper.exists(paths.locks)
+        self.forced = 0 if locks is None else locks.version
         self.config, self.version, self._open, self._chosen = config, stat.version, True, None
         self.tiers = config.tiers
         self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
@@ -12,6 +13,7 @@ from aiozkqueue.layout import check_condition
 from .commits.endings import Ending
 from .destination import Destination
 from .message import Message, content_of
+from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
 from .outcome import Outcome
 from .puts.putting import prepare
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from .claim import Claim
     from .engine import Engine
+    from .operators.alterations import Alteration
     from .options import PutOptions, Seconds
     from .queue import Queue
 
@@ -82,9 +85,13 @@ class Transaction:
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
-        wait = _taking(queue, timeout)
+        wait, tracing = _taking(queue, timeout), self._engine.tracing
+        begun = 0 if tracing is None else time_ns()
         for claim in await self._work.take(queue, 1, wait, check_condition(filters)):
-            return Message(content_of(claim), queue.codec, claim.value)
+            message = Message(content_of(claim), queue.codec, claim.value)
+            if tracing is not None:
+                tracing.received(queue.name, [message], begun)
+            return message
         return None
 
     async def take_many(
@@ -94,6 +101,7 @@ class Transaction:
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
+        tracing, begun = self._engine.tracing, time_ns()
         wait, wanted, condition = _taking(queue, timeout), positive(limit, "limit"), check_condition(filters)
         held: list[Claim] = []
         try:
@@ -105,7 +113,10 @@ class Transaction:
         except BaseException:
             await self._work.let_go(held)  # nobody is shown them: a commit must not remove them
             raise
-        return [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        messages = [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        if tracing is not None and messages:
+            tracing.received(queue.name, messages, begun)
+        return messages
 
     @overload
     def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str: ...
@@ -141,11 +152,33 @@ class Transaction:
         wait = 0.0 if delay is None else required_seconds(delay, "delay")
         self._work.end(message.queue, message.id, Ending("release", delay=wait))
 
+    async def cancel(self, queue: Queue[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Remove a message that waits when this commits, by its id, or all that wait under a key.
+
+        Nothing is held meanwhile: `Alteration.DONE` says that it waits now, and if somebody takes it before the commit,
+        that fails as a whole. Otherwise as `Queue.cancel`.
+
+        Raises:
+            InvalidOptionError: not exactly one of ``id`` and ``key`` is given, or ``queue`` is another program's.
+            TransactionClosedError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        self._engine.check()
+        return await cancel(self._engine, Wanted(queue, id, key), self._work)
+
+    async def update(self, queue: Queue[T], value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Replace the payload of a message that waits when this commits, by its id, or of all that wait under a key.
+
+        Raises: as `cancel`; PayloadError, MessageTooLargeError.
+        """
+        self._engine.check()
+        return await update(self._engine, Wanted(queue, id, key), value, self._work)
+
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Remove what was taken and create what was put, all or nothing. On return it has been applied.
 
-        After an error everything taken has been given back. A caller that is cancelled waits for the answer for up
-        to the session timeout; then the commit goes on without it.
+        ``timeout`` is how many seconds to wait for the answer, and for room in queues that have a size; None: as long
+        as it takes. After an error everything taken has been given back. A caller that is cancelled waits for the
+        answer for up to the session timeout; then the commit goes on without it.
 
         Raises:
             NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next five.
@@ -155,7 +188,7 @@ class Transaction:
             QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
             DuplicateKeyError: a message that was put with ``unique`` waits already.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` tells later.
-            TransactionClosedError, SessionClosedError, AccessDeniedError, WrongLoopError.
+            TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.
         """
         await self._work.commit(seconds(timeout, "timeout"))
 
@@ -167,6 +200,7 @@ class Transaction:
 
         Raises:
             TransactionClosedError: it has been committed.
+            InvalidOptionError: ``delay`` is no number of seconds.
         """
         await self._work.rollback(None if delay is None else required_seconds(delay, "delay"))
 

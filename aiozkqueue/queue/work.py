@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import Operation
 
+    from .commits.beside import Beside
     from .commits.items import Put
     from .commits.settlement import Settlement
     from .destination import Destination
@@ -83,6 +84,7 @@ class Work:
 
     __slots__ = (
         "__weakref__",
+        "_beside",
         "_claims",
         "_endings",
         "_engine",
@@ -107,6 +109,7 @@ class Work:
         self._claims: dict[tuple[str, str], Claim] = {}
         self._endings: dict[Claim, Ending] = {}
         self._puts: list[Put] = []
+        self._beside: dict[tuple[str, str], Beside] = {}
         self._entered: dict[Room, int] | None = None
         self._keys: dict[tuple[str, str], str] = {}
         self._size = 0
@@ -142,7 +145,7 @@ class Work:
     @property
     def undecided(self) -> bool:
         """Whether it is open and holds anything."""
-        return self._state is _OPEN and bool(self._claims or self._puts)
+        return self._state is _OPEN and bool(self._claims or self._puts or self._beside)
 
     @property
     def ready(self) -> bool:
@@ -208,9 +211,23 @@ class Work:
             raise InvalidOptionError(msg)
         self._endings[claim] = ending
 
+    def alter(self, place: str, beside: Beside) -> None:
+        """Make an alteration of a message that lies there part of this, in the place of an earlier one of the same.
+
+        Raises: TransactionClosedError.
+        """
+        self.require_open()
+        self._beside[beside.store.name, place] = beside
+
+    def removes(self, queue: str, place: str) -> bool:
+        """Whether this removes a message that it has not taken."""
+        beside = self._beside.get((queue, place))
+        return beside is not None and beside.removes
+
     def drop_puts(self) -> None:
-        """Forget the puts."""
+        """Forget the puts, and what was to be altered."""
         self._puts.clear()
+        self._beside.clear()
         self._keys.clear()
         self._size = 0
 
@@ -305,7 +322,7 @@ class Work:
             SessionClosedError: the session has been closed.
         """
         self.require_open()
-        if not self._claims and not self._puts:
+        if not self._claims and not self._puts and not self._beside:
             self._move(_SETTLING)
             self._decide(_COMMITTED)
             return None
@@ -313,7 +330,14 @@ class Work:
         endings = self._all_endings()
         if self._endings:
             self._refuse_to_overtake(endings)
-        settlement = CommitSettlement(self.id, endings, self._puts, engine.server_clock, self._generation())
+        settlement = CommitSettlement(
+            self.id,
+            endings,
+            self._puts,
+            engine.server_clock,
+            self._generation(),
+            beside=tuple(self._beside.values()) if self._beside else (),
+        )
         if settlement.weight > SURELY_SMALL * engine.zookeeper.max_request:
             self._refuse_too_large(settlement.operations())
         engine.committer.submit(settlement)
@@ -324,6 +348,8 @@ class Work:
         self._move(_SETTLING)
         engine.undecided(self)
         self._settlement = settlement
+        if engine.tracing is not None:
+            engine.tracing.settling("commit", self.id, endings, self._puts, settlement)
         settlement.watch(self._commit_settled)
         return settlement
 
@@ -421,7 +447,7 @@ class Work:
     def _enter_now(self) -> bool:
         """Take the room that the commit needs, if it is known to be there."""
         if self._entered is None:
-            needs = needs_of(self._puts, self._all_endings())
+            needs = needs_of(self._puts, self._all_endings(), self._beside.values())
             if not try_enter_all(needs):
                 return False
             self._entered = needs
@@ -429,7 +455,7 @@ class Work:
 
     async def _enter_rooms(self, deadline: float | None) -> None:
         """Wait for the room that the commit needs. Raises: as `Room.enter`."""
-        needs = needs_of(self._puts, self._all_endings())
+        needs = needs_of(self._puts, self._all_endings(), self._beside.values())
         if not needs:
             return
         clock = self._engine.clock
@@ -471,6 +497,7 @@ class Work:
     def _give_back(self, delay: float | None, error: str | None, rewrite: bytes | None = None) -> None:
         """Send the release of all claims; it stays on the session's debts until it is applied or the session over."""
         self._puts.clear()
+        self._beside.clear()
         if self._entered is not None:
             self._leave_rooms()
         engine = self._engine
@@ -489,6 +516,8 @@ class Work:
         except QueueError:
             return  # the session has just been closed, its locks go with it
         self._release = settlement.done
+        if engine.tracing is not None:
+            engine.tracing.settling("rollback", self.id, endings, (), settlement)
 
     async def _undo(self, claims: list[Claim]) -> None:
         """Give claims back that came too late to be part of this."""

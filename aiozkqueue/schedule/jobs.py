@@ -305,7 +305,7 @@ async def read_jobs(engine: Engine, paths: SchedulePaths, names: set[str] | None
             try:
                 found[name] = JobRecord.decode(node.data), node.stat.version
             except MalformedError as error:
-                log.warning("job %s is left alone: %s", name, error)
+                log.warning("job %s is left alone: %s", name, error, extra={"job": name})
     return found
 
 

@@ -18,11 +18,9 @@ from aiozkqueue.layout import (
     End,
     Fixed,
     History,
-    LockRecord,
     QueueConfig,
     check_queue_name,
     decode,
-    encode,
     key_hash,
     parse_lock,
 )
@@ -34,9 +32,10 @@ from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.register import server_time
 from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
+from aiozkqueue.queue.operators.alterations import alter_with, replacement
 from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare
-from aiozkqueue.zookeeper import Create, Delete, NodeExistsError, SetData
+from aiozkqueue.zookeeper import Create, NodeExistsError
 
 from .jobs import apply, readable
 
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.queue.transaction import Transaction
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import ZooKeeperError
 
 T = TypeVar("T")
 
@@ -211,42 +210,39 @@ class NotificationQueue(Generic[T]):
         shown.sort(key=lambda one: one.effective_date)
         return [one for one in shown if status in (None, one.status)]
 
-    async def update(self, notification_id: str, event: T) -> bool:
+    async def update(self, notification_id: str, event: T, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
         """Replace the event of one that waits; False when it is being handled, or is not there (any more).
 
-        Raises: PayloadError, MessageTooLargeError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
-        WrongLoopError.
+        With ``tx`` it is part of its commit, which raises NotCommittedError when somebody takes the entry before.
+
+        Raises: PayloadError, MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError,
+        SessionClosedError, WrongLoopError.
         """
         engine, store = self._session.engine, self._queue.store
         body = decode(prepare(engine, self._queue, event, {}).data)[1]
-        for found in await self._by_id(notification_id):
-            if found.in_flight:
-                return False
-            header, _ = decode(found.item.data)
-            path = store.paths.at(found.place)
-            operations: list[Operation] = [SetData(path, encode(body, header), found.item.stat.version)]
-            if found.lock is None:  # whoever claims it now, or has claimed it meanwhile, makes this fail
-                lock = store.paths.lock(found.locked_by)
-                record = LockRecord(engine.ids.next(), engine.ids.client).encode()
-                operations = [Create(lock, record), *operations, Delete(lock)]
-            return all(await apply_changes(engine, [Change(store, operations)]))
-        return False
+        found = [one for one in await self._by_id(notification_id) if not one.in_flight]
+        changes = [(one, replacement(engine, store, one, body)) for one in found]
+        return await self._alter(changes, tx, removes=False) > 0
 
-    async def remove(self, notification_id: str) -> bool:
+    async def remove(self, notification_id: str, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
         """Remove one that waits; False when it is being handled, or is not there (any more).
 
-        Raises: OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
-        """
-        return await self._remove(await self._by_id(notification_id)) > 0
+        With ``tx`` as `update`.
 
-    async def remove_all(self, search_key2: str, *, search_key1: str | None = None) -> int:
+        Raises: TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        return await self._remove(await self._by_id(notification_id), tx) > 0
+
+    async def remove_all(
+        self, search_key2: str, *, search_key1: str | None = None, tx: Transaction | Delivery[Any] | None = None
+    ) -> int:
         """Remove all that wait under the second key, or under both; return how many.
 
-        What is being handled goes on; it may be tried again, and is then as any other.
+        What is being handled goes on; it may be tried again, and is then as any other. With ``tx`` as `update`.
 
         Raises: InvalidOptionError; as `remove`.
         """
-        return await self._remove(await self._find(_Wanted(search_key1, search_key2, None)))
+        return await self._remove(await self._find(_Wanted(search_key1, search_key2, None)), tx)
 
     async def ready(self, at: datetime | None = None) -> int:
         """Count what can be handled at a date (None: now), of this queue: it is due then, and nobody holds it.
@@ -268,6 +264,8 @@ class NotificationQueue(Generic[T]):
         drain_timeout: Seconds = 15,
     ) -> Listener[T]:
         """Return a listener that calls ``handler`` for each notification when its date has come.
+
+        Up to ``concurrency`` at a time; ``drain_timeout`` is as for `QueueSession.listener`.
 
         It may raise `Retry` and `Reject`; otherwise one that fails is called three times more, at once, and has then
         failed: it is a dead letter, with the number of its attempts.
@@ -328,13 +326,20 @@ class NotificationQueue(Generic[T]):
         items = await list_items(engine, store, await lanes(engine, store))
         return await find(engine, store, [one.path[base:] for one in items if one.item.id == notification_id])
 
-    async def _remove(self, found: list[Found]) -> int:
+    async def _remove(self, found: list[Found], tx: Transaction | Delivery[Any] | None) -> int:
         engine, store = self._session.engine, self._queue.store
         await store.open()
         ending = Ending("remove", outcome=End.REMOVED)
-        return sum(
-            await apply_changes(engine, [removal(engine, store, one, ending) for one in found if not one.in_flight])
-        )
+        changes = [(one, removal(engine, store, one, ending)) for one in found if not one.in_flight]
+        return await self._alter(changes, tx, removes=True)
+
+    async def _alter(
+        self, changes: list[tuple[Found, Change]], tx: Transaction | Delivery[Any] | None, *, removes: bool
+    ) -> int:
+        """Make these changes, or have them made by a commit; return how many were, or are to be."""
+        if tx is None:
+            return sum(await apply_changes(self._session.engine, [change for _, change in changes]))
+        return alter_with(tx.work, changes, removes=removes)
 
     def _shown(self, found: Found) -> Notification[T]:
         header, body = decode(found.item.data)

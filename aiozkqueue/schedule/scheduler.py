@@ -159,7 +159,7 @@ class Scheduler:
         try:
             cron = await load(record.cron, record.zone)
         except InvalidScheduleError as error:  # of a newer version, or a zone that is not installed here
-            log.warning("job %s is left alone: %s", name, error)
+            log.warning("job %s is left alone: %s", name, error, extra={"job": name})
             return LONGEST_SLEEP
         due = to_put(
             cron,
@@ -196,7 +196,8 @@ class Scheduler:
                     raise
         except QueueError as error:
             engine.check()  # when the session is over, that is what ends this
-            log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error)
+            told = {"job": name, "queue": record.queue}
+            log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error, extra=told)
             self._forget(name)
             return AGAIN
         self._forget(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -78,6 +78,19 @@ if TYPE_CHECKING:
     Maker = Callable[[Mapping[str, object], Mapping[str, object], bytes | None], object]
 
 
+#: What is not told by a message's own znode.
+_OF_LOCKS: Final = frozenset({"state", "attempt", "owner", "due"})
+#: Characters of the reason of a dead letter.
+MOST_REASON: Final = 1000
+
+
+class Decoded(NamedTuple):
+    """Rows, and why the others are none, by the ids of their messages."""
+
+    rows: list[list[object]]
+    undecodable: dict[str, str]
+
+
 def default_schema(content: Content) -> StructType:
     """The columns when none are asked for."""
     return StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS[content].items()])
@@ -100,6 +113,7 @@ class Layout:
         known = _COLUMNS[options.content]
         plain = {field.name for field in schema.fields} <= known.keys() and "body" in schema.fieldNames()
         plain = plain or schema == default_schema(options.content)
+        self._asked: set[str] = set()
         self._makers: list[Maker] = []
         self._fields: dict[str, Callable[[object], object]] = {}
         for field in schema.fields:
@@ -110,6 +124,7 @@ class Layout:
                     msg = f"column {field.name!r} is {expected}, not {field.dataType.simpleString()}"
                     raise InvalidOptionError(msg)
                 self._makers.append(_from_message(name))
+                self._asked.add(name)
             elif field.name == options.corrupt:
                 if not isinstance(field.dataType, StringType):
                     msg = f"the column of corrupt records, {field.name!r}, is a string"
@@ -119,28 +134,44 @@ class Layout:
                 self._fields[field.name] = decoder_of(field.dataType, field.name)
                 self._makers.append(_from_payload(field.name))
 
-    def batch(self, messages: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
-        """Make a batch of these messages. Raises: PayloadError, in the mode FAILFAST."""
+    @property
+    def reads_locks(self) -> bool:
+        """Whether anything is asked for that only a message's lock, or the record of its attempts, tells."""
+        return not _OF_LOCKS.isdisjoint(self._asked)
+
+    def decode(self, messages: Sequence[Mapping[str, object]]) -> Decoded:
+        """Make rows of these messages. Raises: PayloadError, in the mode FAILFAST."""
         rows: list[list[object]] = []
+        undecodable: dict[str, str] = {}
         for values in messages:
-            fields, corrupt = self._decode(values)
+            fields, corrupt = {}, None
+            try:
+                fields = self._decode(values)
+            except ValueError as error:
+                if self._mode is Mode.FAILFAST:
+                    msg = f"{self._what}: message {values.get('id')} does not decode: {error}"
+                    raise PayloadError(msg) from error
+                if self._mode is Mode.DEADLETTER:
+                    undecodable[str(values["id"])] = str(error)[:MOST_REASON]
+                    continue
+                corrupt = _body(values)
             rows.append([make(values, fields, corrupt) for make in self._makers])
+        return Decoded(rows, undecodable)
+
+    def batch(self, rows: Sequence[Sequence[object]]) -> pa.RecordBatch:
+        """Make a batch of rows."""
         columns = zip(*rows, strict=True) if rows else [()] * len(self._makers)
         arrays = [pa.array(column, type=field.type) for column, field in zip(columns, self._schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _decode(self, values: Mapping[str, object]) -> tuple[dict[str, object], bytes | None]:
-        if not self._fields:
-            return {}, None
-        body = values.get("body")
-        assert body is None or isinstance(body, bytes)  # noqa: S101 - so made by `reading`
-        try:
-            return decode_object(body or b"", self._fields), None
-        except ValueError as error:
-            if self._mode is Mode.FAILFAST:
-                msg = f"{self._what}: message {values.get('id')} does not decode: {error}"
-                raise PayloadError(msg) from error
-            return {}, body
+    def _decode(self, values: Mapping[str, object]) -> dict[str, object]:
+        return decode_object(_body(values) or b"", self._fields) if self._fields else {}
+
+
+def _body(values: Mapping[str, object]) -> bytes | None:
+    body = values.get("body")
+    assert body is None or isinstance(body, bytes)  # noqa: S101 - so made by `reading`
+    return body
 
 
 def _from_message(name: str) -> Maker:

@@ -33,6 +33,13 @@ class Mode(enum.Enum):
     """Its columns are null, and the column of corrupt records, if the schema has it, holds the payload."""
     FAILFAST = "failfast"
     """The task fails, and with it the job."""
+    DEADLETTER = "deadletter"
+    """It is no row; when its batch is done, the message is a dead letter. For streams."""
+
+
+class _Switch(enum.Enum):
+    OFF = "false"
+    ON = "true"
 
 
 #: Spark's own, which come along with ours.
@@ -56,6 +63,8 @@ _KNOWN: Final = {
         "mode",
         "columnNameOfCorruptRecord",
         "writeId",
+        "idColumn",
+        "pushDown",
         "rowsPerTransaction",
         "putTimeout",
         "group",
@@ -85,6 +94,10 @@ class Options:
     mode: Mode = Mode.PERMISSIVE
     corrupt: str = "_corrupt_record"
     write_id: str | None = None
+    id_column: str | None = None
+    """What tells a row from all others of a write, or of a micro-batch."""
+    push_down: bool = False
+    """Whether Spark hands its filters down, as it does only where it is told to, too."""
     rows: int = 500
     """The most rows that one write to ZooKeeper takes."""
     put_timeout: float = 60.0
@@ -140,6 +153,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         mode=Mode(_choice(options, "mode", Mode)),
         corrupt=options.get("columnnameofcorruptrecord", "_corrupt_record"),
         write_id=_text(options, "writeId"),
+        id_column=_text(options, "idColumn"),
+        push_down=_choice(options, "pushDown", _Switch) == "true",
         rows=_count(options, "rowsPerTransaction", _MOST_ROWS) or 500,
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),

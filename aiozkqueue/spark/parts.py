@@ -16,6 +16,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
+from aiozkqueue.queue.operators.writers import marks_of
+from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.queue.puts.room import credits_of
 from aiozkqueue.queue.staging import FencedError, OvertakenError, StagedSettlement
@@ -110,7 +112,8 @@ class Part:
             size += len(put.data)
             if puts and size > MOST_BYTES:
                 break
-            puts.append(self.fence.staged(put))
+            put = self.fence.staged(put)
+            puts.append(put._replace(prefix=with_field(put.prefix, row.mark)) if row.mark else put)
             _take_in(digest, row)
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
@@ -166,6 +169,36 @@ class Part:
             "this task was given others: write what is in a fixed order and as many partitions each time (sort it, or "
             "checkpoint it first). What was put of this batch is removed, so that it can be written anew"
         )
+
+
+class MarkedPart(Part):
+    """One whose rows are told apart by a column: in whatever order and partition they come, none is put twice."""
+
+    def __init__(self, link: Link, staging: Staging, batch: Batch, partition: int, fence: Fence) -> None:
+        super().__init__(link, staging, batch, partition, fence)
+        self._known: set[str] = set()
+
+    async def finish(self) -> int:
+        """Store what is left; return how many rows this partition has put."""
+        while self._waiting:
+            await self._store()
+        return self._progress.rows
+
+    async def _read(self) -> None:
+        await super()._read()
+        self._passed = self._progress.rows
+        self._known = await marks_of(self._link.engine, self._link.store, self.fence.stage)
+
+    def _pass_over(self) -> None:
+        """Drop what is stored already."""
+        while self._passed < self._progress.rows:  # just now, by this one
+            self._waiting.popleft()
+            self._passed += 1
+        if self._known:
+            self._waiting = deque(row for row in self._waiting if row.mark not in self._known)
+
+    def _compare(self) -> None:
+        """Any rows will do."""
 
 
 def read_progress(data: bytes, stage: str) -> Progress | None:

@@ -6,23 +6,45 @@ than names. What is gone by the time it is read is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 
-from aiozkqueue.layout import HistoryRecord, ItemName, LockRecord, MalformedError, decode, parse_hour, parse_record
-from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, read_all
-from aiozkqueue.queue.operators.admin import due_of, lanes, list_children
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.layout import (
+    LAST_MOMENT,
+    HistoryRecord,
+    ItemName,
+    LockRecord,
+    MalformedError,
+    decode,
+    hour_of,
+    parse_hour,
+    parse_record,
+)
+from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, item_pages, read_all
+from aiozkqueue.queue.operators.admin import due_of, lanes, list_children, seen
 
 from .columns import Layout
 from .connection import linked, require_queue
-from .options import Content
+from .options import Content, Mode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from aiozkqueue.layout import Header
@@ -30,6 +52,8 @@ if TYPE_CHECKING:
 
     from .connection import Link
     from .options import Options
+
+T = TypeVar("T")
 
 #: Rows of a batch, about.
 BATCH: Final = 1000
@@ -42,6 +66,23 @@ class FolderShare(InputPartition):
     folder: str
     share: int
     of: int
+    ids: frozenset[str] | None
+    """Only messages of these ids; None: of any."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for, as far as names and hours tell it."""
+
+    ids: frozenset[str] | None = None
+    first: str = ""
+    """The first hour of a history."""
+    last: str = "~"
+
+    def holds(self, folder: str) -> bool:
+        """Whether a folder may have something of it."""
+        hour = folder.rpartition("/")[2]
+        return parse_hour(hour) is None or self.first <= hour <= self.last
 
 
 class QueueReader(DataSourceReader):
@@ -50,14 +91,18 @@ class QueueReader(DataSourceReader):
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
+        self._wanted = Wanted()
+        if options.mode is Mode.DEADLETTER:
+            msg = "mode=deadletter: a snapshot changes nothing; take PERMISSIVE or FAILFAST, or read a stream"
+            raise InvalidOptionError(msg)
         Layout(schema, options)  # refuses columns before any job runs
 
-    def partitions(self) -> list[FolderShare]:
+    def partitions(self) -> Sequence[FolderShare]:
         """Divide the folders. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
         with linked(self._options) as link:
-            folders = link.call(_folders, link)
+            folders = [one for one in link.call(_folders, link) if self._wanted.holds(one)]
         shares = -(-self._options.min_partitions // max(1, len(folders)))
-        return [FolderShare(folder, share, shares) for folder in folders for share in range(shares)]
+        return [FolderShare(folder, share, shares, self._wanted.ids) for folder in folders for share in range(shares)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a share. Raises: PayloadError, in the mode FAILFAST; ConnectionLostError, AccessDeniedError."""
@@ -65,10 +110,10 @@ class QueueReader(DataSourceReader):
             return
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
-            pages = _PAGES[self._options.content](link, partition)
-            waiting: list[dict[str, object]] = []
+            pages = _PAGES[self._options.content](link, partition, layout)
+            waiting: list[list[object]] = []
             while (page := link.call(next_page, pages)) is not None:
-                waiting += page
+                waiting += layout.decode(page).rows
                 if len(waiting) >= BATCH:
                     yield layout.batch(waiting)
                     waiting = []
@@ -76,7 +121,37 @@ class QueueReader(DataSourceReader):
                 yield layout.batch(waiting)
 
 
-async def next_page(pages: AsyncIterator[list[dict[str, object]]]) -> list[dict[str, object]] | None:
+class FilteringReader(QueueReader):
+    """One that Spark hands its filters to, which it refuses to do where it is not told to."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take note of what names and hours tell; Spark looks at every row again."""
+        content = self._options.content
+        for one in filters:
+            column = getattr(one, "attribute", ())
+            if column == ("id",) and isinstance(one, EqualTo | In):
+                ids = frozenset(one.value if isinstance(one, In) else [one.value])
+                known = self._wanted.ids
+                self._wanted = replace(self._wanted, ids=ids if known is None else ids & known)
+            elif column == ("ended_at",) and content is Content.HISTORY:
+                self._wanted = _narrowed(self._wanted, one)
+        return filters
+
+
+def _narrowed(wanted: Wanted, bound: Filter) -> Wanted:
+    """Leave out hours that are more than a day beyond a bound: whatever zone its moment is told in, no row is lost."""
+    if isinstance(bound, GreaterThan | GreaterThanOrEqual) and isinstance(bound.value, datetime):
+        return replace(wanted, first=max(wanted.first, _hour(bound.value - timedelta(days=1))))
+    if isinstance(bound, LessThan | LessThanOrEqual) and isinstance(bound.value, datetime):
+        return replace(wanted, last=min(wanted.last, _hour(bound.value + timedelta(days=1))))
+    return wanted
+
+
+def _hour(moment: datetime) -> str:
+    return hour_of(min(max(0, round(moment.timestamp() * 1000)), LAST_MOMENT))
+
+
+async def next_page(pages: AsyncIterator[T]) -> T | None:
     """The next of what is read page by page; None at the end."""
     return await anext(pages, None)
 
@@ -97,7 +172,17 @@ async def _folders(link: Link) -> list[str]:
 async def _share(link: Link, partition: FolderShare) -> list[str]:
     """Names of a folder, by what is the same in every listing: the number that each ends in, or its hash."""
     names = await list_children(link.engine, link.store, partition.folder)
+    names = await seen(link.engine, link.store, names)
+    if partition.ids is not None:
+        names = [name for name in names if _id(name) in partition.ids]
     return sorted(name for name in names if _number(name) % partition.of == partition.share)
+
+
+def _id(name: str) -> str | None:
+    if (item := ItemName.parse(name)) is not None:
+        return item.id
+    record = parse_record(name)
+    return None if record is None else record[1]
 
 
 def _number(name: str) -> int:
@@ -107,15 +192,16 @@ def _number(name: str) -> int:
     return 0 if record is None else record[0]
 
 
-async def _items(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[list[dict[str, object]]]:
     base = f"{link.store.paths.base}/"
     places = [f"{partition.folder}/{name}".removeprefix(base) for name in await _share(link, partition)]
     places = [place for place in places if ItemName.parse(place.rpartition("/")[2]) is not None]
-    async for page in find_pages(link.engine, link.store, places):
+    read = find_pages if layout.reads_locks else item_pages
+    async for page in read(link.engine, link.store, places):
         yield [item_values(one, link.engine.server_clock.now()) for one in page]
 
 
-async def _dead_letters(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
@@ -135,7 +221,7 @@ async def _dead_letters(link: Link, partition: FolderShare) -> AsyncIterator[lis
         yield rows
 
 
-async def _history(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]

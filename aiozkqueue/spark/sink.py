@@ -49,7 +49,7 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
         self._schema = schema
         self._options = options
         self._origin = origin
-        RowEncoder(schema)  # refuses columns before anything runs
+        RowEncoder(schema, options.id_column)  # refuses columns before anything runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put a partition's rows of one batch.
@@ -76,17 +76,16 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """A batch has failed: nothing of it is left. Where no task tells the query, it is found by its origin."""
+        queue, extra = self._options.queue, {"queue": self._options.queue}
         with linked(self._options) as link:
             names = {one.name for one in messages if isinstance(one, Written)}
             names = names or set(link.call(_began, link, self._origin, batchId))
             if len(names) > 1:  # two queries that are told apart by nothing that is known here
-                log.warning("queue %s: the rows of a failed batch wait for it to be tried again", self._options.queue)
+                log.warning("queue %s: the rows of a failed batch wait for it to be tried again", queue, extra=extra)
                 return
             for name in names:
                 removed = link.call(link.call(staging_of, link, name).abort, batchId)
-                log.error(
-                    "queue %s: a batch failed; the %d rows that were put are removed", self._options.queue, removed
-                )
+                log.error("queue %s: a batch failed; the %d rows put are removed", queue, removed, extra=extra)
 
 
 async def _began(link: Link, origin: str, batch: int) -> list[str]:

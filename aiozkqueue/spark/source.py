@@ -12,7 +12,7 @@ from aiozkqueue.layout import key_hash
 
 from .columns import default_schema
 from .options import parse_options
-from .reading import QueueReader
+from .reading import FilteringReader, QueueReader
 from .sink import QueueStreamWriter
 from .streaming import QueueStreamReader
 from .writing import QueueWriter
@@ -36,7 +36,8 @@ class AiozkqueueDataSource(DataSource):
 
     def reader(self, schema: StructType) -> QueueReader:
         """Return what reads a snapshot. Raises: as `schema`."""
-        return QueueReader(schema, parse_options(self.options))
+        options = parse_options(self.options)
+        return (FilteringReader if options.push_down else QueueReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802 - Spark's name
         """Return what reads a queue as a stream. Raises: as `schema`."""

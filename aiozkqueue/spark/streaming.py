@@ -21,9 +21,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError
-from aiozkqueue.queue.claims.found import find_pages
-from aiozkqueue.queue.claims.pages import read_page
+from aiozkqueue.queue.claims.found import find_pages, item_pages
+from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.operators.leftovers import below
 
 from .columns import Layout
 from .connection import linked
@@ -99,8 +100,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, LedgerShare)  # noqa: S101 - made by `partitions`
         layout = Layout(self._schema, self._options)
         with linked(self._options) as link:
-            pages = _read(link, partition)
-            waiting: list[dict[str, object]] = []
+            pages = _read(link, partition, layout)
+            waiting: list[list[object]] = []
             while (page := link.call(next_page, pages)) is not None:
                 waiting += page
                 if len(waiting) >= BATCH:
@@ -158,19 +159,28 @@ async def _ledger_of(link: Link) -> Ledger:
     return Ledger(link.engine, link.store, link.options.group)
 
 
-async def _read(link: Link, share: LedgerShare) -> AsyncIterator[list[dict[str, object]]]:
+async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[list[list[object]]]:
     """Read what a ledger holds. A server that lags must not make a message look as if it were done: hence the sync."""
     zookeeper, store = link.engine.zookeeper, link.store
+    read = find_pages if layout.reads_locks else item_pages
     await zookeeper.sync(store.paths.base)
     for path, begin, stop in share.parts:
         places = [one.place for one in (await read_page(zookeeper.read, path))[begin:stop]]
-        seen = 0
-        async for page in find_pages(link.engine, store, places):
-            seen += len(page)
-            yield [item_values(one, link.engine.server_clock.now()) for one in page]
-        if seen < len(places):
+        marked = set(await below(zookeeper, path))
+        count = 0
+        async for found in read(link.engine, store, places):
+            count += len(found)
+            now = link.engine.server_clock.now()
+            decoded = layout.decode([item_values(one, now) for one in found])
+            for message_id, reason in decoded.undecodable.items():
+                await mark(zookeeper, path, message_id, reason)
+            for one in found:  # what an earlier try, of another schema, could not decode
+                if one.id in marked and one.id not in decoded.undecodable:
+                    await unmark(zookeeper, path, one.id)
+            yield decoded.rows
+        if count < len(places):
             msg = (
-                f"queue {store.name!r}: {len(places) - seen} messages of a batch are not there: they were forced open "
+                f"queue {store.name!r}: {len(places) - count} messages of a batch are not there: they were forced open "
                 "and taken by others, or another query of this group has acknowledged them"
             )
             raise ClaimLostError(msg)

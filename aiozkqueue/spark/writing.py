@@ -18,7 +18,7 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.staging import Staging
 
 from .connection import linked
-from .parts import Batch, Part, read_progress
+from .parts import Batch, MarkedPart, Part, read_progress
 from .rows import RowEncoder
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class QueueWriter(DataSourceArrowWriter):
         self._kept = options.write_id is not None
         self._run = uuid4().hex
         self._name = f"write {options.write_id or self._run}"
-        RowEncoder(schema)  # refuses columns before any job runs
+        RowEncoder(schema, options.id_column)  # refuses columns before any job runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Put a partition's rows.
@@ -80,20 +80,26 @@ class QueueWriter(DataSourceArrowWriter):
             staging = link.call(staging_of, link, self._name)
             removed = link.call(staging.abort, 0)
             link.call(staging.forget_parts if self._kept else staging.forget)
-        log.error("queue %s: the write failed; the %d rows that were put are removed", self._options.queue, removed)
+        log.error(
+            "queue %s: the write failed; the %d rows that were put are removed",
+            self._options.queue,
+            removed,
+            extra={"queue": self._options.queue},
+        )
 
 
 def put_part(options: Options, batch: Batch, schema: StructType, iterator: Iterable[pa.RecordBatch]) -> Written:
     """Put the rows of the partition whose task this is. Raises: as `QueueWriter.write`."""
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - Spark calls this in a task
-    number, encoder = context.partitionId(), RowEncoder(schema)
+    number, encoder = context.partitionId(), RowEncoder(schema, options.id_column)
     with linked(options) as link:
         staging = link.call(staging_of, link, batch.writer)
         fence = link.call(staging.begin, batch.number, batch.run, batch.origin)
         if fence is None:
             return Written(batch.writer, number, 0, None)
-        part = Part(link, staging, batch, number, fence)
+        kind = Part if options.id_column is None else MarkedPart
+        part = kind(link, staging, batch, number, fence)
         link.call(part.open)
         for rows in iterator:
             link.call(part.add, encoder.rows(rows))
@@ -106,7 +112,10 @@ async def staging_of(link: Link, writer: str) -> Staging:
 
 
 async def complete(link: Link, staging: Staging, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Open a batch, if all that is stored of it is what its tasks say. Raises: NotCommittedError."""
+    """Open a batch, if all that is stored of it is what its tasks say. Raises: NotCommittedError.
+
+    Where rows are told apart by a column, another try may have put them by other partitions.
+    """
     told = {one.partition: one.rows for one in messages if isinstance(one, Written) and one.stage and one.rows}
     stages = {one.stage for one in messages if isinstance(one, Written) and one.stage is not None}
     zookeeper = link.engine.zookeeper
@@ -116,7 +125,7 @@ async def complete(link: Link, staging: Staging, batch: int, messages: Sequence[
             progress = read_progress((await zookeeper.read(f"{staging.path}/{name}")).data, stage)
             if progress is not None and progress.rows:
                 stored[int(name[1:])] = progress.rows
-    if len(stages) > 1 or stored != told:
+    if len(stages) > 1 or (stored != told and link.options.id_column is None):
         msg = (
             f"queue {link.options.queue!r}: the tasks have put {told} rows by partition, and {stored} are stored: the "
             "batch was begun with other partitions, or given up meanwhile. What was put of it is removed: write it anew"

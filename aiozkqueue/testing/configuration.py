@@ -41,19 +41,19 @@ class ServerTls:
 class ServerOptions:
     """How an embedded server runs. The defaults are for tests: quick to notice, and as durable as in production."""
 
-    #: ZooKeeper's basic time unit, seconds; a session lasts at least two of them.
     tick_time: float = 0.25
-    #: Whether a write is on disk before it is acknowledged. Off is faster, and loses data with the machine.
+    """ZooKeeper's basic time unit, seconds; a session lasts at least two of them."""
     fsync: bool = True
-    #: The largest request and znode, bytes; None for ZooKeeper's own, 1 MiB.
+    """Whether a write is on disk before it is acknowledged. Off is faster, and loses data with the machine."""
     jute_maxbuffer: int | None = None
+    """The largest request and znode, bytes; None for ZooKeeper's own, 1 MiB."""
     tls: ServerTls | None = None
-    #: Names and passwords that SASL (DIGEST-MD5) accepts; none turns SASL off.
     users: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    #: Heap of a JVM, MiB.
+    """Names and passwords that SASL (DIGEST-MD5) accepts; none turns SASL off."""
     heap: int = 512
-    #: More lines for the server's ``zoo.cfg``.
+    """Heap of a JVM, MiB."""
     settings: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
+    """More lines for the server's ``zoo.cfg``."""
     jvm_options: Sequence[str] = ()
 
 

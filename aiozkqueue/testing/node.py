@@ -112,7 +112,10 @@ class EmbeddedNode:
         return None
 
     def launch(self) -> None:
-        """Start the process without waiting until it serves. Nothing happens when it runs already."""
+        """Start the process without waiting until it serves. Nothing happens when it runs already.
+
+        Raises: ServerUnavailableError when Java or the jars are missing.
+        """
         if self.running:
             return
         command = [java(), "-cp", class_path(), *self._arguments]

@@ -153,6 +153,7 @@ def delivery(
         InvalidNameError: not a name for a queue.
         InvalidOptionError: the value's type is none that pydantic knows, or ``attempt`` or ``headers`` are bad.
         PayloadError: the value is not valid.
+        MessageTooLargeError: it is larger than ZooKeeper takes.
     """
     check_queue_name(queue)
     source: Queue[T] = Queue(None, queue, codec_of(queue, type(value), {}))

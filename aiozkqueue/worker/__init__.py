@@ -1,13 +1,15 @@
 """What `aiozkqueue worker` is made of: a user's services found by name, and the endpoint that tells how they are.
 
-`target` turns ``module:name`` into services, `health` answers ``/live`` and ``/ready``, `stacks` tells where handlers
-wait. On the public API alone.
+`target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks` tells
+where handlers wait, `dumps` asks for that, `reload` runs it anew when files change. On the public API alone.
 """
 
 from __future__ import annotations
 
+from .dumps import ask
 from .health import Health
+from .reload import reloading
 from .stacks import dump, dumping
 from .target import load, opened, type_of_deliveries
 
-__all__ = ["Health", "dump", "dumping", "load", "opened", "type_of_deliveries"]
+__all__ = ["Health", "ask", "dump", "dumping", "load", "opened", "reloading", "type_of_deliveries"]

@@ -1,9 +1,9 @@
-"""``/live`` and ``/ready`` over HTTP, for systemd, Kubernetes and load balancers."""
+"""``/live``, ``/ready`` and ``/metrics`` over HTTP, for systemd, Kubernetes, load balancers and Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from aiozkqueue.zookeeper import State
 
@@ -16,13 +16,28 @@ if TYPE_CHECKING:
 #: The most that a request may take, bytes and seconds. Probes send a line and a few headers.
 _REQUEST_LIMIT: Final = 8192
 _PATIENCE: Final = 5.0
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class Metrics(Protocol):
+    """What tells Prometheus of a session."""
+
+    @property
+    def content_type(self) -> str:
+        """The type of the text."""
+        ...
+
+    async def text(self) -> bytes:
+        """Everything."""
+        ...
 
 
 class Health:
     """Answers on a port, while it is entered, how a worker is.
 
     ``/live`` is 200 as long as the event loop turns. ``/ready`` is 200 while messages can be taken: there is a
-    connection, and nobody has told the worker to stop; else 503, and the body says why.
+    connection, and nobody has told the worker to stop; else 503, and the body says why. ``/metrics`` is what it was
+    given, if anything.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -31,6 +46,7 @@ class Health:
         self._server: asyncio.Server | None = None
         self._answering: set[asyncio.Task[None]] = set()
         self._session: QueueSession | None = None
+        self._metrics: Metrics | None = None
         self._stopping = False
 
     async def __aenter__(self) -> Self:
@@ -58,6 +74,10 @@ class Health:
     def watch(self, session: QueueSession) -> None:
         """Be ready when this session is."""
         self._session = session
+
+    def measure(self, metrics: Metrics | None) -> None:
+        """Answer ``/metrics`` with these from now on; None: 501, since what it takes is not installed."""
+        self._metrics = metrics
 
     def told(self, service: Service) -> Service:
         """Return the service; when it is stopped, this is ready no more."""
@@ -88,30 +108,40 @@ class Health:
         try:
             async with asyncio.timeout(_PATIENCE):
                 request = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._response(request))
+                writer.write(await self._response(request))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asks like this asks again
         finally:
             writer.close()
 
-    def _response(self, request: bytes) -> bytes:
+    async def _response(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")
         path = rest.split(b" ", 1)[0].partition(b"?")[0]
         if method not in {b"GET", b"HEAD"}:
-            status, body = "405 Method Not Allowed", "GET or HEAD\n"
-        elif path == b"/live":
-            status, body = "200 OK", "live\n"
-        elif path == b"/ready":
-            hindrance = self.hindrance
-            status, body = ("200 OK", "ready\n") if hindrance is None else ("503 Service Unavailable", f"{hindrance}\n")
+            status, kind, body = "405 Method Not Allowed", _PLAIN, b"GET or HEAD\n"
+        elif path == b"/metrics" and self._metrics is not None:
+            status, kind, body = "200 OK", self._metrics.content_type, await self._metrics.text()
         else:
-            status, body = "404 Not Found", "/live or /ready\n"
+            status, told = self._state(path)
+            kind, body = _PLAIN, f"{told}\n".encode()
         head = (
-            f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
-        )
-        return (head if method == b"HEAD" else head + body).encode()
+        ).encode()
+        return head if method == b"HEAD" else head + body
+
+    def _state(self, path: bytes) -> tuple[str, str]:
+        if path == b"/live":
+            return "200 OK", "live"
+        if path == b"/ready":
+            hindrance = self.hindrance
+            return ("200 OK", "ready") if hindrance is None else ("503 Service Unavailable", hindrance)
+        if path == b"/metrics" and self._session is None:
+            return "503 Service Unavailable", "connecting"
+        if path == b"/metrics":
+            return "501 Not Implemented", "this needs aiozkqueue[observability]"
+        return "404 Not Found", "/live, /ready or /metrics"
 
 
 class _Told:

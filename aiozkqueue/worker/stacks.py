@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue import Delivery
 
+from .dumps import answer
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
@@ -21,7 +23,7 @@ _DEEPEST: Final = 200
 
 @contextmanager
 def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
-    """Write what `dump` tells to stderr at this signal, also while a handler blocks the loop.
+    """Write what `dump` tells to stderr, and to whoever asks, at this signal, also while a handler blocks the loop.
 
     For the main thread, inside of a running loop.
     """
@@ -29,8 +31,10 @@ def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
 
     def received(_number: int, frame: FrameType | None) -> None:
         # Between two instructions of whatever runs: a loop that is blocked by Python code is told of, too.
-        sys.stderr.write(dump(loop, frame))
+        told = dump(loop, frame)
+        sys.stderr.write(told)
         sys.stderr.flush()
+        answer(told)
 
     before = signal.signal(number, received)
     try:

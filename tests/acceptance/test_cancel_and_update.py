@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,6 +144,80 @@ async def test_of_a_race_with_consumers_each_message_is_either_consumed_or_cance
     outcomes = dict(zip(ids, await asyncio.gather(*map(cancel, ids)), strict=True))
     await consumer
     assert Counter(consumed) == Counter(one for one, outcome in outcomes.items() if outcome is not DONE)
+
+
+async def test_a_commit_cancels_and_replaces_together_with_its_puts(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    one, two, three = await jobs.put_many([b"1", b"2", b"3"])
+    async with session.begin() as tx:
+        assert await tx.cancel(jobs, id=one)
+        assert await tx.update(jobs, b"new", id=two)
+        tx.put(jobs, b"4")
+        assert [message.body for message in await other.queue("jobs").peek()] == [b"1", b"2", b"3"], "not yet"
+    assert [message.body for message in await jobs.peek()] == [b"new", b"3", b"4"]
+    assert (await jobs.peek())[1].id == three
+
+
+@pytest.mark.parametrize("end", ["rolled back", "left with an error"])
+async def test_what_a_transaction_was_to_alter_stays_when_it_does_not_commit(
+    session: zq.QueueSession, end: str
+) -> None:
+    jobs = session.queue("jobs")
+    one, two = await jobs.put_many([b"1", b"2"])
+    with suppress(LookupError):
+        async with session.begin() as tx:
+            assert await tx.cancel(jobs, id=one)
+            assert await tx.update(jobs, b"new", id=two)
+            if end == "rolled back":
+                await tx.rollback()
+            else:
+                raise LookupError
+    assert [message.body for message in await jobs.peek()] == [b"1", b"2"]
+
+
+async def test_a_message_taken_by_somebody_before_the_commit_fails_it_as_a_whole(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    first = await jobs.put(b"1")
+    async with session.transaction() as tx, other.begin() as others:
+        assert await tx.cancel(jobs, id=first)
+        tx.put(jobs, b"2")
+        assert await others.take(other.queue("jobs"), timeout=20) is not None
+        with pytest.raises(zq.NotCommittedError, match=f"{first}.*do it again"):
+            await tx.commit()
+    assert await jobs.size() == 0
+
+
+async def test_a_transaction_does_not_find_what_it_cancels_and_replaces_what_it_has_replaced(
+    session: zq.QueueSession,
+) -> None:
+    jobs = session.queue("jobs")
+    one, two, three = await jobs.put_many([b"1", b"2", b"3"])
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.cancel(jobs, id=one) is IN_FLIGHT, "it has taken that one itself"
+        assert await tx.update(jobs, b"new", id=two)
+        assert await tx.update(jobs, b"newer", id=two)
+        assert await tx.update(jobs, b"new", id=three)
+        assert await tx.cancel(jobs, id=three)
+        assert await tx.update(jobs, b"new", id=three) is NOT_FOUND
+    assert [message.body for message in await jobs.peek()] == [b"newer"]
+
+
+async def test_a_commit_cancels_the_holder_of_a_unique_key_and_puts_the_key_anew_in_a_full_queue(
+    session: zq.QueueSession,
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(max_size=1, history=zq.History()))
+    first = await jobs.put(b"1", key="k", unique=True)
+    async with session.begin() as tx:
+        assert await tx.cancel(jobs, key="k")
+        second = tx.put(jobs, b"2", key="k", unique=True)
+    assert [message.id for message in await jobs.peek()] == [second]
+    assert [(record.id, record.outcome.value) async for record in jobs.history()] == [(first, "cancelled")]
 
 
 async def test_a_queue_that_is_not_there_has_nothing_to_cancel_and_is_not_made(session: zq.QueueSession) -> None:

@@ -135,6 +135,26 @@ async def test_one_or_all_of_a_key_are_removed_and_recorded(invoices: Notificati
     assert [record.outcome.value async for record in invoices.queue.history()] == ["removed"] * 5
 
 
+async def test_entries_are_replaced_and_removed_by_a_commit_or_not_at_all(
+    invoices: NotificationQueue[Invoice], session: zq.QueueSession
+) -> None:
+    ids = [await invoices.schedule(Invoice(account=number), later(60), search_key2="t") for number in range(3)]
+
+    async def accounts() -> list[int]:
+        return sorted(one.event.account for one in await invoices.find("t"))
+
+    async with session.transaction() as tx:
+        assert await invoices.remove_all("t", tx=tx) == 3
+        await tx.rollback()
+    assert await accounts() == [0, 1, 2]
+    async with session.begin() as tx:
+        assert await invoices.update(ids[0], Invoice(account=10), tx=tx)
+        assert await invoices.remove(ids[1], tx=tx)
+        assert await invoices.remove_all("t", tx=tx) == 2, "but for the one that it removes already"
+        await invoices.schedule(Invoice(account=7), later(60), search_key2="t", tx=tx)
+    assert await accounts() == [7]
+
+
 async def test_an_entry_is_scheduled_by_a_transaction_that_commits_and_not_by_one_that_does_not(
     session: zq.QueueSession, invoices: NotificationQueue[Invoice]
 ) -> None:

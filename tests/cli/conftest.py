@@ -14,6 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,14 @@ class Cli:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Leave it running; it is killed at the end of the test, if need be."""
+        return self.start_in(None, *arguments)
+
+    def start_in(self, folder: Path | None, *arguments: str) -> subprocess.Popen[bytes]:
+        """The same, in another directory."""
         process = subprocess.Popen(
             [sys.executable, "-m", "aiozkqueue.cli", *arguments],
             env=self.environment,
+            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from tests.cli.conftest import Cli
@@ -152,7 +152,10 @@ def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: 
     assert (_line(worker), _line(worker)) == ("opened", "started 1")
     assert _asked(port, "/ready") == (200, "ready")
     assert _asked(port, "/live?verbose") == (200, "live")
-    assert _asked(port, "/metrics")[0] == 404
+    assert _asked(port, "/nothing")[0] == 404
+    status, metrics = _asked(port, "/metrics")
+    assert status == 200
+    assert 'aiozkqueue_messages_claimed_total{queue="more"} 1.0' in metrics
     worker.send_signal(signal.SIGTERM)
     _until_answered(port, "/ready", (503, "stopping"))
     assert _asked(port, "/live") == (200, "live")
@@ -230,6 +233,67 @@ def test_sigusr1_tells_what_blocks_the_loop(cli: Cli, go: Path) -> None:
     while b"in blocking" not in worker.stderr.readline():
         pass
     go.touch()
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=25)
+    assert worker.returncode == 0
+
+
+def test_dump_shows_where_each_handler_waits_and_leaves_the_worker_running(cli: Cli, go: Path) -> None:
+    message_id = cli("put", "orders", '{"id": 1}').text.strip()
+    worker = cli.start("worker", "shop:listener")
+    assert _line(worker) == "started 1"
+    done = cli("dump", str(worker.pid), "--timeout", "25")
+    assert done.status == 0, done.stderr
+    first = done.text.split("\ntask ")[1]
+    assert f"message {message_id} of queue orders, attempt 1" in first
+    assert "in slow" in first
+    assert "in slow" in cli("dump", str(worker.pid), "--timeout", "25").text
+    go.touch()
+    worker.send_signal(signal.SIGTERM)
+    worker.communicate(timeout=25)
+    assert worker.returncode == 0
+
+
+def test_dump_shows_what_blocks_the_loop(cli: Cli, go: Path) -> None:
+    cli("put", "orders", "x")
+    worker = cli.start("worker", "shop:blocking", "--queue", "orders")
+    assert _line(worker) == "blocking"
+    assert "in blocking" in cli("dump", str(worker.pid), "--timeout", "25").text
+    go.touch()
+
+
+def test_dump_does_not_end_what_is_no_worker(cli: Cli) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        done = cli("dump", str(other.pid))
+        assert (done.status, other.poll()) == (1, None)
+        assert "(sleep) is no `aiozkqueue worker`" in done.stderr
+        other.kill()
+    gone = cli("dump", str(other.pid))
+    assert gone.status == 1
+    assert "no process" in gone.stderr
+
+
+def test_a_worker_is_run_anew_when_its_code_has_changed(cli: Cli, tmp_path: Path) -> None:
+    module = tmp_path / "shop.py"
+
+    def write(version: str) -> None:
+        # Renamed into its place: half of a file would be a change, too.
+        made = tmp_path / "made"
+        made.write_text(f"async def tell(delivery):\n    print({version!r}, delivery.body.decode(), flush=True)\n")
+        made.rename(module)
+
+    write("old")
+    worker = cli.start_in(tmp_path, "worker", "shop:tell", "--queue", "words", "--reload")
+    cli("put", "words", "one")
+    assert _line(worker) == "old one"
+    module.write_text("a mistake")
+    deadline = time.monotonic() + 25
+    assert worker.stderr is not None
+    while b"SyntaxError" not in worker.stderr.readline():
+        assert time.monotonic() < deadline
+    write("new")
+    cli("put", "words", "two")
+    assert _line(worker) == "new two"
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=25)
     assert worker.returncode == 0

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Block:
     language: str
+    #: The file that the reader is told to save it as; empty when it is run as it stands.
+    file: str
     text: str
     line: int
 
@@ -29,7 +31,7 @@ class Command:
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text()
-    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in _FENCE.finditer(text)]
+    return [Block(m[1], m[2] or "", m[3], text.count("\n", 0, m.start()) + 2) for m in _FENCE.finditer(text)]
 
 
 def commands(block: Block) -> list[Command]:

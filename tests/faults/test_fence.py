@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from contextvars import Context
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import Opcode
-from tests.faults.account import ATTEMPT
+from tests.faults.account import ATTEMPT, CLAIM, SETTLE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -282,3 +283,44 @@ async def test_a_message_forced_open_and_dead_by_another_hand_does_not_keep_the_
         await tx.rollback(delay=0)
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"b"]
+
+
+@pytest.mark.parametrize("group", ["g", None], ids=["of a group", "of a message"])
+async def test_a_lock_under_which_nothing_was_found_goes_without_that_of_whoever_was_given_it_by_force(
+    holder: zq.QueueSession,
+    other: zq.QueueSession,
+    proxy: ZooKeeperProxy,
+    account: Account,
+    group: str | None,
+) -> None:
+    """Between the look under the lock and its removal, a message comes, the lock is forced open, another claims."""
+    jobs = other.queue("jobs")
+    await jobs.put(b"a", group=group)
+    claim = proxy.hold_request(CLAIM)
+    async with holder.begin() as tx:
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=None))
+        await claim.struck()
+        async with other.begin() as consuming:  # it looked at a message that goes before it has the lock
+            first = await consuming.take(jobs, timeout=30)
+            assert first is not None
+            if group is None:
+                consuming.reject(first, "to come back under the same id")
+        removal = proxy.hold_request(SETTLE)
+        claim.release()
+        await removal.struck()
+        if group is None:
+            assert await jobs.dead_letters.redrive() == 1
+        else:
+            await asyncio.create_task(jobs.put(b"b", group=group), context=Context())
+        assert await jobs.release_claims() == 1
+        async with other.begin() as others:
+            assert await others.take(jobs, timeout=30) is not None
+            removal.release()
+            await holder._engine.committer.drain()
+            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+        assert others.outcome is zq.Outcome.COMMITTED
+        taking.cancel()
+        with suppress(asyncio.CancelledError):
+            await taking
+    assert await account.bodies("jobs") == []
+    await account.unlocked("jobs", within=30)

@@ -11,7 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings, create_app
-from aiozkqueue.http.sampling import Sample, Sampler, rates_between
+from aiozkqueue.sampling import Sample, Sampler, rates_between
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,6 +13,7 @@ import aiozkqueue.queue.session
 import aiozkqueue.schedule
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.session import _Connecting
+from aiozkqueue.queue.staging import Staging
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
@@ -45,6 +46,15 @@ async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
     ledger = Ledger(session.engine, queue.store, "old")
     await ledger.next_batch(0, None)
     yield Ready(queue, session, {})
+
+
+@asynccontextmanager
+async def _of_writer(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    queue = session.queue("staged")
+    await queue.put(b"seen")
+    staging = Staging(session.engine, queue.store, "writer")
+    await staging.begin(1, "run")
+    yield Ready(queue, session, {"writer": staging.writer})
 
 
 @asynccontextmanager
@@ -150,7 +160,10 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     **dialects_subjects.SUBJECTS,
 }
 #: What some of them are called on instead.
-SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {"Queue.release_ledger": _of_ledger}
+SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
+    "Queue.release_ledger": _of_ledger,
+    "Queue.discard_unfinished": _of_writer,
+}
 
 #: What parameters are given, by name; those with a default that are not here keep it.
 ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
@@ -161,6 +174,7 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "claims": lambda ready: list(ready.subject.claims),
     "id": lambda _: "nobody",
     "reason": lambda _: "bad",
+    "writer": lambda ready: ready.extras["writer"],
     "message_id": lambda _: "0" * 18,
     "config": lambda _: zq.QueueConfig(shards=2),
     "transaction_id": lambda ready: ready.extras["transaction_id"],

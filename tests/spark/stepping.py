@@ -21,22 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+    from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-#: The steps in the order in which Spark takes them, of a batch that is not the first.
+#: Where one step of a batch has ended and the next has not begun, in the order in which Spark takes them. Between the
+#: offset log and the first row of a task (commit of the batch before, partitions, reading) nothing is written anywhere.
 STEPS = (
     "before the offsets",  # the batch before it is in the commit log, and nothing of that has been acknowledged
     "behind the offsets",  # the batch is sealed, and not in the offset log
-    "before the commit",  # it is in the offset log
-    "behind the commit",
-    "before the partitions",
-    "before a task reads",
-    "before a task writes",
-    "behind a task",  # its rows are staged
-    "before the sink's commit",
-    "behind the sink's commit",  # what it wrote can be seen, and the batch is not in the commit log
+    "before the partitions",  # it is in the offset log
+    "behind a task",  # rows are staged
+    "before the sink's commit",  # all of them are
+    "behind the sink's commit",  # they can be seen, and the batch is not in the commit log
 )
 #: Where the process group of the driver, the step, and a file to wait for are told.
 DRIVER, STEP, GO = "STEPPING_DRIVER", "STEPPING_STEP", "STEPPING_GO"
@@ -66,25 +63,15 @@ class Reader(QueueStreamReader):
         halt("behind the offsets")
         return offset
 
-    def commit(self, end: dict[str, int]) -> None:
-        halt("before the commit")
-        super().commit(end)
-        halt("behind the commit")
-
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Any:
         halt("before the partitions")
         return super().partitions(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        halt("before a task reads")
-        return super().read(partition)
 
 
 class Writer(QueueStreamWriter):
     """Halts at each step of the sink."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
-        halt("before a task writes")
         written = super().write(iterator)
         halt("behind a task")
         return written

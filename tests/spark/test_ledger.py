@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claims.pages import read_page
+from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.ledgers import ledgers, release
+from aiozkqueue.zookeeper import NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -205,3 +206,61 @@ async def test_an_ordered_queue_is_no_stream(zookeeper: str, queue_root: str) ->
     async with driver(zookeeper, queue_root) as ledger:
         with pytest.raises(zq.InvalidOptionError, match="keeps an order"):
             await ledger.next_batch(-1, None)
+
+
+async def test_what_a_task_could_not_decode_is_a_dead_letter_once_its_batch_is_done(
+    zookeeper: str, queue_root: str
+) -> None:
+    ids = []
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        ids = await session.queue("orders").put_many([b"good", b"bad", b"changed"])
+        async with driver(zookeeper, queue_root) as ledger:
+            batch = await ledger.next_batch(-1, None)
+            (page,) = await ledger.pages(batch)
+            client = session.engine.zookeeper
+            for message_id in (ids[1], ids[1], ids[2]):  # marked twice, by a task that was tried again
+                await mark(client, page.path, message_id, "no JSON")
+            await unmark(client, page.path, ids[2])
+            await unmark(client, page.path, ids[2])
+            queue = session.queue("orders")
+            assert await queue.dead_letters.size() == 0
+            assert await ledger.acknowledge(batch) == 3
+            (dead,) = await queue.dead_letters.peek()
+            assert dead.body == b"bad"
+            assert dead.reason == "stream 'spark': the payload does not decode: no JSON"
+            assert await queue.size() == 0
+            assert (await queue.stats()).claimed == 0
+            with pytest.raises(NoNodeError):
+                await mark(client, page.path, ids[1], "too late")
+
+
+async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        (bad,) = await session.queue("orders").put_many([b"bad"])
+        async with driver(zookeeper, queue_root) as ledger:
+            (page,) = await ledger.pages(await ledger.next_batch(-1, None))
+            await mark(session.engine.zookeeper, page.path, bad, "no JSON")
+            assert await session.queue("orders").release_ledger("spark") == 1
+        assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
+
+
+async def test_frozen_it_takes_all_that_was_there_and_nothing_that_comes_later(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.BACKLOG", 4)
+    bodies = await fill(zookeeper, queue_root, 10)
+    async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
+        queue = session.queue("orders")
+        await queue.put(b"urgent", priority=-1)
+        await ledger.freeze()
+        await queue.put(b"too late")
+        await queue.put(b"urgent, and too late", priority=-1)
+        await queue.put(b"of a new level", priority=-2)
+        last, taken = -1, 0
+        while (batch := await ledger.next_batch(last, 3)) != last:
+            taken += sum(page.items for page in await ledger.pages(batch))
+            await ledger.acknowledge(batch)
+            last = batch
+        assert taken == len(bodies) + 1
+        left = {one.body for one in await queue.peek(limit=10)}
+        assert left == {b"too late", b"urgent, and too late", b"of a new level"}

@@ -145,3 +145,28 @@ def test_a_batch_that_failed_is_the_same_when_it_is_tried_again(
     assert [number for number, _ in seen] == [0, 1, 1, 2, 3]
     assert Counter(one for number, found in dict(seen).items() for one in found if number < 3) == Counter(ids)
     assert left(options) == (0, 0, 0)
+
+
+def test_a_payload_that_does_not_decode_becomes_a_dead_letter_and_the_others_are_rows(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b'{"n": 1}', b'{"n": "one"}', b"\xff", b'{"n": 2}')
+    rows: list[int] = []
+
+    def run(schema: str, **more: str) -> None:
+        stream = spark.readStream.format("aiozkqueue").options(**options, **more).schema(schema).load()
+        writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = writer.foreachBatch(lambda frame, _: rows.extend(row.n for row in frame.collect()))
+        writer.trigger(availableNow=True).start().awaitTermination(240)
+
+    with pytest.raises(PySparkException, match="does not decode"):
+        run("n int", mode="FAILFAST")
+    assert left(options) == (4, 4, 1)
+    run("n int", mode="DEADLETTER")  # the same batch, otherwise
+    assert sorted(rows) == [1, 2]
+    assert left(options) == (0, 0, 0)
+    dead = spark.read.format("aiozkqueue").options(**options, content="deadLetters").load().collect()
+    assert sorted(bytes(row.body) for row in dead) == [b'{"n": "one"}', b"\xff"]
+    assert all("does not decode" in row.reason for row in dead)
+    with pytest.raises(PySparkException, match="a snapshot changes nothing"):
+        spark.read.format("aiozkqueue").options(**options, mode="DEADLETTER").load().collect()

@@ -24,7 +24,7 @@ LAYERS = (
 )
 QUEUE = (
     {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
-    {"store", "background", "run", "middleware"},
+    {"store", "background", "run", "middleware", "tracing", "meter", "logs"},
     {"claim"},
     {"message"},
     {"commits"},

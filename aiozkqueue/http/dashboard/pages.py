@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from aiozkqueue.errors import InvalidNameError
 from aiozkqueue.http import parameters, problems
 from aiozkqueue.http.permissions import Verb
-from aiozkqueue.http.sampling import rates_between
+from aiozkqueue.sampling import rates_between
 
 from . import reading, sign_in
 from .charts import chart

@@ -49,7 +49,8 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
     outcomes = await asyncio.gather(*(outcome for _, outcome in pending), return_exceptions=True)
     for (place, _), outcome in zip(pending, outcomes, strict=True):
         if isinstance(outcome, MultiError):
-            log.debug("another consumer was quicker to take off a lock that ended: %s", outcome)
+            told = {"queue": paths.base.rpartition("/")[2]}
+            log.debug("another consumer was quicker to take off a lock that ended: %s", outcome, extra=told)
         elif isinstance(outcome, BaseException):
             raise outcome
         elif place is not None:

@@ -20,7 +20,8 @@ from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.claim import Claim
 from aiozkqueue.queue.commits.endings import REMOVED, Ending, exhausted
 from aiozkqueue.queue.commits.holds import CommitSettlement
-from aiozkqueue.queue.commits.locks import GhostSettlement
+from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
+from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -170,7 +171,7 @@ class Claimer:
             ContendedError, ReopenError, BesideError: none was claimed.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        store, paths = self._store, self._store.paths
+        store, paths, forced = self._store, self._store.paths, self._store.forced
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
         locks = [paths.lock(one) for one in ids]
         counted = store.config.counts
@@ -200,7 +201,7 @@ class Claimer:
                 kept += 1
                 if node is None:
                     ghosts += 1
-                    self._release_ghost(ids[index], generation)
+                    self._release_ghost(OwnLock(locks[index], lock, forced), generation)
                     continue
                 claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
                 claim.since = held.stat.ctime
@@ -217,8 +218,8 @@ class Claimer:
             return batch._replace(ghosts=ghosts)
         except UnreadableError as unreadable:
             kept = len(places)
-            for one in ids:
-                self._release_ghost(one, generation, bell=paths.items)
+            for path in locks:
+                self._release_ghost(OwnLock(path, lock, forced), generation, bell=paths.items)
             raise unreadable.error from unreadable
         finally:
             if kept < len(places):
@@ -233,10 +234,11 @@ class Claimer:
         self._committer.submit(settlement)
         return settlement.done
 
-    def _release_ghost(self, message_id: str, generation: int, *, bell: str | None = None) -> None:
-        budget, size = self._budgets.of(generation), self.item_lock_size
-        path = self._store.paths.lock(message_id)
-        self._committer.submit(GhostSettlement(self._ids.next(), generation, path, lambda: budget.free(size), bell))
+    def _release_ghost(self, lock: OwnLock, generation: int, *, bell: str | None = None) -> None:
+        budget, size, name = self._budgets.of(generation), self.item_lock_size, self._ids.next()
+        self._committer.submit(
+            GhostSettlement(name, generation, self._store, lock, lambda: budget.free(size), bell=bell)
+        )
 
     async def lock_and_read(
         self,
@@ -372,6 +374,7 @@ def _tell_of_one_too_large(claim: Claim, settled: Settlement) -> None:
             len(claim.raw),
             claim.path,
             settled.error,
+            extra=about(claim, settled.transaction_id),
         )
 
 

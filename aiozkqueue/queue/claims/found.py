@@ -19,7 +19,7 @@ from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import Check, Create, Delete, NoAuthError, SetData
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.clock import ServerClock
@@ -102,20 +102,46 @@ async def find(engine: Engine, store: QueueStore, places: Sequence[str]) -> list
 
 async def find_pages(engine: Engine, store: QueueStore, places: Sequence[str]) -> AsyncIterator[list[Found]]:
     """Read as `find` does, as many at a time as are expected to take `PAGE_BYTES`. Raises: AccessDeniedError."""
-    paths = store.paths
-    start, together, size = 0, FIRST_PAGE, 0
-    while start < len(places):
-        page = places[start : start + together]
+
+    async def read(page: Sequence[str]) -> list[Found]:
         wanted: list[str] = []
         for place in page:
             name = place.rpartition("/")[2]
-            wanted += (paths.at(place), store.lock(name), paths.meta(store.item_id(name)))
+            wanted += (store.paths.at(place), store.lock(name), store.paths.meta(store.item_id(name)))
         nodes = iter(await read_all(engine, store, wanted))
-        found = [
+        return [
             Found(place, item, lock, meta, store.locked_by(place.rpartition("/")[2]))
             for place, item, lock, meta in zip(page, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
+
+    async for found in _pages(places, read):
+        yield found
+
+
+async def item_pages(engine: Engine, store: QueueStore, places: Sequence[str]) -> AsyncIterator[list[Found]]:
+    """Read as `find_pages` does, and only the items: whether any is held is not told. Raises: AccessDeniedError."""
+
+    async def read(page: Sequence[str]) -> list[Found]:
+        nodes = await read_all(engine, store, [store.paths.at(place) for place in page])
+        return [
+            Found(place, item, None, None, store.locked_by(place.rpartition("/")[2]))
+            for place, item in zip(page, nodes, strict=True)
+            if item is not None
+        ]
+
+    async for found in _pages(places, read):
+        yield found
+
+
+async def _pages(
+    places: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Found]]]
+) -> AsyncIterator[list[Found]]:
+    """Read a page at a time: as many as are expected to take `PAGE_BYTES`."""
+    start, together, size = 0, FIRST_PAGE, 0
+    while start < len(places):
+        page = places[start : start + together]
+        found = await read(page)
         yield found
         start += len(page)
         size += sum(len(one.item.data) for one in found)

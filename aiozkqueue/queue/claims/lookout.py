@@ -619,6 +619,7 @@ class Lookout:
                     lane,
                     length,
                     self._zookeeper.max_request,
+                    extra={"queue": self.store.name},
                 )
 
     async def listen(self) -> None:

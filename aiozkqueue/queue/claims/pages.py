@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.layout import LockRecord
-    from aiozkqueue.zookeeper import Node
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
 _OWNER: Final = "ledger:"
 
@@ -39,3 +49,27 @@ async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[E
     """Read a page. Raises: NoNodeError."""
     lines = (await read(path)).data.decode().split("\n")
     return [Entry(place, int(version or 0)) for place, _, version in (line.partition(" ") for line in lines)]
+
+
+async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) -> None:
+    """Write down that a message of a page is to be a dead letter when its batch is done. Raises: NoNodeError: it is."""
+    await _once(zookeeper, Create(f"{page}/{message_id}", reason.encode()), NodeExistsError)
+
+
+async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
+    """Take back what was marked."""
+    await _once(zookeeper, Delete(f"{page}/{message_id}"), NoNodeError)
+
+
+async def _once(zookeeper: ZooKeeper, operation: Operation, done: type[Exception]) -> None:
+    while True:
+        try:
+            await zookeeper.multi([operation])
+        except (ConnectionLossError, SessionExpiredError):
+            await zookeeper.wait_connected()
+        except MultiError as refusal:
+            if not isinstance(refusal.error, done):
+                raise refusal.error from refusal
+            return
+        else:
+            return

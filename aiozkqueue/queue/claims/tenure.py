@@ -77,6 +77,7 @@ class Tenure:
         "begun",
         "budget",
         "fate",
+        "forced",
         "generation",
         "gone",
         "group",
@@ -115,6 +116,8 @@ class Tenure:
         self.begun = begun
         self.version = store.version
         """The configuration it was begun under: under another, the group may be another."""
+        self.forced = store.forced
+        """See `QueueStore.forced`: known before the lock was made."""
         self.live: list[Claim] = []
         """Shown, or about to be, and not decided; oldest first."""
         self.ahead: deque[Read] = deque()

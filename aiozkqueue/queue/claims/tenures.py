@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.claim import Claim
-from aiozkqueue.queue.commits.locks import GhostSettlement
+from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
 from aiozkqueue.zookeeper import Create, ZooKeeperError
 
 from .claimer import Batch, UnreadableError
@@ -312,17 +312,19 @@ class Tenures:
             self._unlock(tenure)
 
     def _unlock(self, tenure: Tenure, gone: Callable[[], None] | None = None) -> None:
-        """Take off a lock under which nothing was found; nobody forces that open, as there is nothing to be had."""
+        """Take off a lock under which nothing was found, unless it has been forced open."""
         tenure.settling = True
         over = gone or (lambda: None if tenure.gone else self.finish(tenure, locked=False))
         with suppress(SessionClosedError):  # then the lock goes with the session
-            self._committer.submit(GhostSettlement(self._ids.next(), tenure.generation, tenure.lock, over))
+            lock = OwnLock(tenure.lock, tenure.record, tenure.forced)
+            self._committer.submit(GhostSettlement(self._ids.next(), tenure.generation, self._store, lock, over))
 
     async def _unlock_if_ours(self, tenure: Tenure) -> None:
         try:
             (lock,) = await self._zookeeper.read_many([tenure.lock], generation=tenure.generation)
         except ZooKeeperError as error:
-            log.debug("%s: %s", tenure.lock, error)  # the session is over, and the lock with it
+            # The session is over, and the lock with it.
+            log.debug("%s: %s", tenure.lock, error, extra={"queue": self._store.name})
             return
         if lock is not None and lock.data == tenure.record:
             self._unlock(tenure, self._lookout.relist)
@@ -339,7 +341,8 @@ class Tenures:
         try:
             await self._read(tenure)
         except (ZooKeeperError, UnreadableError) as error:
-            log.debug("queue %s: %s", self._store.name, error)  # whoever claims next is told
+            # Whoever claims next is told.
+            log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
             self._lookout.relist()
         finally:
             self.reading -= 1

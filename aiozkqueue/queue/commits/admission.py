@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import Clock
     from aiozkqueue.queue.puts.room import Room
 
+    from .beside import Beside
     from .endings import Ending
     from .items import Put
     from .settlement import Settlement
 
 
-def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending]) -> dict[Room, int]:
+def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending], beside: Iterable[Beside] = ()) -> dict[Room, int]:
     """How many messages more a commit leaves in each bounded queue: what it takes from there makes room."""
     needs: dict[Room, int] = {}
     for put in puts:
@@ -26,6 +27,10 @@ def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending]) -> dict[Room,
     for claim, ending in endings.items() if needs else ():
         room = claim.store.room
         if room in needs and ending.kind in ("consume", "dead"):
+            needs[room] -= 1
+    for one in beside if needs else ():
+        room = one.store.room
+        if room in needs and one.removes:
             needs[room] -= 1
     return {room: count for room, count in needs.items() if count > 0}
 

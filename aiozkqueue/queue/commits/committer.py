@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ClientPaths
     from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import Operation, ZooKeeper
@@ -93,6 +94,8 @@ class Committer:
         self._drained: asyncio.Event = asyncio.Event()
         self._drained.set()
         self._closed = False
+        self.meter: Meter | None = None
+        """What counts what is applied; None: nothing does."""
         self.loop = asyncio.get_running_loop()
 
     @property
@@ -194,7 +197,14 @@ class Committer:
                 for settlement in batch:
                     settlement.fail(AccessDeniedError(f"{slot.path}: {error}"))
             except ZooKeeperError as error:
-                log.warning("%s: %s", slot.path, error)
+                for settlement in batch:
+                    log.warning(
+                        "transaction %s: not known any more whether it was applied: %s: %s",
+                        settlement.transaction_id,
+                        slot.path,
+                        error,
+                        extra={"transaction_id": settlement.transaction_id},
+                    )
                 self._lose_sight(batch, str(error))
             except BaseException as error:
                 self._lose_sight(batch, repr(error))
@@ -273,6 +283,8 @@ class Committer:
         if sent.fate is Fate.NOT_APPLIED:
             return
         if sent.fate is Fate.APPLIED:
+            if self.meter is not None:
+                self.meter.applied(batch)
             results = sent.results
             if results is None:
                 for settlement in batch:

@@ -10,7 +10,7 @@ from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
 
 from .admission import needs_of, readmit
 from .endings import CONSUME, UNLOCK, bury, guard, refusal_of, weigh_ending, write_meta
-from .items import load, note_sequence, stores_of, weigh_puts
+from .items import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .keys import freed_by
 from .settlement import OPERATION_WEIGHT, Settlement
 
@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.claims.tenure import Tenure
     from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
+    from .beside import Beside
     from .companions import Mender
     from .endings import Ending
     from .items import Put
@@ -129,6 +131,11 @@ class HoldSettlement(Settlement):
             if claim.tenure is not None:
                 claim.tenure.ended(claim, self._endings[claim], self._due)
 
+    def tally(self, meter: Meter) -> None:
+        """Tell how the holds have ended."""
+        for claim, ending in self._endings.items():
+            meter.ended(claim, ending)
+
     def over(self) -> None:
         """The server has removed the locks."""
         for claim in self._endings:
@@ -188,7 +195,7 @@ class HoldSettlement(Settlement):
 class CommitSettlement(HoldSettlement):
     """The commit of a transaction: takes, puts, rejects and releases in one."""
 
-    __slots__ = ("_puts",)
+    __slots__ = ("_beside", "_puts")
 
     def __init__(
         self,
@@ -197,16 +204,25 @@ class CommitSettlement(HoldSettlement):
         puts: Sequence[Put],
         clock: ServerClock,
         generation: int | None,
+        *,
+        beside: Sequence[Beside] = (),
     ) -> None:
         super().__init__(transaction_id, endings, clock, generation, puts)
         self._puts = puts
+        self._beside = beside
+        for one in beside:
+            self.weight += one.weight
 
     def operations(self) -> Sequence[Operation]:
-        """End the holds, then create the items."""
+        """End the holds, alter what is to be altered, then create the items."""
         if self._endings:
             super().operations()
         else:
             self._sent, self._owners = [], []
+        for one in self._beside:
+            for owner, operation in one.operations(self._clock):
+                self._sent.append(operation)
+                self._owners.append(owner)
         if self._puts:
             self._puts = load(self, self._puts, self._sent, self._owners)
         return self._sent
@@ -217,6 +233,11 @@ class CommitSettlement(HoldSettlement):
         if self._puts:
             note_sequence(self._puts, results)
 
+    def tally(self, meter: Meter) -> None:
+        """Tell how the holds have ended, and of the items."""
+        super().tally(meter)
+        tally_puts(self._puts, meter)
+
     def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A claim that is lost fails the commit; a queue that has changed is opened again."""
         owner = self._owners[index]
@@ -226,7 +247,7 @@ class CommitSettlement(HoldSettlement):
 
     async def readmit(self) -> None:
         """Wait for room."""
-        await readmit(self, needs_of(self._puts, self._endings), None)
+        await readmit(self, needs_of(self._puts, self._endings, self._beside), None)
 
 
 class ReleaseSettlement(HoldSettlement):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -55,6 +56,10 @@ class PutSettlement(Settlement):
     def applied(self, results: Sequence[Result] | None) -> None:
         """See how far the lane's counter has come."""
         note_sequence(self._puts, results)
+
+    def tally(self, meter: Meter) -> None:
+        """Tell of the items."""
+        tally_puts(self._puts, meter)
 
     async def readmit(self) -> None:
         """Ask for room; its caller waits for some."""
@@ -109,6 +114,13 @@ def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None
         for put, path in zip(live, results[len(results) - len(live) :], strict=True):
             if isinstance(path, str):
                 put.store.note_sequence(path)
+
+
+def tally_puts(puts: Sequence[Put], meter: Meter) -> None:
+    """Tell of items that have been put."""
+    for put in puts:
+        if put.plan is None or not put.plan.dropped:
+            meter.put(put.store.name)
 
 
 def stores_of(puts: Sequence[Put]) -> tuple[QueueStore, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.zookeeper import Check, Delete, SetData
+from aiozkqueue.zookeeper import BadVersionError, Check, Delete, SetData, ZooKeeperError
 
 from .endings import refusal_of, write_meta
 from .settlement import OPERATION_WEIGHT, Settlement
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Operation, Result
 
 
 class AttemptSettlement(Settlement):
@@ -46,30 +47,66 @@ class AttemptSettlement(Settlement):
         claim.meta_version = 0 if claim.meta_version is None else claim.meta_version + 1
 
 
+class OwnLock(NamedTuple):
+    """A lock of ours."""
+
+    path: str
+    record: bytes
+    """Its data, which tells it from any other's."""
+    forced: int
+    """The version of the folder of locks at some moment before it was made, or while it was ours."""
+
+
 class GhostSettlement(Settlement):
     """The removal of a lock behind which nothing can be had: its item had been consumed, or may not be read by us.
 
+    With no item to touch there is no fence, and a lock that another made after ours was forced open has the same path.
+    So nothing may have been forced open in the queue since ours was made; if it was, whose the lock is gets looked up.
     With ``bell``, a znode is written to besides, so that idle consumers hear of it.
     """
 
-    __slots__ = ("_bell", "_gone", "_path")
+    __slots__ = ("_bell", "_gone", "_lock", "_store")
 
     def __init__(
-        self, transaction_id: str, generation: int, path: str, gone: Callable[[], None], bell: str | None = None
+        self,
+        transaction_id: str,
+        generation: int,
+        store: QueueStore,
+        lock: OwnLock,
+        gone: Callable[[], None],
+        *,
+        bell: str | None = None,
     ) -> None:
-        super().__init__(transaction_id, generation, 2 * OPERATION_WEIGHT)
-        self._path = path
+        super().__init__(transaction_id, generation, 3 * OPERATION_WEIGHT)
+        self._store = store
+        self._lock = lock
         self._gone = gone
         self._bell = bell
 
     def operations(self) -> Sequence[Operation]:
         """Remove the lock."""
-        return [Delete(self._path)] if self._bell is None else [Delete(self._path), SetData(self._bell, b"")]
+        removal: list[Operation] = [Check(self._store.paths.locks, self._lock.forced), Delete(self._lock.path)]
+        return removal if self._bell is None else [*removal, SetData(self._bell, b"")]
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
-        """It is gone already."""
+    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """Look whose it is when any was forced open since; else it is gone already."""
+        if index == 0 and isinstance(error, BadVersionError):
+            return self._look()
         self._gone()
-        raise ClaimLostError(f"{self._path}: {error}")
+        raise ClaimLostError(f"{self._lock.path}: {error}")
+
+    async def _look(self) -> None:
+        lock, generation = self._lock, self.generation
+        assert generation is not None  # noqa: S101 - a lock is of a session
+        try:
+            forced = await self._store.unforced(lock.path, lock.record, generation)
+        except ZooKeeperError:
+            self._gone()  # with the session, or as far as can be known here
+            raise
+        if forced is None:
+            self._gone()
+            raise ClaimLostError(f"{lock.path}: forced open")
+        self._lock = lock._replace(forced=forced)
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
         """The lock is gone."""

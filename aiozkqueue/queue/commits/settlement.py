@@ -12,6 +12,7 @@ from aiozkqueue.queue.tasks import wait_settled
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -85,6 +86,9 @@ class Settlement(ABC):
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most have nothing to note
         """Take note that it was applied, and what each operation gave (None: the reply was lost)."""
+
+    def tally(self, meter: Meter) -> None:  # noqa: B027 - most put and end nothing
+        """Tell what it has done, just before `applied` is told."""
 
     def over(self) -> None:  # noqa: B027 - as `applied`
         """Take note that the ZooKeeper session ended without it: its claims are gone."""

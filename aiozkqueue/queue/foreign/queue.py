@@ -71,6 +71,8 @@ class CuratorQueue(ForeignQueue[T]):
     ) -> str:
         """Put several messages as one item, as Curator's ``putMulti``: whoever takes it has them one after the other.
 
+        ``timeout`` is as for `put`.
+
         Raises: as `put`; InvalidOptionError: items of a simple queue hold one.
         """
         engine, patience = self.engine, seconds(timeout, "timeout")

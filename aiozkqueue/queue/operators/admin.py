@@ -350,6 +350,9 @@ async def release_claims(engine: Engine, store: QueueStore) -> int:
             change.append(SetData(items[one], node.data, node.stat.version))
         if one in due:
             change.append(Delete(f"{paths.due}/{due[one]}"))
+        if store.dialect is None:
+            # Tells a holder that found nothing under its lock that another may have made one since.
+            change.append(SetData(paths.locks, b""))
         changes.append(Change(store, change))
     return sum(await apply(engine, changes))
 

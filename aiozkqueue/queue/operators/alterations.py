@@ -2,31 +2,45 @@
 
 Each alteration is one multi made of what was just read, which locks and unlocks the message itself: it fails if
 somebody takes the message meanwhile, and then what has become of it is looked up anew. It goes under a commit slot, so
-that what is told of it is so, whatever happens to the connection.
+that what is told of it is so, whatever happens to the connection. Within a transaction it is part of the commit, and
+fails with it.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.layout import EMPTY_HEADER, End, LockRecord, MalformedError, decode, encode, item_id, key_hash
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, NotCommittedError
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    HEADER_LIMIT,
+    End,
+    LockRecord,
+    MalformedError,
+    decode,
+    encode,
+    item_id,
+    key_hash,
+)
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claims.found import find, removal
 from aiozkqueue.queue.claims.tenure import due_data
+from aiozkqueue.queue.commits.beside import Beside
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import Ending
+from aiozkqueue.queue.destination import Destination
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .admin import lanes, list_children, seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.claims.found import Found
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.work import Work
     from aiozkqueue.zookeeper import Operation
 
 CANCELLED = Ending("remove", outcome=End.CANCELLED)
@@ -47,20 +61,95 @@ class Alteration(enum.Enum):
         return self is Alteration.DONE
 
 
-async def cancel(engine: Engine, store: QueueStore, message_id: str | None, key: str | None) -> Alteration:
-    """Remove what waits under an id or key."""
-    return await _alter(engine, store, message_id, key, lambda found: removal(engine, store, found, CANCELLED))
+class Wanted(NamedTuple):
+    """Which messages of a queue are meant: by id or by key, one of which is not None."""
+
+    queue: Destination[Any]
+    id: object
+    key: object
 
 
-async def update(engine: Engine, store: QueueStore, body: bytes, message_id: str | None, key: str | None) -> Alteration:
-    """Replace the payload of what waits under an id or key."""
-    return await _alter(engine, store, message_id, key, lambda found: _replacement(engine, store, found, body))
+async def cancel(engine: Engine, wanted: Wanted, work: Work | None = None) -> Alteration:
+    """Remove what waits under an id or key; by the commit of ``work`` if given.
+
+    Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
+    """
+    store = _store_of(engine, wanted)
+
+    def make(found: Found) -> Change:
+        return removal(engine, store, found, CANCELLED)
+
+    if work is not None:
+        return await _join(engine, store, wanted, make, work, removes=True)
+    return await _alter(engine, store, wanted, make)
 
 
-async def _alter(
-    engine: Engine, store: QueueStore, message_id: str | None, key: str | None, make: Callable[[Found], Change]
+async def update(engine: Engine, wanted: Wanted, value: object, work: Work | None = None) -> Alteration:
+    """Replace the payload of what waits under an id or key; by the commit of ``work`` if given.
+
+    Raises: as `cancel`; PayloadError, MessageTooLargeError.
+    """
+    store = _store_of(engine, wanted)
+    body = wanted.queue.codec.encode(value, store.name)
+    if len(body) + HEADER_LIMIT > engine.max_message:
+        msg = f"queue {store.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
+        raise MessageTooLargeError(msg)
+
+    def make(found: Found) -> Change:
+        return replacement(engine, store, found, body)
+
+    if work is not None:
+        return await _join(engine, store, wanted, make, work, removes=False)
+    return await _alter(engine, store, wanted, make)
+
+
+def _store_of(engine: Engine, wanted: Wanted) -> QueueStore:
+    """Return what is known of the queue that is meant. Raises: InvalidOptionError."""
+    queue: object = wanted.queue
+    if not isinstance(queue, Destination):
+        msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
+        raise InvalidOptionError(msg)
+    store = engine.store(queue.name)
+    if store.dialect is not None:
+        msg = f"queue {store.name!r}: its messages are another program's, and have no id to be altered by"
+        raise InvalidOptionError(msg)
+    return store
+
+
+async def _join(
+    engine: Engine, store: QueueStore, wanted: Wanted, make: Callable[[Found], Change], work: Work, *, removes: bool
 ) -> Alteration:
-    wanted = _wanted(store.name, message_id, key)
+    """Look once, and make what is to be done of it part of a unit of work."""
+    work.require_open()
+    named = _named(wanted)
+    if not await store.exists():
+        return Alteration.NOT_FOUND
+    await store.open()
+    await engine.zookeeper.sync(store.paths.base)
+    now = await engine.server_clock.learned(store.paths.due)
+    places = await _find_places(engine, store, named)
+    found = await find(engine, store, [place for place in places if not work.removes(store.name, place)])
+    waiting = [one for one in found if not one.held(now)]
+    alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
+    if len(waiting) < len(found):
+        return Alteration.IN_FLIGHT
+    return Alteration.DONE if waiting else Alteration.NOT_FOUND
+
+
+def alter_with(work: Work, changes: Sequence[tuple[Found, Change]], *, removes: bool) -> int:
+    """Have messages altered by the commit of a unit of work, but for those that it removes; return how many are.
+
+    Raises: TransactionClosedError.
+    """
+    work.require_open()
+    left = [(found, change) for found, change in changes if not work.removes(change.store.name, found.place)]
+    for found, change in left:
+        work.alter(found.place, Beside(change, f"message {found.id}", removes=removes))
+    return len(left)
+
+
+async def _alter(engine: Engine, store: QueueStore, asked: Wanted, make: Callable[[Found], Change]) -> Alteration:
+    wanted = _named(asked)
     if not await store.exists():
         return Alteration.NOT_FOUND
     await store.open()  # what its features add to an end
@@ -86,8 +175,9 @@ async def _alter(
     raise NotCommittedError(msg)
 
 
-def _wanted(queue: str, message_id: object, key: object) -> Callable[[str], bool]:
+def _named(wanted: Wanted) -> Callable[[str], bool]:
     """Return what tells by its name whether an item is meant. Raises: InvalidOptionError."""
+    queue, message_id, key = wanted.queue.name, wanted.id, wanted.key
     if (message_id is None) == (key is None):
         msg = f"queue {queue!r}: give either id= or key="
         raise InvalidOptionError(msg)
@@ -122,7 +212,7 @@ async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str]
     return places
 
 
-def _replacement(engine: Engine, store: QueueStore, found: Found, body: bytes) -> Change:
+def replacement(engine: Engine, store: QueueStore, found: Found, body: bytes) -> Change:
     """Give an item another payload; its name, headers, place and attempts stay."""
     paths = store.paths
     try:

@@ -41,7 +41,7 @@ class DeadLetters(Generic[T]):
         return await count(engine, store, store.paths.dlq)
 
     async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
-        """Read the oldest, without taking them. Raises: as `size`; InvalidOptionError."""
+        """Read the oldest, ``limit`` at the most, without taking them. Raises: as `size`; InvalidOptionError."""
         positive(limit, "limit")
         engine, store = self._usable(), self._store
         items = (await list_items(engine, store, [store.paths.dlq]))[:limit]
@@ -54,6 +54,8 @@ class DeadLetters(Generic[T]):
 
     async def redrive(self, ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
         """Put them back into the queue, at its end, with a fresh count of attempts; return how many.
+
+        Those of these ids, or all, the oldest ``limit`` at the most.
 
         Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
         configuration says. One that somebody else drives back or removes meanwhile is left to them, one whose unique

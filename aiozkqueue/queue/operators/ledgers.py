@@ -159,8 +159,9 @@ class _Releasing:
                 return count
             ours = await self._held([paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries])
             count = len(ours)
+            marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
             with suppress(_RefusedError):
-                await self._change(*(Delete(lock) for lock in ours), Delete(page), bell)
+                await self._change(*(Delete(lock) for lock in ours), *marks, Delete(page), bell)
                 return count
 
     async def _held(self, locks: Sequence[str]) -> list[str]:

@@ -156,7 +156,7 @@ class Moves:
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue
             except (QueueError, ZooKeeperError, MalformedError) as error:
-                log.warning("move %s: %s", reference, error)
+                log.warning("move %s: %s", reference, error, extra={"move": reference})
                 await self._note(reference, error=str(error))
             await self._delete(runner)
             return
@@ -296,7 +296,7 @@ class Moves:
         try:
             await self._engine.zookeeper.multi([Delete(path)])
         except (MultiError, ConnectionLossError, ZooKeeperSessionExpiredError) as error:
-            log.debug("%s is left to the next who looks: %s", path, error)
+            log.debug("%s is left to the next who looks: %s", path, error, extra={"move": path.rpartition("/")[2]})
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(f"moves under {self._paths.base}: {error}; connect with `auth=` of an allowed user")

@@ -17,6 +17,7 @@ from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.candidates.staged import stage_of
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
+    Check,
     ConnectionLossError,
     Delete,
     MultiError,
@@ -169,6 +170,24 @@ async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
         await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])
 
 
+async def forget(engine: Engine, store: QueueStore, writer: str, before: int) -> int:
+    """Forget a writer that has completed its last batch before a moment, ms in ZooKeeper's time; return 1 if so."""
+    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    try:
+        node = await zookeeper.read(path)
+    except NoNodeError:
+        return 0
+    record = WriterRecord.decode(node.data)
+    if record is None or not record.complete or record.aborted or node.stat.mtime > before:
+        return 0
+    parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
+    for start in range(0, len(parts), TOGETHER):  # of a batch that begins now, the fence has risen: none of it goes
+        together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
+        if not await _write(engine, store, together):
+            return 0
+    return int(await _write(engine, store, [Delete(path, node.stat.version)]))
+
+
 async def unlocking(engine: Engine, store: QueueStore, stage: str) -> list[Operation]:
     """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
     lock = store.paths.lock(stage)
@@ -204,6 +223,16 @@ async def _write(engine: Engine, store: QueueStore, operations: Sequence[Operati
             return False
         else:
             return True
+
+
+async def marks_of(engine: Engine, store: QueueStore, stage: str) -> set[str]:
+    """List the fields ``r`` of the items of a batch: what their writer knows them by."""
+    marks: set[str] = set()
+    for folder in await lanes(engine, store):
+        for name in await list_children(engine, store, folder):
+            if stage_of(name) == stage:
+                marks.add("r" + name.partition("-r")[2].partition("-")[0])
+    return marks
 
 
 async def _count(engine: Engine, store: QueueStore) -> dict[str, int]:

@@ -58,8 +58,10 @@ def prepare(engine: Engine, queue: Destination[Any] | str, value: object, option
     """
     if isinstance(queue, Destination) and queue.dialect is not None:
         return prepare_foreign(engine, engine.store(queue.name), queue.codec.encode(value, queue.name), options)
-    name, header, data = check(queue, value, options, engine.max_message)
     message_id = engine.ids.next()
+    if engine.tracing is not None:
+        options = engine.tracing.creating(queue if isinstance(queue, str) else queue.name, message_id, options)
+    name, header, data = check(queue, value, options, engine.max_message)
     store = engine.store(name)
     if not options:
         return Put(store, message_id, prefix_of(message_id, header), data)

@@ -29,6 +29,7 @@ from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.tags import sweep_tags
 from aiozkqueue.queue.operators.admin import configuration, lanes
 from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, below, old_clients, orphan_metas
+from aiozkqueue.queue.operators.writers import clear_away, forget
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
@@ -66,6 +67,8 @@ PAUSE: Final = 0.01
 #: Combinations of tags that a queue keeps whether they are borne or not.
 MOST_TAGS: Final = 1000
 _HOUR_MS: Final = 3_600_000
+#: How long it is remembered which batch of a writer was complete last, milliseconds.
+WRITERS_KEPT: Final = 90 * 24 * _HOUR_MS
 _LONGEST_ID: Final = 24
 
 
@@ -87,6 +90,8 @@ class Cleaned:
     """Empty hours of the history and of the schedule."""
     tags: int = 0
     """Combinations of tags that no message bears any more, once there are very many."""
+    staged: int = 0
+    """Messages of batches that were given up, and writers that have not been heard of for a long time."""
     clients: int = 0
     """Clients whose commit slots nobody had used for a day."""
     reaped: int = 0
@@ -105,6 +110,7 @@ class Cleaned:
             + self.records
             + self.hours
             + self.tags
+            + self.staged
             + self.clients
         )
 
@@ -130,6 +136,7 @@ async def clean_queue(engine: Engine, store: QueueStore, *, late: float) -> Clea
             records=await cleaning.history(config.history or History()),
             hours=await cleaning.hours(),
             tags=await cleaning.tags(config),
+            staged=await cleaning.writers(),
             more=cleaning.left <= 0,
         )
     except NoAuthError as error:
@@ -312,6 +319,18 @@ class _Cleaning:
         folders = [paths.dlq, *(paths.at(lane) for lane in config.lanes), *later, paths.dlq]
         generation = await self._zookeeper.wait_connected()
         return await sweep_tags(self._zookeeper, paths, folders, generation)
+
+    async def writers(self) -> int:
+        """Finish the removal of batches that were given up, and forget writers whose last batch was complete long ago.
+
+        One that is forgotten and writes that very batch again would double it; what is under way is left.
+        """
+        removed = 0
+        for writer in await below(self._zookeeper, self._paths.sinks):
+            removed += await clear_away(self._engine, self._store, writer)
+            removed += await forget(self._engine, self._store, writer, self._now - WRITERS_KEPT)
+        self.left -= removed
+        return removed
 
     async def hours(self) -> int:
         """Remove empty hours that are over: of the history, and of the schedule.

@@ -55,10 +55,18 @@ SPREAD: Final = 0.1
 
 
 class Duty:
-    """One thing to be cleaned every so often: a queue, or the clients' slots."""
+    """One thing to be cleaned every so often: a queue, or the clients' slots (``queue`` is None)."""
 
-    def __init__(self, path: str, interval: Callable[[], float], work: Callable[[], Awaitable[Cleaned]]) -> None:
+    def __init__(
+        self,
+        path: str,
+        interval: Callable[[], float],
+        work: Callable[[], Awaitable[Cleaned]],
+        queue: str | None = None,
+    ) -> None:
         self.path = path
+        self.extra = {} if queue is None else {"queue": queue}
+        """What records of the log about it carry."""
         self.interval = interval
         self.work = work
         self.at = 0.0
@@ -80,12 +88,13 @@ class Janitor:
         duty = self._duties.get(store.paths.janitor)
         if duty is None:
             work = partial(clean_queue, self._engine, store, late=LATE)
-            self._add(Duty(store.paths.janitor, partial(interval_of, store), work))
+            self._add(Duty(store.paths.janitor, partial(interval_of, store), work, store.name))
         else:
             duty.at = min(duty.at, self._engine.clock.monotonic() + self._wait(duty))
             self._bell.set()
         if store.config.affinity == "producer" and store.paths.reaper not in self._duties:
-            self._add(Duty(store.paths.reaper, lambda: reap_interval_of(store), lambda: self._hand_on(store)))
+            work = partial(self._hand_on, store)
+            self._add(Duty(store.paths.reaper, partial(reap_interval_of, store), work, store.name))
 
     async def run(self) -> None:
         """Clean for ever."""
@@ -105,7 +114,7 @@ class Janitor:
             try:
                 wait = await self._look(duty)
             except (QueueError, ZooKeeperError) as error:
-                log.info("%s could not be cleaned: %s", duty.path, error)  # the next look is the next try
+                log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # the next look tries again
             duty.at = clock.monotonic() + wait
 
     def _add(self, duty: Duty) -> None:
@@ -146,7 +155,8 @@ class Janitor:
             try:
                 await zookeeper.multi([Create(duty.path)])
             except MultiError as error:
-                log.debug("%s: %s", duty.path, error)  # somebody else was quicker, or the queue is gone
+                # Somebody else was quicker, or the queue is gone.
+                log.debug("%s: %s", duty.path, error, extra=duty.extra)
         return record
 
     async def _lock(self, duty: Duty, version: int, token: bytes, generation: int) -> bool:

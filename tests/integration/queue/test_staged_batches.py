@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.operators.writers import give_up, writers
+from aiozkqueue.queue.operators.writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.queue.staging import FencedError, StagedSettlement, Staging
 from aiozkqueue.zookeeper import Create, SetData
@@ -210,3 +210,27 @@ async def test_in_a_group_a_batch_holds_nobody_up_and_keeps_its_order(zookeeper:
             await queue.put(b"3", group="g")
             await until(lambda: len(taken) == 5)
         assert taken == ["0", "plain", "1", "2", "3"]
+
+
+async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_ago(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:
+        done, dead, under_way = Writer(session, name="done"), Writer(session, name="dead"), Writer(session, name="busy")
+        await done.put(await done.begin(), "a")
+        await done.staging.complete(0)
+        fence = await dead.begin()
+        await dead.put(fence, "b", "c")
+        node = await session.engine.zookeeper.read(fence.path)
+        record = WriterRecord.decode(node.data)
+        assert record is not None
+        half = record.model_copy(update={"stage": None, "aborted": (fence.stage,)})  # who gave it up died here
+        await session.engine.zookeeper.multi([SetData(fence.path, half.encode())])
+        await under_way.put(await under_way.begin(), "d")
+        await session.clean("orders")
+        assert await session.queue("orders").size() == 2
+        assert await done.staging.begin(0, "again") is None
+        monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.WRITERS_KEPT", -60_000)
+        await session.clean("orders")
+        left = await session.engine.zookeeper.children(done.store.paths.sinks)
+        assert set(left) == {dead.staging.writer, under_way.staging.writer}

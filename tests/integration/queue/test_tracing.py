@@ -1,99 +1,312 @@
-"""OpenTelemetry spans, linked from the put to the handler through the message's headers."""
+"""OpenTelemetry spans of what becomes of a message, linked from put to handler, in one process and over two."""
 
 from __future__ import annotations
 
-import random
-from contextlib import contextmanager
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+from opentelemetry import propagate, trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
 
 import aiozkqueue as zq
-from aiozkqueue.tracing import sending, traced
+from aiozkqueue.bus import Bus
+from aiozkqueue.tracing import OpenTelemetry
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from tests.integration.queue.conftest import Opener
 
 
-class Recorder:
-    """Stands for an SDK: spans have ids of their own, in the trace of their parent."""
+class Spans:
+    """What has been exported so far, by name."""
 
     def __init__(self) -> None:
-        self.spans: list[dict[str, Any]] = []
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracer = self.provider.get_tracer("the test")
 
-    @contextmanager
-    def start_as_current_span(self, name: str, context: Any = None, **given: Any) -> Iterator[None]:
-        parent = trace.get_current_span(context).get_span_context()
-        own = SpanContext(
-            parent.trace_id if parent.is_valid else random.getrandbits(128) | 1,
-            random.getrandbits(64) | 1,
-            is_remote=False,
-            trace_flags=TraceFlags(1),
-        )
-        span: dict[str, Any] = {"name": name, "parent": parent, "context": own, "error": None, **given}
-        self.spans.append(span)
-        try:
-            with trace.use_span(NonRecordingSpan(own)):
-                yield
-        except BaseException as error:
-            span["error"] = error
-            raise
+    @property
+    def names(self) -> list[str]:
+        return [span.name for span in self._exporter.get_finished_spans()]
+
+    def all(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def one(self, name: str) -> ReadableSpan:
+        [span] = self.all(name)
+        return span
+
+
+def _id(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.span_id)
+
+
+def _trace(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.trace_id)
+
+
+def _attributes(span: ReadableSpan) -> Mapping[str, Any]:
+    assert span.attributes is not None
+    return span.attributes
+
+
+def _linked(span: ReadableSpan) -> list[int]:
+    return [link.context.span_id for link in span.links]
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    recorder = Recorder()
-    monkeypatch.setattr(trace, "get_tracer", lambda _name: recorder)
-    return recorder
+def spans() -> Iterator[Spans]:
+    spans = Spans()
+    yield spans
+    spans.provider.shutdown()
 
 
-async def test_what_a_handler_does_belongs_to_the_trace_of_the_put(
-    session: zq.QueueSession, recorder: Recorder
+@pytest.fixture
+async def traced(zookeeper: str, queue_root: str, spans: Spans) -> AsyncIterator[zq.QueueSession]:
+    """A session that is followed."""
+    tracing = OpenTelemetry(spans.provider)
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=4, tracing=tracing) as session:
+        yield session
+
+
+async def _handled(
+    queue: zq.Queue[bytes], session: zq.QueueSession, handler: Callable[[zq.Delivery[bytes]], Any]
 ) -> None:
-    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    """Have a listener handle what there is."""
+
+    async def done() -> bool:
+        return await queue.size() == 0
+
+    async with session.listener(queue, handler):
+        await eventually(done, 30)
+
+
+async def test_a_handler_runs_in_the_trace_of_the_put(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     seen: list[int] = []
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        seen.append(trace.get_current_span().get_span_context().trace_id)
+        seen.append(trace.get_current_span().get_span_context().span_id)
         if delivery.attempt == 1:
             msg = "not yet"
             raise RuntimeError(msg)
+        delivery.put("results", b"done")
 
-    async def done() -> bool:
-        return len(seen) == 2 and await jobs.size() == 0
+    message_id = await jobs.put(b"12345")
+    await _handled(jobs, traced, handler)
 
-    with sending("jobs") as headers:
-        message_id = await jobs.put(b"12345", headers=headers)
-    async with session.listener(jobs, handler, middleware=[traced]):
-        await eventually(done, 30)
-    sent, first, second = recorder.spans
-    assert (sent["name"], sent["kind"]) == ("send jobs", SpanKind.PRODUCER)
-    assert [span["name"] for span in (first, second)] == ["process jobs"] * 2
-    assert second["kind"] is SpanKind.CONSUMER
-    assert seen == [sent["context"].trace_id] * 2
-    assert second["parent"].span_id == sent["context"].span_id
-    assert second["links"][0].context.span_id == sent["context"].span_id
-    assert second["attributes"]["messaging.message.id"] == message_id
-    assert second["attributes"]["messaging.message.body.size"] == 5
-    assert second["attributes"]["messaging.aiozkqueue.attempt"] == 2
-    assert isinstance(first["error"], RuntimeError)
-    assert second["error"] is None
+    sent = spans.one("send jobs")
+    assert sent.kind is SpanKind.PRODUCER
+    assert _attributes(sent) == {
+        "messaging.system": "aiozkqueue",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "jobs",
+        "messaging.message.id": message_id,
+    }
+    failed, passed = spans.all("process jobs")
+    assert [failed.kind, passed.kind] == [SpanKind.CONSUMER] * 2
+    assert seen == [_id(failed), _id(passed)]
+    assert {_trace(failed), _trace(passed)} == {_trace(sent)}
+    for process in (failed, passed):
+        assert process.parent is not None
+        assert process.parent.span_id == _id(sent)
+        assert _linked(process) == [_id(sent)]
+        assert _attributes(process)["messaging.message.id"] == message_id
+        assert _attributes(process)["messaging.message.body.size"] == 5
+    assert [_attributes(process)["messaging.aiozkqueue.message.attempt"] for process in (failed, passed)] == [1, 2]
+    assert failed.status.status_code is StatusCode.ERROR
+    assert _attributes(failed)["error.type"] == "RuntimeError"
+    assert passed.status.status_code is StatusCode.UNSET
+    assert _attributes(passed)["messaging.aiozkqueue.outcome"] == "committed"
+
+    created, commit = spans.one("create results"), spans.one("commit")
+    assert created.parent is not None
+    assert created.parent.span_id == _id(passed)
+    assert (commit.kind, commit.parent and commit.parent.span_id) == (SpanKind.CLIENT, _id(passed))
+    assert _linked(commit) == [_id(sent), _id(created)]
+    assert _attributes(commit)["messaging.operation.type"] == "settle"
+    assert _attributes(spans.one("rollback jobs"))["messaging.operation.type"] == "settle"
+    [result] = await traced.queue("results").peek()
+    carried = trace.get_current_span(propagate.extract(result.headers)).get_span_context()
+    assert carried.span_id == _id(created)
 
 
-async def test_a_message_of_nobody_who_traces_begins_a_trace(session: zq.QueueSession, recorder: Recorder) -> None:
-    jobs = session.queue("jobs")
+async def test_a_loop_handles_each_message_in_a_span_of_its_own(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs")
+    first, second = await jobs.put_many([b"1", b"2"])
+    seen: list[int] = []
+    async with jobs.consume(until_idle=0) as deliveries:
+        async for _delivery in deliveries:
+            seen.append(trace.get_current_span().get_span_context().span_id)  # noqa: PERF401 - in the loop's body
+    assert not trace.get_current_span().get_span_context().is_valid
 
-    async def handler(_delivery: zq.Delivery[bytes]) -> None:
-        pass
+    sent = spans.one("send jobs")
+    assert _attributes(sent)["messaging.batch.message_count"] == 2
+    processed = spans.all("process jobs")
+    assert seen == [_id(span) for span in processed]
+    assert [_attributes(span)["messaging.message.id"] for span in processed] == [first, second]
+    assert [_linked(span) for span in processed] == [[_id(sent)]] * 2
+    assert [span.parent and span.parent.span_id for span in spans.all("commit jobs")] == seen
 
-    async def done() -> bool:
-        return await jobs.size() == 0
 
+async def test_a_loop_that_is_left_with_an_error_ends_its_span_with_it(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs")
     await jobs.put(b"1")
-    async with session.listener(jobs, handler, middleware=[traced]):
-        await eventually(done, 30)
-    [span] = recorder.spans
-    assert span["links"] is None
+    with pytest.raises(RuntimeError):
+        async with jobs.consume(until_idle=0) as deliveries:
+            async for _delivery in deliveries:
+                raise RuntimeError
+    assert not trace.get_current_span().get_span_context().is_valid
+    process = spans.one("process jobs")
+    assert _attributes(process)["error.type"] == "RuntimeError"
+    assert _attributes(process)["messaging.aiozkqueue.outcome"] == "rolled back"
+
+
+async def test_within_another_span_a_handler_is_that_ones_and_linked_to_the_put(
+    traced: zq.QueueSession, spans: Spans
+) -> None:
+    jobs = traced.queue("jobs")
+    await jobs.put(b"1")
+    with spans.tracer.start_as_current_span("run") as run:
+        async with jobs.consume(until_idle=0) as deliveries:
+            async for _delivery in deliveries:
+                pass
+        assert trace.get_current_span() is run
+    process = spans.one("process jobs")
+    assert process.parent is not None
+    assert process.parent.span_id == run.get_span_context().span_id
+    assert _linked(process) == [_id(spans.one("send jobs"))]
+
+
+async def test_a_transaction_receives_creates_and_commits(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"])
+    with spans.tracer.start_as_current_span("work") as work:
+        async with traced.begin() as tx:
+            assert await tx.take(jobs) is not None
+            assert len(await tx.take_many(jobs, 2)) == 2
+            tx.put("results", b"done")
+    one, two = spans.all("receive jobs")
+    assert one.kind is SpanKind.CLIENT
+    assert "messaging.message.id" in _attributes(one)
+    assert _attributes(two)["messaging.batch.message_count"] == 2
+    sent = _id(spans.one("send jobs"))
+    assert (_linked(one), _linked(two)) == ([sent], [sent, sent])
+    commit = spans.one("commit")
+    assert _attributes(commit)["messaging.aiozkqueue.transaction.id"] == tx.id
+    assert _attributes(commit)["messaging.batch.message_count"] == 4
+    inside = work.get_span_context().span_id
+    for span in (one, two, commit, spans.one("create results")):
+        assert (span.parent and span.parent.span_id) == inside
+
+
+async def test_a_put_that_is_refused_ends_its_span_with_the_error(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs")
+    await jobs.put(b"1", key="only", unique=True)
+    with pytest.raises(zq.DuplicateKeyError):
+        await jobs.put(b"2", key="only", unique=True)
+    assert _attributes(spans.all("send jobs")[1])["error.type"] == "DuplicateKeyError"
+
+
+async def test_a_context_that_the_headers_carry_already_is_left_alone(traced: zq.QueueSession, spans: Spans) -> None:
+    jobs = traced.queue("jobs")
+    own = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "other": "kept"}
+    await jobs.put(b"1", headers=own)
+    async with traced.begin() as tx:
+        tx.put(jobs, b"2", headers=own)
+    assert [dict(message.headers) for message in await jobs.peek()] == [own, own]
+    assert _linked(spans.one("send jobs")) == [0xB7AD6B7169203331]
+    assert _linked(spans.one("commit jobs")) == [0xB7AD6B7169203331]
+    assert "create jobs" not in spans.names
+
+
+async def test_what_a_bus_posts_is_followed_too(traced: zq.QueueSession, spans: Spans) -> None:
+    from pydantic import BaseModel  # noqa: PLC0415 - for this test alone
+
+    class Event(BaseModel):
+        id: int
+
+    bus = Bus(traced, "orders", Event)
+    await bus.post(Event(id=1))
+    [created] = [name for name in spans.names if name.startswith("create ")]
+    assert spans.one(created).kind is SpanKind.PRODUCER
+
+
+async def test_a_program_that_has_set_up_nothing_is_not_followed(
+    open_session: Opener, session: zq.QueueSession
+) -> None:
+    assert session.engine.tracing is None
+    await session.queue("jobs").put(b"bare")
+    [message] = await (await open_session()).queue("jobs").peek()
+    assert dict(message.headers) == {}
+
+
+# Puts or handles a message and prints what is exported, as a program would that knows nothing of this but its provider.
+PROGRAM = """
+import asyncio, json, os, sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+import aiozkqueue as zq
+
+
+class Printed(SpanExporter):
+    def export(self, spans):
+        for span in spans:
+            links = [f"{link.context.trace_id:032x}" for link in span.links]
+            print(json.dumps([span.name, f"{span.context.trace_id:032x}", links]), flush=True)
+        return SpanExportResult.SUCCESS
+
+
+async def main():
+    async with zq.connect(os.environ["HOSTS"], root=os.environ["ROOT"]) as session:
+        jobs = session.queue("jobs")
+        if sys.argv[1] == "put":
+            await jobs.put(b"1")
+            return
+
+        async def handler(delivery):
+            listener.stop()
+
+        listener = session.listener(jobs, handler)
+        await listener.run()
+
+
+trace.set_tracer_provider(TracerProvider())
+trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(Printed()))
+asyncio.run(main())
+"""
+
+
+def test_two_processes_make_one_trace(zookeeper: str, queue_root: str) -> None:
+    environment = os.environ | {"HOSTS": zookeeper, "ROOT": queue_root}
+    exported: list[list[Any]] = []
+    for role in ("put", "handle"):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, role],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=50,
+        )
+        exported += [json.loads(line) for line in done.stdout.splitlines()]
+    sent, *rest = exported
+    assert sent[0] == "send jobs"
+    process = next(span for span in rest if span[0] == "process jobs")
+    assert process[1:] == [sent[1], [sent[1]]]

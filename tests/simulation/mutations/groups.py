@@ -10,6 +10,7 @@ from aiozkqueue.queue.candidates import groups
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out, send_instead
+from tests.simulation.stories.claims import a_group_is_forced_open_while_one_far_away_looks_under_its_lock
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
@@ -53,3 +54,8 @@ def a_head_that_is_only_the_next_one_heard_of(patch: pytest.MonkeyPatch) -> None
 @mutation(of_groups)
 def items_locked_one_by_one_whatever_their_group(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(groups, "lock_id", lambda _, name: item_id(name))
+
+
+@mutation(a_group_is_forced_open_while_one_far_away_looks_under_its_lock)
+def an_empty_groups_lock_removed_whoever_has_it_by_now(patch: pytest.MonkeyPatch) -> None:
+    leave_out(patch, lambda one: isinstance(one, Check) and one.path.endswith("/locks"))

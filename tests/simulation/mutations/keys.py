@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.queue import hand_over
 from aiozkqueue.queue.claims import claimer, collapse
 from aiozkqueue.queue.claims.dispenser import Dispenser
-from aiozkqueue.queue.commits import keys
+from aiozkqueue.queue.commits import beside, keys
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out, send_instead
@@ -46,6 +46,11 @@ def _without_passing_locks(patch: pytest.MonkeyPatch) -> None:
 @mutation(what_is_taken_is_cancelled)
 def cancelled_without_the_lock(patch: pytest.MonkeyPatch) -> None:
     _without_passing_locks(patch)
+
+
+@mutation(what_is_taken_is_cancelled)
+def a_commit_that_leaves_out_what_it_was_to_alter(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(beside.Beside, "operations", lambda *_: iter(()))
 
 
 @mutation(keys_collapse)

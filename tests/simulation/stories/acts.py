@@ -23,10 +23,10 @@ async def put(run: Run, queue: zq.Queue[bytes], count: int) -> None:
         await asyncio.sleep(run.random.random() * 2 * run.weather.scale)
 
 
-async def take_and_commit(run: Run, name: str, slowness: int, patience: float = 0.2) -> None:
+async def take_and_commit(run: Run, name: str, slowness: int, patience: float = 0.2, times: int = 8) -> None:
     """Take and commit one message after the other."""
     async with run.cluster.connect(name=name) as session:
-        for _ in range(8):
+        for _ in range(times):
             unit = run.unit(name)
             async with run.told(unit), session.begin() as tx:
                 message = await tx.take(session.queue("a"), timeout=patience)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import aiozkqueue as zq
 from aiozkqueue.testing.simulator import run_virtual
@@ -22,17 +23,9 @@ def claims_are_forced_open_while_they_are_committed(seed: int | str) -> History:
         async with run.cluster.connect(name="operator") as operator:
             await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
             queue = operator.queue("a")
-
-            async def force() -> None:
-                for _ in range(6):
-                    await asyncio.sleep(run.random.random() * 20 * run.weather.scale)
-                    opened = Opened("a", run.loop.time())
-                    run.history.opened.append(opened)
-                    await queue.release_claims()
-                    opened.ended = run.loop.time()
-
             await put(run, queue, 3)
-            await asyncio.gather(force(), *(take_and_commit(run, f"p{number}", 20) for number in range(2)))
+            takers = [take_and_commit(run, f"p{number}", 20) for number in range(2)]
+            await asyncio.gather(_force(run, queue, 6, 20), *takers)
             await end(run)
         return run.history
 
@@ -88,3 +81,53 @@ def claims_are_forced_open_by_who_sees_them_late(seed: int | str) -> History:
         return run.history
 
     return run_virtual(main, limit=LIMIT)
+
+
+@story
+def a_group_is_forced_open_while_one_far_away_looks_under_its_lock(seed: int | str) -> History:
+    """One who hears of everything late locks a group that is empty by then; before it lets go, another is given it."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        run.history.ahead = 0  # whatever is taken here was claimed after the force
+        near, distance = run.ensemble.delays, 1
+        run.ensemble.delays = replace(near, network=lambda: distance * near.network())
+        async with run.cluster.connect(name="far") as far:
+            run.ensemble.delays = near
+            await run.configure(far, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0)), ordered=True))
+            await put(run, far.queue("a"), 1)  # its commit slot is made by this
+            await take_and_commit(run, "before", 1, times=1)
+            async with run.cluster.connect(name="operator") as operator, far.transaction() as looking:
+                queue, locks = operator.queue("a"), run.ensemble.tree.nodes["/zms/a/locks"]
+                look = asyncio.create_task(looking.take(far.queue("a"), timeout=500 * run.weather.scale))
+                await asyncio.sleep(100 * run.weather.scale)
+                distance, patience = 100, 400 * run.weather.scale
+                await put(run, queue, 1)
+                await take_and_commit(run, "first", 1, times=1)
+                for _ in range(200):
+                    await asyncio.sleep(run.weather.scale)
+                    if locks.children:
+                        break
+                await put(run, queue, 1)
+                await _force(run, queue, 1, 1)
+                await asyncio.gather(
+                    *(take_and_commit(run, name, 400, patience, times=1) for name in ("second", "third"))
+                )
+                distance = 1
+                await look
+                await looking.rollback(delay=0)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+async def _force(run: Run, queue: zq.Queue[bytes], times: int, slowness: int) -> None:
+    """Open all claims by force again and again."""
+    for _ in range(times):
+        await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
+        opened = Opened("a", run.loop.time())
+        run.history.opened.append(opened)
+        await queue.release_claims()
+        opened.ended = run.loop.time()

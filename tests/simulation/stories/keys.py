@@ -189,6 +189,21 @@ def lives_end_while_messages_are_taken(seed: int | str) -> History:
     return _play(seed, zq.QueueConfig(policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0))), act)
 
 
+async def _cancel(scene: _Scene, session: zq.QueueSession, chosen: str) -> bool:
+    """Cancel a message, at once or by a commit a little later; tell whether that was done."""
+    queue = session.queue("k")
+    if scene.random.random() < 0.5:
+        return bool(await queue.cancel(id=chosen))
+    async with session.transaction() as tx:
+        asked = await tx.cancel(queue, id=chosen)
+        await scene.pause(3)
+        try:
+            await tx.commit()
+        except zq.NotCommittedError:
+            return False
+    return bool(asked)
+
+
 @story
 def what_is_taken_is_cancelled(seed: int | str) -> History:
     """One cancels what others are taking."""
@@ -216,7 +231,7 @@ def what_is_taken_is_cancelled(seed: int | str) -> History:
                 await scene.pause(2)
                 if ids:
                     chosen = scene.random.choice(list(ids))
-                    if await first.queue("k").cancel(id=chosen):
+                    if await _cancel(scene, first, chosen):
                         ids[chosen].cancelled = scene.now
 
         await asyncio.gather(produce(), consume(), cancel())

@@ -1,4 +1,4 @@
-"""The figures of all queues over the last hour, as this server has seen them: for charts and for Prometheus.
+"""The figures of queues over the last hour, as this process has seen them: for charts and for Prometheus.
 
 They cost a few reads a queue every ten seconds, whatever the queues hold: sizes are counts of children, and what was
 put and removed is told by how often those have changed. Nothing of it is stored.
@@ -18,7 +18,7 @@ from aiozkqueue.queue.operators.admin import count, lanes, list_items
 from aiozkqueue.zookeeper import NoNodeError, ZooKeeperError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.session import QueueSession
 
@@ -58,10 +58,11 @@ class Rates(NamedTuple):
 
 
 class Sampler:
-    """Looks at the queues of one session."""
+    """Looks at the queues of one session: all that there are, or those that ``queues`` names."""
 
-    def __init__(self, session: QueueSession) -> None:
+    def __init__(self, session: QueueSession, queues: Callable[[], Sequence[str]] | None = None) -> None:
         self._session = session
+        self._queues = queues
         self._history: dict[str, deque[Sample]] = {}
         self._latest: dict[str, Sample] = {}
         self._oldest: dict[str, tuple[str, float]] = {}
@@ -115,6 +116,8 @@ class Sampler:
 
     async def _names(self) -> list[str]:
         engine = self._session.engine
+        if self._queues is not None:
+            return sorted(self._queues())[:MOST_QUEUES]
         try:
             names = sorted(await engine.zookeeper.children(engine.root))
         except NoNodeError:

@@ -1,0 +1,28 @@
+"""`aiozkqueue dump`: where the handlers of a worker wait."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.worker import ask
+
+
+def dump(
+    pid: Annotated[
+        int, typer.Argument(min=1, metavar="PID", help="The process of an `aiozkqueue worker`, on this host.")
+    ],
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for its answer.")] = 10,
+) -> Exit:
+    """Show where each task of a worker waits, down the whole chain of awaits, those that handle a message first.
+
+    For handlers that are stuck; it tells of one that blocks the event loop, too. The worker goes on.
+
+    [dim]aiozkqueue dump $(pidof -s aiozkqueue)
+    kubectl exec shop-worker-0 -- aiozkqueue dump 1[/dim]
+    """
+    sys.stdout.write(ask(pid, timeout=timeout))
+    return Exit.OK

@@ -1,0 +1,191 @@
+"""Prometheus: what a session has done, and how the queues stand that it uses.
+
+Needs the extra ``observability``; nothing else of the core imports this. The session counts in integers from when
+`collector` is called; Prometheus' library is called when somebody scrapes, and never for a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from aiozkqueue.errors import QueueError
+from aiozkqueue.sampling import Sampler
+from aiozkqueue.zookeeper import State, ZooKeeperError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from prometheus_client.metrics_core import Metric
+
+    from aiozkqueue.queue.meter import Histogram, QueueFigures
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.sampling import Sample
+
+__all__ = ["SessionCollector", "collector"]
+
+log = logging.getLogger(__name__)
+
+#: A look at the queues that is not older, seconds, does for another scrape.
+FRESH: Final = 1.0
+
+_COUNTERS: Final[dict[str, tuple[str, Callable[[QueueFigures], int]]]] = {
+    "aiozkqueue_messages_put": ("Messages stored by this session.", lambda one: one.put),
+    "aiozkqueue_messages_consumed": ("Messages handled and removed.", lambda one: one.consumed),
+    "aiozkqueue_messages_retried": ("Messages given back after a hand-over: they come again.", lambda one: one.retried),
+    "aiozkqueue_messages_dead_lettered": ("Messages moved into the dead letters.", lambda one: one.dead),
+}
+_HISTOGRAMS: Final[dict[str, tuple[str, Callable[[QueueFigures], Histogram]]]] = {
+    "aiozkqueue_message_wait_seconds": (
+        "Time from the put, or from when it was due, until a message was claimed for the first time.",
+        lambda one: one.wait,
+    ),
+    "aiozkqueue_message_handling_seconds": (
+        "Time from a hand-over until its commit or rollback was stored.",
+        lambda one: one.handling,
+    ),
+}
+
+
+class SessionCollector(Collector):
+    """The figures of one session, for a registry of prometheus_client; made by `collector`.
+
+    `collect` may be called from any thread. It tells how the queues stood at the last look, which is at most ten
+    seconds old while there is a connection; `text` looks first.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, session: QueueSession) -> None:
+        engine = self._engine = session.engine
+        self._meter = engine.measure()
+        self._sampler = Sampler(session, engine.queues_used)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        engine.tasks.spawn(self._watch, name="figures of the queues")
+
+    async def text(self) -> bytes:
+        """Look at the queues, unless somebody has within a second, and return everything in Prometheus' text format.
+
+        When there is no connection the queues are left as they were seen last.
+        """
+        if self._engine.zookeeper.state is State.CONNECTED and not self._engine.closed:
+            try:
+                await self._sampler.look(FRESH)
+            except (QueueError, ZooKeeperError) as error:
+                log.warning("the queues could not be looked at: %s", error)
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Tell of the session and of its queues."""
+        figures = dict(self._meter.queues)
+        for name, (told, count_of) in _COUNTERS.items():
+            yield _counter(name, told, "queue", {queue: count_of(one) for queue, one in figures.items()})
+        for name, (told, histogram_of) in _HISTOGRAMS.items():
+            family = HistogramMetricFamily(name, told, labels=["queue"])
+            for queue, one in figures.items():
+                _add(family, [queue], histogram_of(one))
+            yield family
+        yield from self._claims()
+        yield from self._session()
+        yield from queue_gauges({} if self._engine.closed else self._sampler.latest)
+
+    # -- inside
+
+    async def _watch(self) -> None:
+        try:
+            await self._sampler.run()
+        except Exception:  # a defect of ours here is no reason to end the session
+            log.exception("the queues are looked at no more")
+
+    def _claims(self) -> Iterator[Metric]:
+        claimed: dict[str, int] = {}
+        requests: dict[str, int] = {}
+        contended: dict[str, int] = {}
+        for queue, counts in self._engine.claim_counts():
+            claimed[queue] = claimed.get(queue, 0) + counts.claimed
+            requests[queue] = requests.get(queue, 0) + counts.batches
+            contended[queue] = contended.get(queue, 0) + counts.contended
+        yield _counter("aiozkqueue_messages_claimed", "Messages claimed.", "queue", claimed)
+        yield _counter("aiozkqueue_claim_requests", "Requests for claims that were answered.", "queue", requests)
+        yield _counter(
+            "aiozkqueue_claim_requests_contended",
+            "Requests for claims refused because somebody else held one of the messages.",
+            "queue",
+            contended,
+        )
+
+    def _session(self) -> Iterator[Metric]:
+        meter, now = self._meter, State.CLOSED if self._engine.closed else self._engine.zookeeper.state
+        outcomes = {outcome.name.lower(): count for outcome, count in meter.outcomes.items()}
+        yield _counter(
+            "aiozkqueue_transactions", "Transactions and deliveries, by how they ended.", "outcome", outcomes
+        )
+        family = HistogramMetricFamily(
+            "aiozkqueue_group_commit_size", "Commits, rollbacks and puts that shared one request.", labels=[]
+        )
+        _add(family, [], meter.groups)
+        yield family
+        state = GaugeMetricFamily("aiozkqueue_session_state", "1 for the state it is in.", labels=["state"])
+        for one in State:
+            state.add_metric([one.name.lower()], one is now)
+        yield state
+        yield CounterMetricFamily("aiozkqueue_session_reconnects", "Connections made anew.", meter.reconnects)
+        yield CounterMetricFamily(
+            "aiozkqueue_session_expirations", "ZooKeeper sessions that the server declared over.", meter.expirations
+        )
+
+
+def collector(session: QueueSession) -> SessionCollector:
+    """Have a session count, and return what tells Prometheus: ``REGISTRY.register(collector(session))``.
+
+    What happened before is not in it. How the queues stand that the session has named is looked up every ten seconds,
+    by a few reads each, until the session is closed. One for a session and a registry.
+
+    Raises: SessionClosedError, WrongLoopError.
+    """
+    return SessionCollector(session)
+
+
+_GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
+    "aiozkqueue_queue_messages": ("Messages in the queue.", lambda one: one.size),
+    "aiozkqueue_queue_claimed": ("Messages that are held.", lambda one: one.claimed),
+    "aiozkqueue_queue_retrying": ("Messages that wait until a moment.", lambda one: one.retrying),
+    "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda one: one.dead),
+    "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda one: one.consumers),
+}
+
+
+def queue_gauges(samples: Mapping[str, Sample]) -> Iterator[Metric]:
+    """Tell how queues stood at the last look, by name."""
+    for name, (told, value_of) in _GAUGES.items():
+        yield _gauge(name, told, ((queue, value_of(sample)) for queue, sample in samples.items()))
+    now = time.time()
+    ages = ((queue, max(0.0, now - one.oldest)) for queue, one in samples.items() if one.oldest is not None)
+    yield _gauge("aiozkqueue_queue_oldest_age_seconds", "Age of the oldest message.", ages)
+
+
+def _gauge(name: str, told: str, values: Iterable[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(name, told, labels=["queue"])
+    for queue, value in values:
+        family.add_metric([queue], value)
+    return family
+
+
+def _counter(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, told, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], histogram: Histogram) -> None:
+    bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]
+    family.add_metric(labels, list(zip(bounds, accumulate(histogram.counts), strict=True)), histogram.total)

@@ -1,0 +1,89 @@
+"""Who follows messages on their way: what a session tells of them, to OpenTelemetry for one, and how that is found.
+
+A session that nobody follows only asks whether anybody does. `aiozkqueue.tracing` is imported when it is switched on.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from aiozkqueue.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from .claim import Claim
+    from .commits.items import Put
+    from .commits.settlement import Settlement
+    from .delivery import Delivery
+    from .message import Message
+
+
+class Handling(Protocol):
+    """A delivery that is being handled by the loop of a consumer."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The loop has left it, with this error; called where the loop goes on."""
+        ...
+
+
+class Tracing(Protocol):
+    """What follows the messages of a session: `connect` takes one."""
+
+    def sending(self, queue: str, count: int | None) -> AbstractContextManager[None]:
+        """Around a put of one message (``count`` is None) or of many, until they are stored."""
+        ...
+
+    def creating(self, queue: str, message_id: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the options of a put with what its headers are to carry."""
+        ...
+
+    def received(self, queue: str, messages: Sequence[Message[Any]], begun: int) -> None:
+        """A transaction has taken these; ``begun`` is when it asked for them, ns since 1970."""
+        ...
+
+    def settling(
+        self,
+        operation: Literal["commit", "rollback"],
+        work_id: str,
+        claims: Iterable[Claim],
+        puts: Sequence[Put],
+        sent: Settlement,
+    ) -> None:
+        """A transaction or delivery is being settled; ``sent`` tells when that is over."""
+        ...
+
+    def handling(self, delivery: Delivery[Any]) -> Handling:
+        """A consumer's loop begins with a delivery; called where its body is going to run."""
+        ...
+
+    async def around(self, delivery: Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
+        """Around a listener's handler: a middleware."""
+        ...
+
+
+def tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
+    """Return what follows a session's messages: what was given, or OpenTelemetry if that is asked for or set up.
+
+    Raises:
+        InvalidOptionError: it is asked for, and not installed.
+    """
+    if option is None:
+        api = sys.modules.get("opentelemetry.trace")
+        if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+            return None  # the program has not set OpenTelemetry up
+    elif isinstance(option, bool):
+        if not option:
+            return None
+    else:
+        return option
+    try:
+        from aiozkqueue.tracing import OpenTelemetry  # noqa: PLC0415 - an extra, for those who use it
+    except ImportError as error:
+        if option is None:
+            return None
+        msg = f"tracing=True needs OpenTelemetry: install aiozkqueue[observability] ({error})"
+        raise InvalidOptionError(msg) from error
+    return OpenTelemetry()

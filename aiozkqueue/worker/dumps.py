@@ -1,0 +1,96 @@
+"""Asking a worker on the same machine where its handlers wait: a signal, and a file that it fills.
+
+Whoever asks makes an empty file, named after the process, and sends SIGUSR1; the worker writes into it what it writes
+to its stderr. The file belongs to the worker's user and to nobody else, and the worker makes none: what others put in
+its place is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from aiozkqueue.errors import NotFoundError, QueueError
+
+_END: Final = b"\0"
+_LOOK: Final = 0.05
+
+
+def ask(pid: int, *, timeout: float) -> str:
+    """Return what a worker tells of its tasks; waits up to ``timeout`` seconds, also while a handler blocks its loop.
+
+    Raises:
+        NotFoundError: there is no such process, or it is no worker.
+        QueueError: it does not answer in time.
+        PermissionError: it is another user's.
+    """
+    owner = _worker(pid)
+    path = _file(pid, owner)
+    path.unlink(missing_ok=True)  # of one who asked and went away
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    try:
+        if owner != os.geteuid():
+            os.fchown(descriptor, owner, -1)
+        os.kill(pid, signal.SIGUSR1)
+        deadline = time.monotonic() + timeout
+        while not (told := _read(descriptor)).endswith(_END):
+            if time.monotonic() > deadline:
+                msg = (
+                    f"process {pid} does not answer within {timeout:g} s: it has another {tempfile.gettempdir()} (then "
+                    "ask from inside its container), or code that is not Python blocks it; what it tells is also in "
+                    "its own stderr"
+                )
+                raise QueueError(msg)
+            time.sleep(_LOOK)
+        return told.removesuffix(_END).decode()
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+
+
+def answer(text: str) -> None:
+    """Write what is told where somebody asks for it, if anybody does."""
+    try:
+        descriptor = os.open(_file(os.getpid(), os.geteuid()), os.O_WRONLY | os.O_NOFOLLOW)
+    except OSError:
+        return  # nobody asked but by the signal alone
+    with os.fdopen(descriptor, "wb") as file:
+        made = os.fstat(descriptor)
+        if stat.S_ISREG(made.st_mode) and made.st_uid == os.geteuid():
+            file.write(text.encode() + _END)
+
+
+def _file(pid: int, owner: int) -> Path:
+    return Path(tempfile.gettempdir()) / f"aiozkqueue-dump-{owner}-{pid}"
+
+
+def _read(descriptor: int) -> bytes:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def _worker(pid: int) -> int:
+    """Return whose process it is. The signal would end one that does not expect it.
+
+    Raises: NotFoundError.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError as error:
+        msg = f"there is no process {pid}; `aiozkqueue consumers QUEUE` tells which take from a queue, and where"
+        raise NotFoundError(msg) from error
+    except PermissionError:
+        pass  # told below, or by the signal itself
+    status = Path(f"/proc/{pid}/status")
+    try:
+        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+    except FileNotFoundError:
+        return os.geteuid()  # a system without /proc
+    if not int(lines["SigCgt"], 16) >> (signal.SIGUSR1 - 1) & 1:
+        msg = f"process {pid} ({lines['Name'].strip()}) is no `aiozkqueue worker`, or is not running yet"
+        raise NotFoundError(msg)
+    return int(lines["Uid"].split()[1])

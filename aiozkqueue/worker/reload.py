@@ -1,0 +1,100 @@
+"""A command run anew whenever the program has changed, while it is being developed. Needs the extra ``reload``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import TYPE_CHECKING, Any, cast
+
+from aiozkqueue.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+async def reloading(command: Sequence[str], folder: Path) -> int:
+    """Run a command; stop it and run it anew when Python files below the folder change. Returns its exit status.
+
+    It is stopped by SIGTERM, and waited for. When it ends by itself, as of a mistake that was just saved, the next
+    change starts it again. SIGTERM and SIGINT are passed on, and end this with it.
+
+    Raises:
+        InvalidOptionError: what watches files is not installed.
+    """
+    try:
+        import watchfiles  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        msg = f"--reload needs watchfiles: install aiozkqueue[reload] ({error})"
+        raise InvalidOptionError(msg) from error
+    # Its type names one of trio's, which need not be here.
+    watch = cast("Any", watchfiles).awatch
+    changes: AsyncIterator[object] = watch(folder, watch_filter=watchfiles.PythonFilter())
+    return await _Runs(command, folder).serve(changes)
+
+
+class _Runs:
+    """The command's process, one after the other."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        self._command = command
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+        self._over = asyncio.Event()
+        self._told = True
+        """Whether the process has been told to stop."""
+
+    async def serve(self, changes: AsyncIterator[object]) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        watching = asyncio.create_task(self._watch(changes))
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await asyncio.wait((watching, over), return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
+        finally:
+            watching.cancel()
+            over.cancel()
+            await asyncio.gather(watching, over, return_exceptions=True)
+            if not self._told:
+                self._signal()
+            status = await self._end()
+        return status
+
+    def _stop(self) -> None:
+        self._over.set()
+        self._signal()
+
+    async def _watch(self, changes: AsyncIterator[object]) -> None:
+        log.info("started anew when Python files below %s change", self._folder)
+        while True:
+            changed = asyncio.ensure_future(anext(changes))
+            try:
+                # Once it has begun files are watched: nothing that the process reads changes unnoticed.
+                await asyncio.sleep(0)
+                await self._start()
+                await changed
+            finally:
+                changed.cancel()
+                await asyncio.gather(changed, return_exceptions=True)
+            log.info("changed: starting anew")
+            self._signal()
+            await self._end()
+
+    async def _start(self) -> None:
+        # In a group of its own: a terminal's Ctrl-C comes through here, once, and not to both.
+        self._told = False
+        self._process = await asyncio.create_subprocess_exec(*self._command, process_group=0)
+
+    def _signal(self) -> None:
+        self._told = True
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+
+    async def _end(self) -> int:
+        return 0 if self._process is None else await self._process.wait()

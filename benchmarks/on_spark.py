@@ -1,0 +1,216 @@
+"""Spark in local mode beside the direct API: batch write and stream source by partitions, and memory by depth.
+
+A stream takes seconds to start; ``steady_rate`` is that of its batches, by Spark's own account of how long each took,
+from the choice of its messages to the end of the sink. One JVM for all cases, warmed up by a small run before each. The
+client's CPU is that of the JVM and of its Python workers, the server's is ZooKeeper's. ``MiB`` is what all processes of
+Spark have resident at the end, ``peak_python_MiB`` what the largest of the Python ones has: the driver's or a task's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from functools import cache, partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+
+import aiozkqueue as zq
+from aiozkqueue.testing.spark import java_home
+
+from .measure import BODY, Case, Sample, Stopwatch
+from .ours import ROOT, opened, remove, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .measure import Server
+
+    #: Given Spark, the options of a queue, and how many messages.
+    Work = Callable[["Local", Mapping[str, str], int], Mapping[str, float]]
+
+TOGETHER = 500
+TASKS = 4
+WARM = 1000
+_names = (f"spark-{number}" for number in count())
+_MIB = 2**20
+
+
+class Local:
+    """Spark, and its processes."""
+
+    def __init__(self) -> None:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second
+
+        self._folder = ExitStack()
+        self.folder = Path(self._folder.enter_context(tempfile.TemporaryDirectory()))
+        project = str(Path(__file__).parents[1])
+        os.environ.update(
+            JAVA_HOME=java_home(self.folder / "java"),
+            PYTHONPATH=os.pathsep.join([project, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+            PYSPARK_PYTHON=sys.executable,
+            SPARK_LOCAL_IP="127.0.0.1",
+        )
+        before = set(_descendants())
+        builder = SparkSession.builder.master("local[4]").appName("aiozkqueue benchmarks")
+        for name, value in {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(self.folder),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+        }.items():
+            builder = builder.config(name, value)
+        self.session = builder.getOrCreate()
+        self.session.sparkContext.setLogLevel("ERROR")
+        self._others = before  # ZooKeeper, say
+
+    def processes(self) -> list[psutil.Process]:
+        """The JVM and its Python workers."""
+        return [one for one in _descendants() if one not in self._others]
+
+    def memory(self) -> dict[str, float]:
+        """What they have resident, and what the largest of the Python ones has."""
+        sizes: list[tuple[bool, int]] = []
+        for one in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                sizes.append(("java" in one.name(), one.memory_info().rss))
+        python = max((size for java, size in sizes if not java), default=0)
+        return {"MiB": sum(size for _, size in sizes) / _MIB, "peak_python_MiB": python / _MIB}
+
+
+class Times(NamedTuple):
+    """As psutil tells them of one process."""
+
+    user: float
+    system: float
+
+
+class _Tree:
+    """Spark's processes as if they were one."""
+
+    def __init__(self, local: Local) -> None:
+        self._local = local
+
+    def cpu_times(self) -> Times:
+        """What all have used, and those of their children that have ended."""
+        user = system = 0.0
+        for one in self._local.processes():
+            with suppress(psutil.NoSuchProcess):
+                times = one.cpu_times()
+                user += times.user + times.children_user
+                system += times.system + times.children_system
+        return Times(user, system)
+
+
+def _descendants() -> list[psutil.Process]:
+    children: list[psutil.Process] = psutil.Process().children(recursive=True)
+    return children
+
+
+@cache
+def spark() -> Local:
+    """The one of this process."""
+    return Local()
+
+
+def measured(server: Server, messages: int, work: Work, *, depth: int = 0) -> Sample:
+    """Warm up and measure; with ``depth``, the queue holds so many times the messages before."""
+    local = spark()
+    try:
+        for number in (WARM, messages):
+            options = {"hosts": server.hosts, "root": ROOT, "queue": next(_names)}
+            asyncio.run(_fill(options, number * depth))
+            with Stopwatch(server, [_Tree(local)]) as watch:
+                figures = work(local, options, number)
+        return watch.sample(messages, **figures, **local.memory())
+    finally:
+        remove(server)
+
+
+async def _fill(options: Mapping[str, str], messages: int) -> None:
+    async with zq.connect(options["hosts"], root=ROOT) as session:
+        queue = session.queue(options["queue"])
+        await queue.put(b"the first makes the queue")
+        await spread(TASKS, messages // TOGETHER, lambda: queue.put_many([BODY] * TOGETHER))
+
+
+def write(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
+    """Write a data frame of so many rows."""
+    from pyspark.sql import functions  # noqa: PLC0415 - takes a second
+
+    frame = local.session.range(0, messages, 1, partitions).select(functions.lit(BODY).alias("body"))
+    frame.write.format("aiozkqueue").mode("append").options(**options).save()
+    return {}
+
+
+def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions: int) -> Mapping[str, float]:
+    """Take so many messages by a stream, in batches of a quarter, and acknowledge them."""
+    stream = local.session.readStream.format("aiozkqueue").options(**options).schema("body binary")
+    stream = stream.option("minPartitions", partitions).option("maxOffsetsPerTrigger", max(1, messages // 4))
+    writer = stream.load().writeStream.format("noop").option("checkpointLocation", str(local.folder / options["queue"]))
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        while sum(one["numInputRows"] for one in query.recentProgress) < messages:
+            if not query.isActive:
+                query.awaitTermination()  # raises what ended it
+            time.sleep(0.01)
+    finally:
+        query.stop()
+    batches = [one for one in query.recentProgress if one["numInputRows"]]
+    seconds = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
+    return {"steady_rate": sum(one["numInputRows"] for one in batches) / seconds}
+
+
+def take_directly(server: Server, messages: int) -> Sample:
+    """Take by a consumer."""
+
+    async def main() -> Sample:
+        async with opened(server) as (_, queue):
+            await spread(TASKS, messages // TOGETHER, lambda: queue.put_many([BODY] * TOGETHER))
+            with Stopwatch(server) as watch:
+                async with queue.consume(until_idle=0, prefetch=500) as deliveries:
+                    async for _delivery in deliveries:
+                        pass
+            return watch.sample(messages)
+
+    return asyncio.run(main())
+
+
+def put_directly(server: Server, messages: int) -> Sample:
+    """Put as many at a time as Spark's tasks do."""
+
+    async def main() -> Sample:
+        async with opened(server) as (_, queue):
+            with Stopwatch(server) as watch:
+                await spread(TASKS, messages // TOGETHER, lambda: queue.put_many([BODY] * TOGETHER))
+            return watch.sample(messages)
+
+    return asyncio.run(main())
+
+
+def _case(name: str, work: Work, *, messages: int = 50_000, depth: int = 0) -> Case:
+    return Case(name, "spark", messages, partial(measured, work=work, depth=depth), rounds=2)
+
+
+PARTITIONS = (1, 2, 4)
+CASES = [
+    Case("aiozkqueue: put 500s", "spark", 50_000, put_directly, rounds=2),
+    *(_case(f"Spark: write, {n} partitions", partial(write, partitions=n)) for n in PARTITIONS),
+    Case("aiozkqueue: consume", "spark", 50_000, take_directly, rounds=2),
+    *(_case(f"Spark: stream, {n} partitions", partial(drain, partitions=n), depth=1) for n in PARTITIONS),
+    *(
+        _case(
+            f"Spark: stream of 10,000 out of {10_000 * depth:,}",
+            partial(drain, partitions=2),
+            messages=10_000,
+            depth=depth,
+        )
+        for depth in (1, 10, 30)
+    ),
+]

@@ -1,0 +1,100 @@
+"""The `aiozkqueue` command without the start of Python: for pages that call it dozens of times.
+
+One process has imported the command. The file `aiozkqueue` that is put first on the path hands its arguments,
+environment, folder and streams over to that process, which forks for each call: so each is a process of its own, which
+runs the command's `main` and ends with its status, half a second earlier. Not for what is meant to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SOCKET = "started.sock"
+_LARGEST = 1 << 20
+
+_STAND_IN = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({address!r})
+    call = json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+    socket.send_fds(connection, [len(call).to_bytes(4, "big")], [0, 1, 2])
+    connection.sendall(call)
+    sys.exit(int.from_bytes(connection.recv(1), "big"))
+"""
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Path]:
+    """Yield a folder for the path, in which the command is."""
+    address = folder / _SOCKET
+    command = folder / "bin" / "aiozkqueue"
+    command.parent.mkdir()
+    command.write_text(_STAND_IN.format(python=sys.executable, address=str(address)))
+    command.chmod(0o755)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(address))
+    listener.listen()
+    with (
+        listener,
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(listener.fileno())],
+            cwd=Path(__file__).parents[2],
+            pass_fds=[listener.fileno()],
+        ) as forking,
+    ):
+        yield command.parent
+        forking.kill()
+
+
+def _serve(listener: socket.socket) -> None:
+    import_module("aiozkqueue.cli.app")  # what takes the time, once
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            _run(connection)
+        connection.close()
+
+
+def _run(connection: socket.socket) -> None:
+    """Be the command that was called."""
+    from aiozkqueue.cli import main  # noqa: PLC0415 - as above
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    size, streams, _, _ = socket.recv_fds(connection, 4, 3)
+    call = b""
+    while len(call) < int.from_bytes(size, "big"):
+        call += connection.recv(_LARGEST)
+    arguments, environment, folder = json.loads(call)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["aiozkqueue", *arguments]
+    status = 1
+    try:
+        main()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        sys.stdout.flush()
+        connection.sendall(status.to_bytes(1, "big"))
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,13 @@
+"""The table of the examples names each of them, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_table_names_every_example() -> None:
+    named = re.findall(r"^\| \[(\S+)\]\(\1\) \|", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(file.name for file in EXAMPLES.glob("*.py"))

@@ -1,0 +1,90 @@
+"""Records of the log carry queue, message and transaction, where a formatter that writes JSON finds them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STANDARD = set(vars(logging.makeLogRecord({})))
+
+
+class Json(logging.Formatter):
+    """As the formatters that teams use: what `extra` added becomes fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = {name: value for name, value in vars(record).items() if name not in STANDARD}
+        return json.dumps({"level": record.levelname, "message": record.getMessage(), **extra})
+
+
+class Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(Json())
+        self.written: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.written.append(json.loads(self.format(record)))
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    lines, logger = Lines(), logging.getLogger("aiozkqueue")
+    logger.addHandler(lines)
+    yield lines
+    logger.removeHandler(lines)
+
+
+async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transaction(
+    session: zq.QueueSession, lines: Lines
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    works: list[str] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        works.append(delivery.work.id)
+        if delivery.attempt == 1:
+            raise RuntimeError("no secret of ours")
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    message_id = await jobs.put(b"the payload")
+    async with session.listener(jobs, handler):
+        await eventually(done, 30)
+    [line] = [line for line in lines.written if line["level"] == "WARNING"]
+    assert line == {
+        "level": "WARNING",
+        "message": f"queue jobs: handler failed on message {message_id}",
+        "queue": "jobs",
+        "message_id": message_id,
+        "attempt": 1,
+        "transaction_id": works[0],
+    }
+
+
+async def test_a_message_that_comes_again_is_logged_with_its_ids(session: zq.QueueSession, lines: Lines) -> None:
+    jobs = session.queue("jobs")
+    stolen: list[str] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if not stolen:
+            stolen.append(delivery.work.id)
+            await jobs.release_claims()
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    message_id = await jobs.put(b"1")
+    async with session.listener(jobs, handler):
+        await eventually(done, 30)
+    [line] = [line for line in lines.written if "comes again" in line["message"]]
+    assert (line["queue"], line["message_id"], line["transaction_id"]) == ("jobs", message_id, stolen[0])

@@ -1,0 +1,202 @@
+"""What Prometheus is told of a session and of its queues: what was applied, and nothing before anybody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import aiozkqueue as zq
+from aiozkqueue.metrics import collector
+from tests.faults.account import CLAIM
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.metrics import SessionCollector
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+
+
+def values_of(text: bytes) -> dict[str, float]:
+    """Every sample, by its name and its labels' values."""
+    return {
+        " ".join([sample.name, *(value for _, value in sorted(sample.labels.items(), reverse=True))]): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def told(collecting: SessionCollector) -> dict[str, float]:
+    return values_of(await collecting.text())
+
+
+async def seen(collecting: SessionCollector, **expected: float) -> None:
+    """Wait until the queue ``jobs`` is told to stand so: a look at it may be a second old."""
+
+    async def stands() -> bool:
+        now = await told(collecting)
+        return all(now.get(f"aiozkqueue_queue_{name} jobs") == value for name, value in expected.items())
+
+    await eventually(stands, 30)
+
+
+async def test_it_tells_how_messages_were_put_handled_retried_and_given_up(session: zq.QueueSession) -> None:
+    metrics = collector(session)
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.body == b"poison":
+            raise zq.Reject("poison")
+        if delivery.attempt == 1:
+            raise RuntimeError
+        delivery.put("results", b"done")
+
+    await jobs.put_many([b"1", b"2", b"poison"])
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    async with session.listener(jobs, handler):
+        await eventually(done, 30)
+    now = await told(metrics)
+    assert now["aiozkqueue_messages_put_total jobs"] == 3
+    assert now["aiozkqueue_messages_put_total results"] == 2
+    assert now["aiozkqueue_messages_claimed_total jobs"] == 5
+    assert now["aiozkqueue_messages_retried_total jobs"] == 2
+    assert now["aiozkqueue_messages_consumed_total jobs"] == 2
+    assert now["aiozkqueue_messages_dead_lettered_total jobs"] == 1
+    assert now["aiozkqueue_transactions_total committed"] == 3
+    assert now["aiozkqueue_transactions_total rolled_back"] == 2
+    assert now["aiozkqueue_message_wait_seconds_count jobs"] == 3
+    assert now["aiozkqueue_message_handling_seconds_count jobs"] == 5
+    assert now["aiozkqueue_message_handling_seconds_bucket jobs +Inf"] == 5
+    # Each put, release and commit has been in one group, and no group had more than all of them.
+    assert now["aiozkqueue_group_commit_size_bucket 1.0"] <= now["aiozkqueue_group_commit_size_count"] <= 20
+    assert now["aiozkqueue_group_commit_size_sum"] >= 6
+    await seen(metrics, messages=0, dead_letters=1)
+
+
+async def test_the_time_waited_begins_when_a_message_is_due_and_handling_ends_with_the_commit(
+    session: zq.QueueSession,
+) -> None:
+    metrics = collector(session)
+    jobs = session.queue("jobs")
+    await jobs.put(b"waits")
+    await asyncio.sleep(0.3)
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is not None
+        await asyncio.sleep(0.3)
+    now = await told(metrics)
+    assert now["aiozkqueue_message_wait_seconds_sum jobs"] >= 0.25
+    assert now["aiozkqueue_message_wait_seconds_bucket jobs 0.25"] == 0
+    assert now["aiozkqueue_message_handling_seconds_sum jobs"] >= 0.3
+    assert now["aiozkqueue_message_handling_seconds_bucket jobs 0.25"] == 0
+    before = now["aiozkqueue_message_wait_seconds_sum jobs"]
+    begun = time.monotonic()
+    await jobs.put(b"is due in a second", delay=1)
+    async with session.begin() as tx:
+        assert await tx.take(jobs, timeout=30) is not None
+        elapsed = time.monotonic() - begun
+    later = await told(metrics)
+    assert later["aiozkqueue_message_wait_seconds_count jobs"] == 2
+    assert later["aiozkqueue_message_wait_seconds_sum jobs"] - before < elapsed - 0.75
+
+
+async def test_it_tells_how_the_queues_stand_that_the_session_uses(
+    session: zq.QueueSession, open_session: Opener
+) -> None:
+    await (await open_session()).queue("others").put(b"1")
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"])
+    metrics = collector(session)
+    async with session.transaction() as tx:
+        assert await tx.take(jobs) is not None
+        await seen(metrics, messages=3, claimed=1, consumers=1)
+        await tx.rollback()
+    now = await told(metrics)
+    assert 0 <= now["aiozkqueue_queue_oldest_age_seconds jobs"] < 3600
+    assert not any(name.endswith(" others") for name in now)
+
+
+async def test_claims_that_others_were_faster_with_are_told(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, session: zq.QueueSession
+) -> None:
+    slow = await open_session(zookeeper_proxy.hosts, session_timeout=20)
+    metrics = collector(slow)
+    await session.queue("jobs").put(b"1")
+    held = zookeeper_proxy.hold_request(CLAIM)
+    async with slow.transaction() as late:
+        taking = asyncio.create_task(late.take(slow.queue("jobs"), timeout=60))
+        await held.struck(30)
+        async with session.begin() as tx:
+            assert await tx.take(session.queue("jobs"), timeout=30) is not None
+            held.release()
+
+            async def contended() -> bool:
+                return (await told(metrics)).get("aiozkqueue_claim_requests_contended_total jobs") == 1
+
+            await eventually(contended, 30)
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+
+async def test_it_tells_of_the_connection(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    metrics = collector(session)
+    now = await told(metrics)
+    assert (now["aiozkqueue_session_state connected"], now["aiozkqueue_session_state suspended"]) == (1, 0)
+    assert now["aiozkqueue_session_reconnects_total"] == 0
+    zookeeper_proxy.refuse()
+    zookeeper_proxy.reset_connections()
+
+    async def suspended() -> bool:
+        return (await told(metrics))["aiozkqueue_session_state connected"] == 0
+
+    async def connected() -> bool:
+        return (await told(metrics))["aiozkqueue_session_state connected"] == 1
+
+    await eventually(suspended, 30)
+    await zookeeper_proxy.listen()
+    await eventually(connected, 30)
+    assert (await told(metrics))["aiozkqueue_session_reconnects_total"] >= 1
+    await expire(session)
+    now = await told(metrics)
+    assert now["aiozkqueue_session_expirations_total"] >= 1
+    assert now["aiozkqueue_session_reconnects_total"] >= 2
+
+
+async def test_it_is_a_collector_for_any_registry_and_thread(session: zq.QueueSession) -> None:
+    registry = CollectorRegistry()
+    metrics = collector(session)
+    registry.register(metrics)
+    await session.queue("jobs").put(b"1")
+    await seen(metrics, messages=1)
+    scraped = values_of(await asyncio.to_thread(generate_latest, registry))
+    assert scraped["aiozkqueue_messages_put_total jobs"] == 1
+    assert scraped["aiozkqueue_queue_messages jobs"] == 1
+
+
+async def test_after_the_session_has_been_closed_it_tells_of_no_queue(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+        metrics = collector(session)
+        await session.queue("jobs").put(b"1")
+        await seen(metrics, messages=1)
+    now = await told(metrics)
+    assert now["aiozkqueue_session_state closed"] == 1
+    assert now["aiozkqueue_messages_put_total jobs"] == 1
+    assert "aiozkqueue_queue_messages jobs" not in now
+
+
+async def test_nothing_is_counted_until_somebody_asks(session: zq.QueueSession) -> None:
+    await session.queue("jobs").put(b"1")
+    assert session.engine.meter is None
+    metrics = collector(session)
+    await session.queue("jobs").put(b"2")
+    assert (await told(metrics))["aiozkqueue_messages_put_total jobs"] == 1

@@ -1,0 +1,100 @@
+"""Znodes written down, and put on another server as they were: data, versions, counters, owners and their order."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from aiozkqueue.zookeeper import Create, Delete, SetData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiozkqueue.zookeeper import Node, Stat, ZooKeeperClient
+
+#: What a container's stat has in the place of the session that owns it.
+_CONTAINER = -(1 << 63)
+
+
+class Znode(BaseModel):
+    """One znode."""
+
+    path: str
+    text: str | None = None
+    """The data, when it is UTF-8."""
+    base64: str | None = None
+    """The data, when it is not."""
+    version: int = 0
+    counter: int = 0
+    """Children it has had, which is what names the next sequential one."""
+    ephemeral: bool = False
+    container: bool = False
+
+    @property
+    def data(self) -> bytes:
+        return base64.b64decode(self.base64) if self.base64 is not None else (self.text or "").encode()
+
+
+class Dump(BaseModel):
+    """All znodes of one version's program, and what it was told."""
+
+    made_by: str
+    """The version of the package."""
+    stories: list[str]
+    """The names of those that it has in it."""
+    known: dict[str, str]
+    """What the program knew of what it stored: ids, tokens."""
+    znodes: list[Znode]
+    """In the order of their creation."""
+
+
+async def read_tree(client: ZooKeeperClient, tops: Iterable[str]) -> list[Znode]:
+    """Write down what is at and below these paths."""
+    found: list[tuple[int, Znode]] = []
+    waiting = [*tops]
+    while waiting:
+        path = waiting.pop()
+        node = await client.read(path)
+        waiting += [f"{path}/{name}" for name in await client.children(path)]
+        found.append((node.stat.czxid, _written(path, node)))
+    # Of what one multi has created the zxid is the same: parents have the shorter paths.
+    return [znode for _, znode in sorted(found, key=lambda one: (one[0], len(one[1].path), one[1].path))]
+
+
+def _written(path: str, node: Node) -> Znode:
+    stat = node.stat
+    znode = Znode(path=path, version=stat.version, counter=_created(stat))
+    znode.container = stat.ephemeral_owner == _CONTAINER
+    znode.ephemeral = bool(stat.ephemeral_owner) and not znode.container
+    try:
+        znode.text = node.data.decode()
+    except UnicodeDecodeError:
+        znode.base64 = base64.b64encode(node.data).decode()
+    return znode
+
+
+async def write_tree(client: ZooKeeperClient, znodes: list[Znode]) -> None:
+    """Put the znodes on a server. What was ephemeral is the client's, and goes with its session."""
+    # Requests of one session are applied in the order in which they are sent, so none needs to be waited for.
+    await asyncio.gather(*[_create(client, znode) for znode in znodes])
+    await asyncio.gather(*[_count_up(client, znode) for znode in znodes])
+
+
+async def _create(client: ZooKeeperClient, znode: Znode) -> None:
+    create = Create(znode.path, znode.data, ephemeral=znode.ephemeral, container=znode.container)
+    await client.multi([create, *[SetData(znode.path, znode.data)] * znode.version])
+
+
+async def _count_up(client: ZooKeeperClient, znode: Znode) -> None:
+    """Have as many children come and go as had."""
+    passing = f"{znode.path}/passing"
+    missing = znode.counter - _created((await client.read(znode.path)).stat)
+    await client.multi([Create(passing), Delete(passing)] * max(0, missing))
+
+
+def _created(stat: Stat) -> int:
+    """How many children there have been: each that came or went has changed the counter, and so many are left."""
+    return (stat.cversion + stat.num_children) // 2

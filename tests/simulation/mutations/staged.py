@@ -1,0 +1,40 @@
+"""Batches that are seen as a whole."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.queue import staging
+from aiozkqueue.queue.candidates.staged import Stages
+from aiozkqueue.zookeeper import Check
+from tests.simulation.mutations import mutation
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    import pytest
+
+of_batches = partial(run, feature="staged")
+
+
+@mutation(of_batches)
+def batches_that_are_not_complete_are_listed_like_any(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stages, "of_listing", lambda _self, names, _locks: names)
+
+
+@mutation(of_batches)
+def what_is_heard_of_a_batch_is_taken_for_complete(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stages, "is_open", lambda *_: True)
+
+
+@mutation(of_batches)
+def a_batch_is_put_without_its_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(staging.Fence, "check", lambda self: Check(self.path))
+
+
+@mutation(of_batches)
+def a_batch_that_is_complete_stays_locked(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> list[object]:
+        return []
+
+    patch.setattr(staging, "unlocking", nothing)

@@ -1,0 +1,119 @@
+"""Batches that are seen as a whole: several parts put each, all complete them or give them up, or die on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.layout import decode
+from aiozkqueue.queue.candidates.staged import stage_of
+from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.staging import FencedError, OvertakenError, StagedSettlement, Staging
+from aiozkqueue.zookeeper import ConnectionLossError, Create, MultiError, SessionExpiredError, SetData
+from tests.simulation.history import Status
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.queue.staging import Fence
+    from aiozkqueue.testing.simulator.tree import Znode
+    from tests.simulation.recorder import Recorder
+
+STAGED = "staged"
+
+
+@dataclass
+class Batches:
+    """What was asked for."""
+
+    opened: dict[str, float] = field(default_factory=dict[str, float])
+    """Tokens of batches, and before when nobody may see them; infinity: ever."""
+
+
+async def prepare_queue(run: Recorder, session: zq.QueueSession) -> None:
+    await run.configure(session, STAGED, zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0.2))))
+
+
+async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random = run.random
+    staging = Staging(session.engine, session.engine.store(STAGED), f"writer of {client} {run.token()}")
+    for number in range(random.randint(1, 3)):
+        unit = run.unit(client)
+        unit.puts = {run.token(): STAGED for _ in range(random.randint(1, 6))}
+        batches = run.history.part(Batches)
+        batches.opened.update(dict.fromkeys(unit.puts, float("inf")))
+        try:
+            await write_batch(run, session, staging, number, tuple(unit.puts))
+        except (zq.QueueError, MultiError) as error:
+            run.decide(unit, Status.UNKNOWN, repr(error))
+            return
+        if random.random() < 0.3:
+            late = (await staging.begin(number, "run"), run.token())
+            unit.puts[late[1]] = STAGED
+            batches.opened[late[1]] = float("inf")
+            await staging.abort(number)
+            assert late[0] is not None
+            try:
+                await put(run, session, staging, late[0], late[1])  # by a task of the past
+            except FencedError:
+                run.decide(unit, Status.NOT_COMMITTED, "given up")
+            return
+        batches.opened.update(dict.fromkeys(unit.puts, run.loop.time()))
+        await staging.complete(number)
+        run.decide(unit, Status.COMMITTED)
+
+
+async def write_batch(
+    run: Recorder, session: zq.QueueSession, staging: Staging, number: int, tokens: tuple[str, ...]
+) -> None:
+    fence = await staging.begin(number, "run")
+    assert fence is not None
+    for token in tokens:
+        await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
+        await put(run, session, staging, fence, token)
+
+
+async def put(run: Recorder, session: zq.QueueSession, staging: Staging, fence: Fence, token: str) -> None:
+    """Put one, once: its progress is a znode of its own."""
+    engine, path = session.engine, f"{staging.path}/{token}"
+    while await engine.zookeeper.exists(path) is None:
+        try:
+            await engine.zookeeper.multi([Create(path)])
+        except (ConnectionLossError, SessionExpiredError):
+            await engine.zookeeper.wait_connected()
+    choices: list[dict[str, float]] = [{}, {}, {"priority": -5}, {"delay": 0.2}]
+    options = run.random.choice(choices)
+    puts = [fence.staged(prepare(engine, STAGED, token.encode(), options))]
+    await make_ready(puts)
+    try:
+        await engine.settle(StagedSettlement(engine.ids.next(), puts, fence, SetData(path, b"done", version=0)))
+    except OvertakenError as error:
+        raise AssertionError(token) from error
+
+
+async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Take what can be seen at once, again and again."""
+    for _ in range(run.random.randint(2, 10)):
+        await asyncio.sleep(run.random.random() * 0.3)
+        unit = run.unit(client)
+        async with run.told(unit), session.begin() as tx:
+            for message in await tx.take_many(session.queue(STAGED), 10):
+                run.show(unit, client, session, message)
+        if unit.status is Status.PENDING:
+            run.decide(unit, Status.COMMITTED)
+
+
+def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
+    """What nobody completes stays, and nobody sees it: that is no lock that outlives its holder."""
+    base = f"/zms/{STAGED}"
+    final = run.history.final
+    locks = {path.rpartition("lock-")[2] for path in nodes if path.startswith(f"{base}/locks/lock-b")}
+    hidden = {decode(node.data)[1].decode() for path, node in nodes.items() if stage_of(path) in locks}
+    final.items[STAGED] = [token for token in final.items[STAGED] if token not in hidden]
+    final.leftovers[:] = [one for one in final.leftovers if not one.startswith(f"{base}/locks/lock-b")]
+
+
+join(Feature("staged", prepare_queue, [write, write, look], finish))

@@ -1,0 +1,171 @@
+"""Tasks of Spark's without Spark: tried again, at once, in another order; and filters that are handed down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType, VariantType
+
+import aiozkqueue as zq
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.connection import linked
+from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.parts import Batch, MarkedPart, Part
+from aiozkqueue.spark.reading import FilteringReader
+from aiozkqueue.spark.rows import Row, RowEncoder
+from aiozkqueue.spark.streaming import QueueStreamReader
+from aiozkqueue.spark.writing import Written, complete, staging_of
+from tests.spark.test_batch import drained, put, state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from aiozkqueue.queue.staging import Staging
+    from aiozkqueue.spark.connection import Link
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Task:
+    """One try of one partition, as far as it comes."""
+
+    def __init__(self, link: Link, *, run: str = "first", partition: int = 0) -> None:
+        self.link, self.partition = link, partition
+        self.staging: Staging = link.call(staging_of, link, "writer")
+        batch = Batch("writer", 0, run)
+        fence = link.call(self.staging.begin, 0, run, "")
+        assert fence is not None
+        kind = Part if link.options.id_column is None else MarkedPart
+        self.part = kind(link, self.staging, batch, partition, fence)
+        link.call(self.part.open)
+
+    def add(self, numbers: Iterable[int]) -> Task:
+        self.link.call(self.part.add, [Row(b"%d" % n, {}, f"r{n:016d}") for n in numbers])
+        return self
+
+    def finish(self) -> Written:
+        return Written("writer", self.partition, self.link.call(self.part.finish), self.part.fence.stage)
+
+    def commit(self, *written: Written) -> None:
+        self.link.call(complete, self.link, self.staging, 0, list(written))
+
+
+@contextmanager
+def links(options: Mapping[str, str], count: int, **more: str) -> Iterator[list[Link]]:
+    with ExitStack() as stack:
+        parsed = parse_options({**options, "rowsPerTransaction": "10", **more})
+        yield [stack.enter_context(linked(parsed)) for _ in range(count)]
+
+
+def test_two_tries_of_a_task_at_once_put_each_row_once(options: dict[str, str]) -> None:
+    with links(options, 2) as (one, other):
+        first, second = Task(one), Task(other)
+        for start in range(0, 100, 20):
+            first.add(range(start, start + 20))
+            second.add(range(start, start + 20))
+        written = second.finish()
+        assert first.finish().rows == written.rows == 100
+        assert drained(options) == []
+        second.commit(written)
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(100))
+
+
+def test_a_try_after_a_death_goes_on_and_is_refused_other_rows(options: dict[str, str]) -> None:
+    with links(options, 2) as (one, other):
+        Task(one).add(range(35))  # and dies with five on the way
+        with pytest.raises(zq.InvalidOptionError, match="was given others"):
+            Task(other, run="second").add(range(1, 41))
+        heir = Task(other, run="third").add(range(40))
+        heir.commit(heir.finish())
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(40))
+
+
+def test_with_other_partitions_after_a_death_a_batch_is_not_opened(options: dict[str, str]) -> None:
+    with links(options, 2) as (one, other):
+        Task(one, partition=1).add(range(30))
+        heir = Task(other, run="second").add(range(60))
+        with pytest.raises(zq.NotCommittedError, match="begun with other partitions"):
+            heir.commit(heir.finish())
+        heir.link.call(heir.staging.abort, 0)
+    assert drained(options) == []
+    assert state(options) == (0, 0)
+
+
+def test_told_apart_by_a_column_rows_come_in_any_order_and_partition(options: dict[str, str]) -> None:
+    with links(options, 3, idColumn="n") as (one, other, third):
+        Task(one, partition=1).add(range(30))
+        Task(other).add(range(30, 60))
+        heir = Task(third, run="second").add(reversed(range(80)))
+        heir.commit(heir.finish())
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(80))
+
+
+def test_two_tries_at_once_of_rows_told_apart_put_each_once(options: dict[str, str]) -> None:
+    with links(options, 2, idColumn="n") as (one, other):
+        first, second = Task(one), Task(other)
+        first.add(range(30))
+        second.add(reversed(range(50)))
+        first.add(range(30, 50))
+        first.finish()
+        second.commit(second.finish())
+    assert Counter(drained(options)) == Counter(b"%d" % n for n in range(50))
+
+
+def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[int, list[str]]:
+    """How many tasks a read has, and what they return."""
+    parsed = parse_options({**options, "pushDown": "true", **more})
+    reader = FilteringReader(default_schema(parsed.content), parsed)
+    assert list(reader.pushFilters(list(filters))) == list(filters)  # type: ignore[arg-type]  # Spark looks again
+    shares = reader.partitions()
+    return len(shares), [one for share in shares for batch in reader.read(share) for one in batch["id"].to_pylist()]
+
+
+def test_of_ids_that_are_asked_for_only_those_are_read(options: dict[str, str]) -> None:
+    ids = put(options, *(b"%d" % n for n in range(20)))
+    assert found(options, EqualTo(("id",), ids[3]))[1] == [ids[3]]
+    assert sorted(found(options, In(("id",), (ids[1], ids[5], "other")))[1]) == sorted([ids[1], ids[5]])
+    assert found(options, EqualTo(("id",), ids[3]), EqualTo(("id",), ids[4]))[1] == []
+    assert len(found(options, StringContains(("id",), "x"))[1]) == 20
+
+
+def test_of_a_history_only_the_hours_that_are_asked_for_are_read(options: dict[str, str]) -> None:
+    async def prepare() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue("orders").configure(zq.QueueConfig(history=zq.History()))
+
+    asyncio.run(prepare())
+    ids = put(options, b"a", b"b")
+    drained(options)
+    now = datetime.now(UTC)
+    history = {"content": "history"}
+    around = (GreaterThan(("ended_at",), now - timedelta(hours=1)), LessThan(("ended_at",), now + timedelta(hours=1)))
+    tasks, seen = found(options, *around, **history)
+    assert tasks >= 1
+    assert sorted(seen) == sorted(ids)
+    assert found(options, GreaterThan(("ended_at",), now + timedelta(days=3)), **history) == (0, [])
+    assert found(options, LessThan(("ended_at",), now - timedelta(days=3)), **history) == (0, [])
+    assert found(options, LessThan(("ended_at",), datetime(1, 1, 3, tzinfo=UTC)), **history) == (0, [])
+
+
+def test_a_stream_of_nothing_or_of_what_json_has_not_is_refused(options: dict[str, str]) -> None:
+    parsed = parse_options(options)
+    reader = QueueStreamReader(default_schema(parsed.content), parsed)
+    try:
+        with pytest.raises(zq.NotFoundError, match="there is no queue 'orders'; its first put makes it"):
+            reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    finally:
+        reader.stop()
+    variants = StructType([StructField("a", VariantType())])
+    with pytest.raises(zq.InvalidOptionError, match="column 'a': JSON has no variant"):
+        QueueStreamReader(variants, parsed)
+    with pytest.raises(zq.InvalidOptionError, match="only the messages of a queue are a stream"):
+        QueueStreamReader(variants, parse_options({**options, "content": "history"}))
+    with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of the type"):
+        RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")

@@ -1,0 +1,64 @@
+"""The figures that the pages give are those of the run that they name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+RUN = json.loads((ROOT / "benchmarks" / "results" / "first.json").read_text())
+README, WHEN_NOT, COMPARISON = (ROOT / page for page in ("README.md", "docs/when-not.md", "docs/comparison.md"))
+
+
+def rate(case: str) -> str:
+    """Messages a second, three digits of it."""
+    value = next(one["messages_per_second"] for name, one in RUN["cases"].items() if name.startswith(case))
+    return f"{round(value, 3 - len(str(int(value)))):,.0f}"
+
+
+def figure(case: str, name: str) -> float:
+    return float(next(iter(RUN["cases"][case]["samples"].values()))["figures"][name])
+
+
+def ratio(case: str, peer: str) -> str:
+    reached = next(one["reached"] for one in RUN["bars"] if one["bar"].startswith(case) and peer in one["bar"])
+    return f"{reached:.3g}" if reached >= 1 else f"{reached:.2f}"
+
+
+def requests(case: str) -> float:
+    return float(RUN["cases"][case]["requests_per_message"])
+
+
+TAKE, PUT, LISTEN = "take + commit, a transaction each", "put, a transaction each", "listener, a result each"
+FIRST = f"{figure('1,000,000 waiting in 64 shards', 'first_s') * 1000:.0f} ms"
+IDLE = "put → handler, 50 a second"
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        (WHEN_NOT, f"first message after {FIRST}"),
+        (WHEN_NOT, f"{rate(TAKE)} taken and committed a second by one process, {rate(PUT)} put in transactions"),
+        (WHEN_NOT, f"4 sessions move {rate('4 sessions')} messages a second, 16 move {rate('16 sessions')}, 64 move"),
+        (WHEN_NOT, f"64 move {rate('64 sessions')}: each"),
+        (WHEN_NOT, f"hands a message over {figure(IDLE, 'p50_ms'):.1f} ms after its put (p50)"),
+        (WHEN_NOT, f"{ratio(IDLE, 'p50_ms')[:3]} times as long as one raw write"),
+        (WHEN_NOT, f"lightly used, a message costs {requests(IDLE):.0f} requests"),
+        (COMPARISON, f"{rate('SAQ on Redis: enqueue')} jobs enqueued and {rate('SAQ on Redis: no-op jobs')}"),
+        (COMPARISON, f"to {rate(PUT)} and {rate(LISTEN)} here"),
+        (README, f"Curator's background put | {ratio(PUT, 'Curator')} |"),
+        (README, f"raw multis of 100 creates | {ratio(PUT, 'raw')} |"),
+        (README, f"Curator's safe mode with 8 threads | {ratio(TAKE, 'Curator')} |"),
+        (README, f"kazoo's LockingQueue | {ratio(TAKE, 'kazoo')} |"),
+        (README, f"raw lock, read and commit in 200s | {ratio(TAKE, 'raw')} |"),
+        (README, f"Curator's safe mode with 8 threads | {ratio(LISTEN, 'Curator')} |"),
+        (README, f"default settings, to the same | {ratio('async for', 'Curator')} |"),
+        (README, f"1,000 waiting | {ratio('take one, put one, 100,000', '1,000')} |"),
+        (README, f"first message | {FIRST} |"),
+        (README, f"raw write at the same pace | {ratio(IDLE, 'p50_ms')[:3]} |"),
+    ],
+)
+def test_a_figure_is_that_of_the_run(page: Path, sentence: str) -> None:
+    assert sentence in " ".join(page.read_text().split())

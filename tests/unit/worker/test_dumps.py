@@ -1,0 +1,40 @@
+"""A worker tells where it is asked to, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.worker.dumps import answer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that is looked for."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"aiozkqueue-dump-{os.geteuid()}-{os.getpid()}"
+
+
+def test_it_fills_the_file_that_was_made_for_it(asked: Path) -> None:
+    asked.touch(0o600)
+    answer("9 tasks\n")
+    assert asked.read_bytes() == b"9 tasks\n\0"
+
+
+def test_it_makes_no_file_that_nobody_asked_for(asked: Path) -> None:
+    answer("9 tasks\n")
+    assert list(asked.parent.iterdir()) == []
+
+
+def test_it_does_not_follow_a_link_that_somebody_laid(asked: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("untouched")
+    asked.symlink_to(other)
+    answer("9 tasks\n")
+    assert other.read_text() == "untouched"
