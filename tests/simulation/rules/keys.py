@@ -33,16 +33,8 @@ class Life:
     ended: float = NEVER
     """When it was known to have ended."""
     cancelled: float = NEVER
-
-
-@dataclass(slots=True, eq=False)
-class Poll:
-    """One taking of what is there."""
-
-    began: float
-    given: list[Life]
-    over: float = NEVER
-    """When what it gave had been consumed or given back."""
+    free: float = 0.0
+    """When its last holder had given it back."""
 
 
 @dataclass(slots=True)
@@ -52,7 +44,8 @@ class Keyed:
     lives: list[Life] = field(default_factory=list)
     collapsing: bool = False
     unique: bool = False
-    polls: list[Poll] = field(default_factory=list)
+    polls: list[tuple[float, list[tuple[Life, float]]]] = field(default_factory=list)
+    """When each began, what it gave, and since when that had lain there."""
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and keys on the server that belong to nothing."""
 
@@ -69,18 +62,13 @@ def every_put_is_followed_by_a_delivery_of_its_key(history: History) -> Iterator
 @rule
 def what_lies_together_is_delivered_once(history: History) -> Iterator[str]:
     keyed = history.part(Keyed)
-    for poll in keyed.polls if keyed.collapsing else ():
-        for life in poll.given:
-            others = [one for one in poll.given if one.key == life.key and one.number > life.number]
-            if _held_at(keyed, life, poll):
-                continue  # it was given back later, and did not lie there with the others
-            if any(one.put < poll.began for one in others):
+    for began, given in keyed.polls if keyed.collapsing else ():
+        # What another held meanwhile did not lie there: it may be given back between two takes of one poll.
+        lay = [life for life, since in given if since < began]
+        for life in lay:
+            others = [one for one in lay if one.key == life.key and one.number > life.number]
+            if others:
                 yield f"a poll gave {life.key} as put {life.number} and as {others[0].number}, which lay there"
-
-
-def _held_at(keyed: Keyed, life: Life, poll: Poll) -> bool:
-    """Whether somebody else held a message when a poll began."""
-    return any(life in one.given and one.began <= poll.began <= one.over for one in keyed.polls if one is not poll)
 
 
 @rule

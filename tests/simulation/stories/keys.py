@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.queue.upkeep.sweeping import sweep_expired
 from aiozkqueue.testing.simulator import run_virtual
-from tests.simulation.rules.keys import Keyed, Life, Poll
+from tests.simulation.rules.keys import NEVER, Keyed, Life
 from tests.simulation.stories import story
 from tests.simulation.workload import LIMIT, Run
 
@@ -56,23 +56,18 @@ class _Scene:
 
     async def poll(self, session: zq.QueueSession, limit: int, hold: float = 3, timeout: float = 0) -> list[Life]:
         """Take what is there, keep it for a while, and mostly commit."""
-        poll = Poll(self.now, [])
-        self.keyed.polls.append(poll)
-        try:
-            return await self._poll(poll, session, limit, hold, timeout)
-        finally:
-            poll.over = self.now
-
-    async def _poll(self, poll: Poll, session: zq.QueueSession, limit: int, hold: float, timeout: float) -> list[Life]:
+        began = self.now
         async with session.transaction() as tx:
             messages = await tx.take_many(session.queue("k"), limit, timeout=timeout)
             given = [self.known[message.body.decode()] for message in messages]
+            self.keyed.polls.append((began, [(life, max(life.put, life.free)) for life in given]))
             for life in given:
-                life.delivered = self.now
-            poll.given = given
+                life.delivered, life.free = self.now, NEVER
             await self.pause(hold)
             if self.random.random() < 0.2:
                 await tx.rollback(delay=0)
+                for life in given:
+                    life.free = self.now
                 return given
             for life in given:
                 life.ending = self.now
