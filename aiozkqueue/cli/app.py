@@ -28,10 +28,12 @@ from aiozkqueue.cli import (
     records,
     serve,
     top,
+    transfer,
     why,
     worker,
     zookeeper,
 )
+from aiozkqueue.cli.audit import command as audit
 from aiozkqueue.cli.demo import command as demo
 from aiozkqueue.cli.demo import worker as demo_worker
 from aiozkqueue.cli.exits import EXPLAINED, Exit, expected, status_of
@@ -82,6 +84,9 @@ for command in (
     doctor.doctor,
     records.clean,
     records.reap,
+    transfer.load,
+    transfer.unload,
+    audit.audit,
     serve.serve,
     worker.worker,
     dump.dump,

@@ -153,10 +153,8 @@ def _auth(text: str) -> zq.Auth:
     return zq.Auth.digest(user, password)
 
 
-def connected(
-    command: Callable[Concatenate[Connection, P], Coroutine[None, None, Exit]],
-) -> Callable[P, Exit]:
-    """Turn ``async def command(connection, …)`` into a command with the connection's options besides its own."""
+def with_connection(command: Callable[Concatenate[Connection, P], Exit]) -> Callable[P, Exit]:
+    """Turn ``def command(connection, …)`` into a command with the connection's options besides its own."""
     shared = inspect.signature(connection, eval_str=True).parameters
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
@@ -164,10 +162,22 @@ def connected(
     def run(**given: object) -> Exit:
         options = {name: given.pop(name) for name in shared}
         settings = cast("Callable[..., Connection]", connection)(**options)
-        return asyncio.run(cast("Callable[..., Coroutine[None, None, Exit]]", command)(settings, **given))
+        return cast("Callable[..., Exit]", command)(settings, **given)
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *shared.values())]
     # What typer looks at.
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return cast("Callable[P, Exit]", run)
+
+
+def connected(
+    command: Callable[Concatenate[Connection, P], Coroutine[None, None, Exit]],
+) -> Callable[P, Exit]:
+    """Turn ``async def command(connection, …)`` into such a command, run on a loop of its own."""
+
+    @functools.wraps(command)
+    def run(settings: Connection, /, *arguments: P.args, **options: P.kwargs) -> Exit:
+        return asyncio.run(command(settings, *arguments, **options))
+
+    return with_connection(cast("Callable[Concatenate[Connection, P], Exit]", run))

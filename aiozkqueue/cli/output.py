@@ -122,6 +122,14 @@ class Bar:
         """So much more is done."""
         self._progress.advance(self._task, amount)
 
+    def reach(self, done: float, total: float) -> None:
+        """So much is done, of so much that is known of by now."""
+        self._progress.update(self._task, completed=done, total=total)
+
+    def tell(self, text: str) -> None:
+        """What is being done now."""
+        self._progress.update(self._task, description=text)
+
 
 @contextmanager
 def progress(text: str, total: float | None) -> Iterator[Bar]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.queue.store import QueueStore
 
-    from .options import Options
+    from .options import Options, Servers
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
@@ -62,7 +62,7 @@ class Link(NamedTuple):
 
 
 @contextmanager
-def linked(options: Options) -> Iterator[Link]:
+def opened(servers: Servers) -> Iterator[tuple[BlockingPortal, QueueSession]]:
     """Open a session for as long as the block lasts. It cleans nothing: that is for those who stay.
 
     Raises: as `connect`; InvalidOptionError: a file that was named cannot be used.
@@ -71,16 +71,23 @@ def linked(options: Options) -> Iterator[Link]:
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(
             connect(
-                options.hosts,
-                root=options.root,
-                session_timeout=options.session_timeout,
-                connect_timeout=options.connect_timeout,
-                tls=_tls(options),
-                auth=_auth(options),
+                servers.hosts,
+                root=servers.root,
+                session_timeout=servers.session_timeout,
+                connect_timeout=servers.connect_timeout,
+                tls=_tls(servers),
+                auth=_auth(servers),
                 janitor=False,
             )
         ) as session,
     ):
+        yield portal, session
+
+
+@contextmanager
+def linked(options: Options) -> Iterator[Link]:
+    """Open a session for the work on one queue. Raises: as `opened`."""
+    with opened(options) as (portal, session):
         yield Link(portal, session, options)
 
 
@@ -92,13 +99,13 @@ async def require_queue(link: Link) -> None:
         raise NotFoundError(msg)
 
 
-def _auth(options: Options) -> list[Auth]:
-    if options.auth_file is None:
+def _auth(servers: Servers) -> list[Auth]:
+    if servers.auth_file is None:
         text, where = os.environ.get(AUTH, ""), AUTH
     else:
-        where = f"authFile {options.auth_file}"
+        where = f"authFile {servers.auth_file}"
         try:
-            text = Path(options.auth_file).read_text(encoding="utf-8")
+            text = Path(servers.auth_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             msg = f"{where} cannot be read here: {type(error).__name__}; it must be on the driver and every executor"
             raise InvalidOptionError(msg) from None
@@ -114,13 +121,13 @@ def _credentials(text: str, where: str) -> Auth:
     return Auth.digest(user, password)
 
 
-def _tls(options: Options) -> ssl.SSLContext | None:
-    if options.tls_ca is None and options.tls_cert is None:
+def _tls(servers: Servers) -> ssl.SSLContext | None:
+    if servers.tls_ca is None and servers.tls_cert is None:
         return None
     try:
-        context = ssl.create_default_context(cafile=options.tls_ca)
-        if options.tls_cert is not None:
-            context.load_cert_chain(options.tls_cert, options.tls_key)
+        context = ssl.create_default_context(cafile=servers.tls_ca)
+        if servers.tls_cert is not None:
+            context.load_cert_chain(servers.tls_cert, servers.tls_key)
     except OSError as error:  # ssl.SSLError is one
         msg = f"tlsCa, tlsCert or tlsKey is no usable PEM file here: {error}"
         raise InvalidOptionError(msg) from error

@@ -7,7 +7,7 @@ from the file that ``authFile`` names or from the environment variable ``AIOZKQU
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import InvalidOptionError
@@ -45,19 +45,22 @@ class _Switch(enum.Enum):
 #: Spark's own, which come along with ours.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 _SECRETS: Final = frozenset({"auth", "password", "user", "credentials"})
+_SERVERS: Final = (
+    "hosts",
+    "root",
+    "sessionTimeout",
+    "connectTimeout",
+    "tlsCa",
+    "tlsCert",
+    "tlsKey",
+    "authFile",
+)
 _KNOWN: Final = {
     name.lower(): name
     for name in (
-        "hosts",
-        "root",
+        *_SERVERS,
         "queue",
         "path",
-        "sessionTimeout",
-        "connectTimeout",
-        "tlsCa",
-        "tlsCert",
-        "tlsKey",
-        "authFile",
         "content",
         "minPartitions",
         "mode",
@@ -77,11 +80,10 @@ _LONGEST_ID: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options as they are meant."""
+class Servers:
+    """Which ZooKeeper, and how to be let in."""
 
     hosts: str
-    queue: str
     root: str = "/zms"
     session_timeout: float = 10.0
     connect_timeout: float = 15.0
@@ -89,6 +91,17 @@ class Options:
     tls_cert: str | None = None
     tls_key: str | None = None
     auth_file: str | None = None
+
+    def of(self, queue: str) -> Options:
+        """The options of one of its queues."""
+        return Options(**asdict(self), queue=queue)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Servers):
+    """The options as they are meant."""
+
+    queue: str
     content: Content = Content.ITEMS
     min_partitions: int = 1
     mode: Mode = Mode.PERMISSIVE
@@ -108,6 +121,15 @@ class Options:
     """The most messages of a micro-batch."""
 
 
+def parse_servers(given: Mapping[str, str]) -> Servers:
+    """Read the options that say which ZooKeeper.
+
+    Raises:
+        InvalidOptionError: one is unknown, missing or out of range. No value of an unknown one is shown.
+    """
+    return _servers(_checked(given, {name.lower(): name for name in _SERVERS}))
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
     """Read the options of a reader or writer.
 
@@ -115,39 +137,17 @@ def parse_options(given: Mapping[str, str]) -> Options:
         InvalidOptionError: one is unknown, missing or out of range. No value of an unknown one is shown.
         InvalidNameError: no queue can have this name.
     """
-    options = {name.lower(): value for name, value in given.items()}
-    for name in options:
-        if name in _SECRETS:
-            raise InvalidOptionError(
-                f"option {name!r}: options are shown in plans and logs; put `digest:USER:PASSWORD` into a file on "
-                "every node and name it with `authFile`, or set the environment variable AIOZKQUEUE_AUTH"
-            )
-        if name not in _KNOWN and name not in _SPARKS:
-            raise InvalidOptionError(f"no option {name!r}; there are {', '.join(_KNOWN.values())}")
-    hosts = options.get("hosts")
-    if not hosts:
-        raise InvalidOptionError('name the ZooKeeper servers: .option("hosts", "h1:2181,h2:2181")')
-    parse_hosts(hosts)
+    options = _checked({name: value for name, value in given.items() if name.lower() not in _SPARKS}, _KNOWN)
+    servers = _servers(options)
     queue = options.get("queue") or options.get("path")
     if not queue:
         raise InvalidOptionError('name the queue: .option("queue", "orders"), or .load("orders"), or .save("orders")')
     if "queue" in options and options.get("path", queue) != queue:
         raise InvalidOptionError(f"two queues are named, {queue!r} and {options['path']!r}")
     check_queue_name(queue)
-    root = options.get("root", "/zms")
-    check_root(root)
-    if "tlskey" in options and "tlscert" not in options:
-        raise InvalidOptionError("tlsKey needs tlsCert")
     return Options(
-        hosts=hosts,
+        **asdict(servers),
         queue=queue,
-        root=root,
-        session_timeout=_seconds(options, "sessionTimeout", 10.0),
-        connect_timeout=_seconds(options, "connectTimeout", 15.0),
-        tls_ca=options.get("tlsca"),
-        tls_cert=options.get("tlscert"),
-        tls_key=options.get("tlskey"),
-        auth_file=options.get("authfile"),
         content=Content(_choice(options, "content", Content)),
         min_partitions=_count(options, "minPartitions", _MOST_PARTITIONS) or 1,
         mode=Mode(_choice(options, "mode", Mode)),
@@ -159,6 +159,40 @@ def parse_options(given: Mapping[str, str]) -> Options:
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),
         max_offsets=_count(options, "maxOffsetsPerTrigger", None),
+    )
+
+
+def _checked(given: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options:
+        if name in _SECRETS:
+            raise InvalidOptionError(
+                f"option {name!r}: options are shown in plans and logs; put `digest:USER:PASSWORD` into a file on "
+                "every node and name it with `authFile`, or set the environment variable AIOZKQUEUE_AUTH"
+            )
+        if name not in known:
+            raise InvalidOptionError(f"no option {name!r}; there are {', '.join(known.values())}")
+    return options
+
+
+def _servers(options: Mapping[str, str]) -> Servers:
+    hosts = options.get("hosts")
+    if not hosts:
+        raise InvalidOptionError('name the ZooKeeper servers: .option("hosts", "h1:2181,h2:2181")')
+    parse_hosts(hosts)
+    root = options.get("root", "/zms")
+    check_root(root)
+    if "tlskey" in options and "tlscert" not in options:
+        raise InvalidOptionError("tlsKey needs tlsCert")
+    return Servers(
+        hosts=hosts,
+        root=root,
+        session_timeout=_seconds(options, "sessionTimeout", 10.0),
+        connect_timeout=_seconds(options, "connectTimeout", 15.0),
+        tls_ca=options.get("tlsca"),
+        tls_cert=options.get("tlscert"),
+        tls_key=options.get("tlskey"),
+        auth_file=options.get("authfile"),
     )
 
 

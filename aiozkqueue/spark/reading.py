@@ -221,7 +221,12 @@ async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncI
         yield rows
 
 
-async def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
+def _history(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
+    return history_pages(link, partition)
+
+
+async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[list[dict[str, object]]]:
+    """Read a share of an hour of history."""
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]

@@ -1,0 +1,166 @@
+"""`aiozkqueue audit`: what is known of messages that have ended, moved to Parquet files and told in figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.audit.page import page
+from aiozkqueue.cli.audit.plots import amount, duration
+from aiozkqueue.cli.connection import Connection, with_connection
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson, Json
+from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, place, spark_session, watched
+
+if TYPE_CHECKING:
+    from aiozkqueue.spark.audit import Figures, Moved, Percentiles, Report
+
+#: In a local folder the page has a name that no reader of the files looks at.
+PAGE: Final = "_report.html"
+_MOST_REASONS: Final = 10
+_Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, unless it says another.")]
+_STEPS: Final = {
+    "begin": "looking for records",
+    "write": "writing files",
+    "commit": "committing",
+    "publish": "publishing files",
+    "remove": "removing what is written",
+    "end": "ending",
+}
+
+
+@with_connection
+def audit(
+    connection: Connection,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="DIR", help="A new folder, or that of earlier audits; any that Spark can use."),
+    ],
+    queues: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="This one alone; may be repeated.")
+    ] = None,
+    since: _Moment = None,
+    until: _Moment = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", dir_okay=False, help=f"Where the page goes. [dim]default: {PAGE} in DIR[/dim]"),
+    ] = None,
+    as_json: AsJson = False,
+    master: Master = LOCAL,
+    conf: Conf = None,
+) -> Exit:
+    """Move what is known of messages that have ended to Parquet files, and report on all that these hold.
+
+    Queues keep a history when they are told to: [dim]aiozkqueue configure orders --history 604800[/dim]
+    Each record is moved exactly once, into DIR/queue=…/day=…; the command may be killed anywhere and run again.
+    The report, of all or from --since until before --until, is a table, or JSON, and an HTML page with plots.
+
+    [dim]aiozkqueue audit --to ./audit
+    aiozkqueue audit --to ./audit --queue orders --since 2026-03-01 --json
+    aiozkqueue audit --to s3a://bucket/audit --html report.html --master spark://h1:7077[/dim]
+    """
+    options, to = options_of(connection), place(to)
+    with spark_session(master, conf) as spark:
+        from aiozkqueue.spark.audit import move, report  # noqa: PLC0415 - only now is it known that Spark is there
+        from aiozkqueue.spark.folder import Folder  # noqa: PLC0415 - so too
+
+        with watched(spark, "audit") as bar:
+            moved = move(spark, to, options, queues=queues, on_step=lambda step: bar.tell(_STEPS[step]))
+            bar.tell("reading files")
+            told = report(spark, to, since=_aware(since), until=_aware(until), queues=queues)
+        local = Folder(spark, to).local
+    if html is None and local is not None:
+        html = local / PAGE
+    if html is not None:
+        html.write_text(page(told), encoding="utf-8")
+    _print(moved, told, html, as_json=as_json)
+    return Exit.OK
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone(UTC)
+
+
+def _print(moved: Moved, told: Report, html: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        for record in _records(moved, told, html):
+            output.print_json(record)
+        return
+    if moved.finished:
+        output.note("an audit that had been cut off was finished first")
+    output.note(f"{amount(moved.records)} records moved to {told.folder}")
+    if told.total is not None:
+        _print_tables(told, told.total)
+    if html is not None:
+        output.note(f"the report with plots: {html}")
+
+
+def _print_tables(told: Report, total: Figures) -> None:
+    columns = ["queue", "ended", "a second", "finished", "dead", "other", "retries"]
+    columns += [f"{time} {which}" for time in ("waiting", "handling") for which in ("p50", "p95", "p99")]
+    rows = [_row(name, one) for name, one in told.queues.items()]
+    if len(rows) > 1:
+        rows.append(_row("(all)", total))
+    output.print_table(columns, rows, title=f"{output.when(total.first)} to {output.when(total.last)}")
+    if told.reasons:
+        output.print_table(
+            ["queue", "dead letters", "reason"],
+            [(one.queue, one.messages, output.shortened(one.reason)) for one in told.reasons[:_MOST_REASONS]],
+        )
+
+
+def _row(name: str, one: Figures) -> tuple[object, ...]:
+    times = [_time(part, which) for part in (one.waiting, one.handling) for which in ("p50", "p95", "p99")]
+    return (name, one.ended, amount(one.per_second), one.finished, one.dead, one.other, one.retries, *times)
+
+
+def _time(part: Percentiles | None, which: str) -> str:
+    return "" if part is None else duration(float(asdict(part)[which]))
+
+
+def _records(moved: Moved, told: Report, html: Path | None) -> Iterator[dict[str, Json]]:
+    """What ``--json`` prints: one object a line, each with its kind."""
+    yield {
+        "kind": "audit",
+        "folder": told.folder,
+        "moved": moved.records,
+        "finished_earlier": moved.finished,
+        "html": None if html is None else str(html),
+    }
+    if told.total is not None:
+        yield {"kind": "total", **_figures(told.total)}
+    for name, figures in told.queues.items():
+        yield {"kind": "queue", "queue": name, **_figures(figures)}
+    for reason in told.reasons:
+        yield {"kind": "dead-letters", "queue": reason.queue, "reason": reason.reason, "messages": reason.messages}
+    for span in told.spans:
+        yield {
+            "kind": "span",
+            "begin": span.begin.isoformat(),
+            "seconds": told.span.total_seconds(),
+            "finished": span.finished,
+            "dead": span.dead,
+            "other": span.other,
+        }
+
+
+def _figures(one: Figures) -> dict[str, Json]:
+    return {
+        "ended": one.ended,
+        "per_second": round(one.per_second, 3),
+        "finished": one.finished,
+        "dead": one.dead,
+        "other": one.other,
+        "first": one.first.isoformat(),
+        "last": one.last.isoformat(),
+        "retried": one.retried,
+        "retries": one.retries,
+        "waiting": None if one.waiting is None else asdict(one.waiting),
+        "handling": None if one.handling is None else asdict(one.handling),
+    }

@@ -1,0 +1,159 @@
+"""The report as one HTML page that needs nothing but itself: no script, no network, dark or light as its reader is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.cli.audit.plots import Bar, Column, Range, amount, bars, columns, duration, ranges
+
+if TYPE_CHECKING:
+    from aiozkqueue.spark.audit import Figures, Percentiles, Report
+
+#: Queues that a plot shows; the table has all.
+MOST_QUEUES: Final = 12
+_MOST_REASONS: Final = 12
+_KINDS: Final = ("finished", "dead", "other")
+_NAMES: Final = {"finished": "finished", "dead": "dead letters", "other": "expired, cancelled, removed"}
+
+
+def page(report: Report) -> str:
+    """Make the page; it tells when there is nothing to tell of."""
+    style = files("aiozkqueue.cli.audit").joinpath("page.css").read_text(encoding="utf-8")
+    body = _nothing() if report.total is None else "".join(_sections(report, report.total))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Audit of queues</title><style>{style}</style></head><body><main><h1>Audit of queues</h1>"
+        f'<p class="quiet">The records in <code>{escape(report.folder)}</code>; times are UTC.</p>{body}</main></body>'
+        "</html>\n"
+    )
+
+
+def _nothing() -> str:
+    return (
+        "<p>There are no records. A queue keeps them when it is told to: "
+        "<code>aiozkqueue configure QUEUE --history 604800</code></p>"
+    )
+
+
+def _sections(report: Report, total: Figures) -> Iterable[str]:
+    yield _tiles(total)
+    peak = max((one.finished + one.dead + one.other for one in report.spans), default=0)
+    per = duration(report.span.total_seconds())
+    legend = "".join(f'<span><i class="{kind}"></i>{_NAMES[kind]}</span>' for kind in _KINDS)
+    yield _section(
+        "Throughput",
+        f"Messages that ended in each {per}; at the most {amount(peak / report.span.total_seconds())} a second.",
+        columns("Messages that ended over time", _KINDS, list(_columns(report)), report.span),
+        legend,
+    )
+    busiest = list(report.queues.items())[:MOST_QUEUES]
+    more = f" The first {MOST_QUEUES} of {len(report.queues)}." if len(report.queues) > MOST_QUEUES else ""
+    yield _section(
+        "Busiest queues",
+        f"Messages that ended.{more}",
+        bars("Busiest queues", "finished", [Bar(name, one.ended, amount(one.ended)) for name, one in busiest]),
+    )
+    times = '<span><i class="p50"></i>p50</span><span><i class="p95"></i>p95</span><span><i class="p99"></i>p99</span>'
+    for title, what, found in (
+        ("Waiting", "From the put until whoever ended it had claimed it.", _ranges(busiest, "waiting")),
+        ("Handling", "From that claim until the end.", _ranges(busiest, "handling")),
+    ):
+        if found:
+            yield _section(title, what, ranges(f"{title} time by queue", found), times)
+    if report.reasons:
+        most = report.reasons[:_MOST_REASONS]
+        shown = [Bar(f"{one.queue}: {one.reason or 'no reason'}", one.messages, amount(one.messages)) for one in most]
+        yield _section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown))
+        rows = [(one.queue, one.reason or "no reason", amount(one.messages)) for one in report.reasons]
+        yield f"<details><summary>All of it</summary>{_table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
+    yield (
+        "<section><h2>All queues</h2>"
+        + _table(_COLUMNS, [_cells(*one) for one in report.queues.items()])
+        + "</section>"
+    )
+
+
+def _tiles(total: Figures) -> str:
+    shown: Mapping[str, str] = {
+        "messages ended": amount(total.ended),
+        "a second": amount(total.per_second),
+        "finished": f"{100 * total.finished / total.ended:.1f} %",
+        "dead letters": amount(total.dead),
+        "retries": amount(total.retries),
+        "waiting, p95": _time(total.waiting, "p95"),
+        "handling, p95": _time(total.handling, "p95"),
+    }
+    tiles = "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(name)}</dt></div>" for name, value in shown.items())
+    period = f"{_when(total.first)} to {_when(total.last)}"
+    return f'<p class="quiet">{period}</p><dl class="tiles">{tiles}</dl>'
+
+
+def _section(title: str, what: str, plot: str, legend: str = "") -> str:
+    told = f'<p class="quiet">{escape(what)}</p>' if what else ""
+    keys = f'<p class="legend">{legend}</p>' if legend else ""
+    return f'<section><h2>{escape(title)}</h2>{told}{keys}<div class="scroll">{plot}</div></section>'
+
+
+def _columns(report: Report) -> Iterable[Column]:
+    for one in report.spans:
+        values = (one.finished, one.dead, one.other)
+        parts = ", ".join(
+            f"{amount(value)} {_NAMES[kind]}" for kind, value in zip(_KINDS, values, strict=True) if value
+        )
+        yield Column(one.begin, values, f"{_when(one.begin)}: {parts}")
+
+
+def _ranges(queues: Sequence[tuple[str, Figures]], time: str) -> list[Range]:
+    found = [(name, one.waiting if time == "waiting" else one.handling) for name, one in queues]
+    return [Range(name, one.p50, one.p95, one.p99) for name, one in found if one is not None]
+
+
+_COLUMNS: Final = (
+    "Queue",
+    "Ended",
+    "A second",
+    "Finished",
+    "Dead",
+    "Other",
+    "Retries",
+    "Waiting p50",
+    "p95",
+    "p99",
+    "Handling p50",
+    "p95",
+    "p99",
+)
+
+
+def _cells(name: str, one: Figures) -> list[str]:
+    counts = (one.ended, one.per_second, one.finished, one.dead, one.other, one.retries)
+    times = [_time(part, which) for part in (one.waiting, one.handling) for which in ("p50", "p95", "p99")]
+    return [name, *map(amount, counts), *times]
+
+
+def _time(part: Percentiles | None, which: str) -> str:
+    if part is None:
+        return "–"  # noqa: RUF001 - how a table leaves a cell empty
+    return duration({"p50": part.p50, "p95": part.p95, "p99": part.p99}[which])
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
+    """A table whose first columns are texts, and the others figures."""
+
+    def line(kind: str, cells: Sequence[str]) -> str:
+        return "".join(
+            f"<{kind}{'' if number < texts else ' class=figure'}>{escape(cell)}</{kind}>"
+            for number, cell in enumerate(cells)
+        )
+
+    body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{line("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _when(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,183 @@
+"""Plots as inline SVG: no script draws them, and their text can be read aloud, searched and copied. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from html import escape
+from typing import Final, NamedTuple
+
+WIDTH: Final = 960
+_ROW: Final = 28
+_LABELS: Final = 230
+_VALUES: Final = 130
+_AXIS: Final = 26
+_LONGEST_LABEL: Final = 30
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+#: The marks of a scale of time.
+_TICKS: Final = {
+    0.001: "1 ms",
+    0.01: "10 ms",
+    0.1: "0.1 s",
+    1.0: "1 s",
+    10.0: "10 s",
+    60.0: "1 min",
+    600.0: "10 min",
+    3600.0: "1 h",
+    36_000.0: "10 h",
+    259_200.0: "3 d",
+    2_592_000.0: "30 d",
+    31_536_000.0: "1 year",
+}
+
+
+class Column(NamedTuple):
+    """What happened in a stretch of time, by kind."""
+
+    begin: datetime
+    values: Sequence[int]
+    told: str
+
+
+class Bar(NamedTuple):
+    """A name and its amount."""
+
+    label: str
+    value: float
+    told: str
+
+
+class Range(NamedTuple):
+    """A name and three times, in seconds: of half, 95 % and 99 %."""
+
+    label: str
+    p50: float
+    p95: float
+    p99: float
+
+
+def duration(seconds: float) -> str:
+    """A time for people, to three figures."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def amount(value: float) -> str:
+    """A number for people: thousands apart, small ones to two places."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"  # noqa: PLR2004 - places
+
+
+def columns(told: str, kinds: Sequence[str], shown: Sequence[Column], span: timedelta) -> str:
+    """Stacked columns over time; ``kinds`` are their classes, from the bottom up."""
+    left, top, height = 64, 10, 220
+    first = shown[0].begin
+    count = round((shown[-1].begin - first) / span) + 1
+    step = (WIDTH - left) / count
+    most = _round_up(max(sum(one.values) for one in shown))
+    parts: list[str] = []
+    for share in (0.0, 0.5, 1.0):
+        y = top + height * (1 - share)
+        parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(_text(left - 8, y + 4, amount(most * share), "end"))
+    for one in shown:
+        x = left + round((one.begin - first) / span) * step
+        y = float(top + height)
+        boxes: list[str] = []
+        for kind, value in zip(kinds, one.values, strict=True):
+            tall = height * value / most
+            y -= tall
+            if value:
+                wide = max(1.0, step - (2 if step > 6 else 0))  # noqa: PLR2004 - a gap where there is room
+                boxes.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{tall:.1f}"/>')
+        parts.append(f"<g><title>{escape(one.told)}</title>{''.join(boxes)}</g>")
+    labels = min(6, count)
+    for number in range(labels):
+        index = round(number * (count - 1) / max(1, labels - 1))
+        anchor = "start" if number == 0 else "end" if number == labels - 1 else "middle"
+        x = left + (index + (0.5 if anchor == "middle" else float(anchor == "end"))) * step
+        parts.append(_text(x, top + height + 20, _moment(first + index * span, span), anchor))
+    return _svg(told, top + height + _AXIS + 4, parts)
+
+
+def bars(told: str, kind: str, shown: Sequence[Bar]) -> str:
+    """Bars side by side, each with its name before and its amount behind it."""
+    most = max((one.value for one in shown), default=0) or 1
+    room = WIDTH - _LABELS - _VALUES
+    parts: list[str] = []
+    for number, one in enumerate(shown):
+        y = number * _ROW
+        wide = max(2.0, room * one.value / most)
+        parts.append(
+            f"<g><title>{escape(f'{one.label}: {one.told}')}</title>{_label(one.label, y)}"
+            f'<rect class="{kind}" x="{_LABELS}" y="{y + 6}" width="{wide:.1f}" height="{_ROW - 10}" rx="2"/>'
+            f"{_text(_LABELS + wide + 8, y + 19, one.told)}</g>"
+        )
+    return _svg(told, len(shown) * _ROW, parts)
+
+
+def ranges(told: str, shown: Sequence[Range]) -> str:
+    """For each name a line from its median to its 99th percentile, on a logarithmic scale of time."""
+    ticks = _ticks(min(one.p50 for one in shown), max(one.p99 for one in shown))
+    low, high = math.log10(ticks[0]), math.log10(ticks[-1])
+    room = WIDTH - _LABELS - 40
+
+    def at(seconds: float) -> float:
+        return _LABELS + room * (math.log10(max(ticks[0], seconds)) - low) / (high - low)
+
+    bottom = len(shown) * _ROW
+    parts: list[str] = []
+    for tick in ticks:
+        parts.append(f'<line class="grid" x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="0" y2="{bottom}"/>')
+        parts.append(_text(at(tick), bottom + 18, _TICKS[tick], "middle"))
+    for number, one in enumerate(shown):
+        y = number * _ROW + _ROW / 2
+        what = f"{one.label}: p50 {duration(one.p50)}, p95 {duration(one.p95)}, p99 {duration(one.p99)}"
+        parts.append(
+            f"<g><title>{escape(what)}</title>{_label(one.label, number * _ROW)}"
+            f'<line class="range" x1="{at(one.p50):.1f}" x2="{at(one.p99):.1f}" y1="{y}" y2="{y}"/>'
+            f'<circle class="p99" cx="{at(one.p99):.1f}" cy="{y}" r="5"/>'
+            f'<rect class="p95" x="{at(one.p95) - 2:.1f}" y="{y - 8}" width="4" height="16"/>'
+            f'<circle class="p50" cx="{at(one.p50):.1f}" cy="{y}" r="5"/></g>'
+        )
+    return _svg(told, bottom + _AXIS, parts)
+
+
+def _ticks(least: float, most: float) -> list[float]:
+    """The marks of a scale on which both have a place; two at the least."""
+    marks = list(_TICKS)
+    first = max((index for index, mark in enumerate(marks) if mark <= least), default=0)
+    last = min((index for index, mark in enumerate(marks) if mark >= most), default=len(marks) - 1)
+    first = min(first, len(marks) - 2)
+    return marks[first : max(last, first + 1) + 1]
+
+
+def _svg(told: str, height: float, parts: Sequence[str]) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(told)}">{"".join(parts)}</svg>'
+
+
+def _label(label: str, y: float) -> str:
+    short = label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…"
+    return _text(_LABELS - 10, y + 19, short, "end")
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _round_up(value: float) -> float:
+    """The next number above that an axis can end at."""
+    size = 10.0 ** math.floor(math.log10(max(1.0, value)))
+    return next(size * step for step in (1, 2, 4, 5, 8, 10) if size * step >= value)
+
+
+def _moment(moment: datetime, span: timedelta) -> str:
+    if span >= timedelta(days=1):
+        return moment.strftime("%Y-%m-%d")
+    if span >= timedelta(minutes=15):
+        return moment.strftime("%m-%d %H:%M")
+    return moment.strftime("%H:%M:%S") if span < timedelta(minutes=1) else moment.strftime("%H:%M")

@@ -1,0 +1,190 @@
+"""A Spark for the commands that need one: their user's cluster, or one on this machine that leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import AUTH, DEFAULT_HOSTS, Connection
+from aiozkqueue.cli.exits import CommandFailedError
+from aiozkqueue.testing.spark import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER: Final = "AIOZKQUEUE_SPARK_MASTER"
+_PANEL: Final = "Spark"
+
+Master = Annotated[
+    str,
+    typer.Option(
+        envvar=MASTER, metavar="URL", help="Whose cores: a cluster's master, or local\\[n].", rich_help_panel=_PANEL
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="A setting of Spark's, as for spark-submit; may be repeated.", rich_help_panel=_PANEL
+    ),
+]
+LOCAL: Final = "local[*]"
+
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+}
+_ON_THIS_MACHINE: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "8",
+}
+_LOOK: Final = 0.2
+
+#: What is not on this machine: a path with a scheme.
+ELSEWHERE: Final = re.compile(r"\w[\w+.-]*:")
+
+
+def options_of(connection: Connection) -> dict[str, str]:
+    """The connection as the options of Spark's format; credentials go by the environment, never among them."""
+    if connection.auth:
+        os.environ[AUTH] = " ".join(connection.auth)
+    given = {
+        "hosts": DEFAULT_HOSTS if connection.hosts is None else connection.hosts,
+        "root": connection.root,
+        "sessionTimeout": connection.session_timeout,
+        "connectTimeout": connection.connect_timeout,
+        "tlsCa": connection.tls_ca,
+        "tlsCert": connection.tls_cert,
+        "tlsKey": connection.tls_key,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def place(path: str) -> str:
+    """The path of a file, a folder or a pattern for Spark, whose JVM may run elsewhere; one with a scheme as it is."""
+    return path if ELSEWHERE.match(path) else os.path.abspath(path)  # noqa: PTH100 - a pattern is no path
+
+
+@contextmanager
+def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
+    """A session for as long as the block lasts; one that the process has already is used, and left.
+
+    Raises: typer.BadParameter; CommandFailedError: Spark is not installed, does not start, or fails.
+    """
+    settings = _settings(conf or ())
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if missing:
+        msg = f"this needs {' and '.join(missing)}: pip install 'aiozkqueue[cli,spark,embedded]'"
+        raise CommandFailedError(msg)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and only now is it known to be there
+
+    from aiozkqueue.spark.failures import SPARK_ERRORS, condition_of  # noqa: PLC0415 - so too
+
+    with ExitStack() as stack:
+        session = SparkSession.getActiveSession()
+        if session is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="aiozkqueue-spark-"))
+            session = _start(master, settings, Path(folder))
+            stack.callback(_stop, session)
+        try:
+            yield session
+        except SPARK_ERRORS as error:
+            msg = f"Spark fails: {condition_of(error)[1]}"
+            raise CommandFailedError(msg) from error
+
+
+def _settings(conf: Sequence[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for one in conf:
+        key, equals, value = one.partition("=")
+        if not key or not equals:
+            msg = f"{one!r}: give KEY=VALUE"
+            raise typer.BadParameter(msg, param_hint="--conf")
+        settings[key] = value
+    return settings
+
+
+def _start(master: str, settings: dict[str, str], folder: Path) -> SparkSession:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    local = master.startswith("local")
+    os.environ["JAVA_HOME"] = java_home(folder / "java")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(master).appName("aiozkqueue")
+    own = _QUIET | (_ON_THIS_MACHINE | {"spark.local.dir": str(folder / "work")} if local else {})
+    for key, value in (own | settings).items():
+        builder = builder.config(key, value)
+    log = folder / "spark.log"
+    try:
+        with _errors_to(log):
+            return builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        told = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        msg = f"Spark does not start with --master {master}: {(told or [str(error)])[-1]}"
+        raise CommandFailedError(msg) from error
+
+
+def _stop(session: SparkSession) -> None:
+    gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - pyspark leaves its JVM to the end of the process
+    session.stop()
+    if gateway is not None and gateway.proc is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+@contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """Give the JVM, and with it the tasks, a file as stderr: ours is for what the command has to say."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
+    """A bar that tells how many tasks of Spark's jobs are done, while the block lasts."""
+    over = threading.Event()
+    with output.progress(text, None) as bar:
+        watcher = threading.Thread(target=_watch, args=(spark, bar, over), daemon=True)
+        watcher.start()
+        try:
+            yield bar
+        finally:
+            over.set()
+            watcher.join()
+
+
+def _watch(spark: SparkSession, bar: output.Bar, over: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    seen: dict[int, tuple[int, int]] = {}
+    while not over.wait(_LOOK):
+        for stage in tracker.getActiveStageIds():
+            info = tracker.getStageInfo(stage)
+            if info is not None:
+                seen[stage] = (info.numCompletedTasks, info.numTasks)
+        for stage in seen.keys() - set(tracker.getActiveStageIds()):
+            seen[stage] = (seen[stage][1], seen[stage][1])
+        bar.reach(sum(done for done, _ in seen.values()), sum(tasks for _, tasks in seen.values()))

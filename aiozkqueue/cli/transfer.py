@@ -1,0 +1,126 @@
+"""`aiozkqueue load` and `unload`: files into queues and queues into files, through Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+import aiozkqueue as zq
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, with_connection
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
+
+_PATTERN: Final = re.compile(r"[*?\[{]")
+
+
+@with_connection
+def load(
+    connection: Connection,
+    files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Files, folders or patterns, of one kind.")],
+    queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="Where to.")],
+    kind: Annotated[
+        Literal["parquet", "csv", "json"] | None,
+        typer.Option("--format", help="What they hold. [dim]default: as their names tell[/dim]"),
+    ] = None,
+    infer: Annotated[
+        bool, typer.Option("--infer-types", help="Take numbers and times in CSV for such; else they stay texts.")
+    ] = False,
+    write_id: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Names the load: run again under its name, it puts no row twice."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for room in a queue with a size.")
+    ] = 60.0,
+    as_json: AsJson = False,
+    master: Master = LOCAL,
+    conf: Conf = None,
+) -> Exit:
+    """Put each row of Parquet, CSV (with a header) or JSON-lines files into a queue.
+
+    A column body is the payload; key, group, priority, headers, delay, at and ttl beside it say how it is put.
+    Without body each row is a JSON object of its columns, and a line of JSON the payload as it stands.
+    All rows are seen at once when it has ended well, or none. Killed, it goes on when run again with its --write-id.
+
+    [dim]aiozkqueue load orders.parquet --queue orders
+    aiozkqueue load 2026-03-*.csv --queue orders --infer-types
+    aiozkqueue load events.jsonl.gz --queue events --write-id 2026-03-01 --json[/dim]
+    """
+    plain = [file for file in files if not ELSEWHERE.match(file) and not _PATTERN.search(file)]
+    missing = [file for file in plain if not Path(file).exists()]
+    if missing:
+        msg = f"there is no file {missing[0]!r}"
+        raise typer.BadParameter(msg, param_hint="FILE")
+    asyncio.run(_depth(connection, queue))
+    options = options_of(connection) | {"queue": queue, "putTimeout": str(timeout)}
+    if write_id is not None:
+        options["writeId"] = write_id
+    with spark_session(master, conf) as spark:
+        from aiozkqueue.spark.transfer import Kind, load  # noqa: PLC0415 - only now is it known that Spark is there
+
+        with watched(spark, f"load {queue}"):
+            rows = load(spark, list(map(place, files)), options, kind=None if kind is None else Kind(kind), infer=infer)
+    output.print_count("loaded", rows, queue, as_json=as_json)
+    return Exit.OK if rows else Exit.NOTHING
+
+
+@with_connection
+def unload(
+    connection: Connection,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="DIR", help="A new folder, or that of earlier unloads; any that Spark can use."),
+    ],
+    schema: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMNS", help="Decode payloads, JSON objects, to columns: 'id int, name string'."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail on a payload that does not decode; else it is in _corrupt_record.")
+    ] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="MESSAGES", help="How many are held and written at once.")
+    ] = 20_000,
+    as_json: AsJson = False,
+    master: Master = LOCAL,
+    conf: Conf = None,
+) -> Exit:
+    """Move the messages of a queue to Parquet files. Each is acknowledged only once it is written.
+
+    It takes what is there when it begins and nobody holds. It may be killed anywhere and run again with the same DIR:
+    nothing is lost or doubled. Until then what it had in hand is held: [dim]aiozkqueue ledgers list QUEUE[/dim]
+    Fails with 1 when there was nothing.
+
+    [dim]aiozkqueue unload orders --to ./orders
+    aiozkqueue unload orders --to ./orders --schema 'id int, article string' --json[/dim]
+    """
+    depth = asyncio.run(_depth(connection, queue))
+    if depth is None:
+        msg = f"there is no queue {queue!r} below {connection.root}; its first put makes it"
+        raise zq.NotFoundError(msg)
+    options = options_of(connection) | {"queue": queue, "maxOffsetsPerTrigger": str(batch)}
+    if strict:
+        options["mode"] = "FAILFAST"
+    with spark_session(master, conf) as spark:
+        from aiozkqueue.spark.transfer import unload  # noqa: PLC0415 - only now is it known that Spark is there
+
+        with output.progress(f"unload {queue}", depth) as bar:
+            done = unload(spark, place(to), options, schema=schema, on_batch=bar.advance)
+    if done.resumed:
+        output.note("an unload that had been cut off was gone on with")
+    output.print_count("unloaded", done.messages, queue, as_json=as_json)
+    return Exit.OK if done.messages else Exit.NOTHING
+
+
+async def _depth(connection: Connection, queue: str) -> int | None:
+    """How many messages there are; None: no such queue. So that nobody waits for Spark to hear of it."""
+    async with connection.open() as session:
+        target = session.queue(queue)
+        return await target.size() if queue in await session.queues() else None

@@ -1,0 +1,288 @@
+"""History to Parquet files, each record exactly once, wherever the work is cut off.
+
+A run has these steps, and `.audit` (see `state`) says in which phase it is:
+
+1. ``begin``: the state is *writing*; every history is pinned, so that clean-up takes nothing away.
+2. ``write``: a Spark job writes what the histories hold into ``_audit/<run>`` of the folder, where no reader looks.
+3. ``commit``: the state is *written*. From here on the run is finished by whoever comes next.
+4. ``publish``: the files are moved to where readers look, under names that begin with the run's.
+5. ``remove``: the records that these files hold are removed from the histories, and the pins.
+6. ``end``: the state is *done*.
+
+Cut off before 3, what was written is thrown away and the records are still there; cut off later, 4 to 6 are done again,
+each of which can be repeated. A state is written only over the version that was read or written before: who is
+overtaken fails at 3 at the latest, with nothing published.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark.sql import functions
+
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    ClaimLostError,
+    ConfigConflictError,
+    ConnectionLostError,
+    NotFoundError,
+)
+from aiozkqueue.queue.upkeep.pins import pin, unpin
+from aiozkqueue.spark.connection import opened
+from aiozkqueue.spark.failures import plainly
+from aiozkqueue.spark.folder import Folder, named
+from aiozkqueue.spark.options import parse_servers
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+from .records import SCHEMA, Reading, Removing, tasks_of
+from .state import Phase, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from anyio.from_thread import BlockingPortal
+    from pyspark.sql import SparkSession
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.spark.options import Servers
+
+#: What is the audit's own in a folder.
+OWN: Final = "_audit"
+_MARK: Final = f"{OWN}/mark"
+_PIN: Final = "audit"
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """What came of an audit."""
+
+    records: int
+    """Records that this run has moved into the folder."""
+    finished: bool
+    """Whether an earlier run, which had been cut off, was finished first."""
+
+
+def move(
+    spark: SparkSession,
+    folder: str,
+    options: Mapping[str, str],
+    *,
+    queues: Sequence[str] | None = None,
+    on_step: Callable[[str], object] = lambda _step: None,
+) -> Moved:
+    """Move what the histories hold to Parquet files, partitioned by queue and day (UTC), each record exactly once.
+
+    It may be cut off anywhere, and run again: nothing is lost, and nothing doubled. Until it has been run again, the
+    histories are pinned: no clean-up shortens them. Records that come while it runs are for the next time.
+
+    Args:
+        spark: a session of the classic kind, with any cluster.
+        folder: where to, on any file system of Spark's; new, or one of earlier audits.
+        options: ``hosts`` and the others that say which ZooKeeper, as for the format ``aiozkqueue``.
+        queues: these alone; None: all that there are.
+        on_step: told the name of each step as it begins.
+
+    Raises:
+        InvalidOptionError: an option cannot be used, or the folder is somebody else's.
+        ConfigConflictError: an audit into another folder was cut off, and has to be finished first.
+        ClaimLostError: another audit has begun meanwhile; nothing of this one was published.
+        ConnectionLostError, AccessDeniedError.
+    """
+    servers = parse_servers(options)
+    target = Folder(spark, folder)
+    target.require(OWN)
+    with opened(servers) as (portal, session):
+        audit = _Audit(spark, target, servers, portal=portal, session=session, on_step=on_step)
+        finished = audit.resume()
+        return Moved(records=audit.run(queues), finished=finished)
+
+
+class _Audit:
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Folder,
+        servers: Servers,
+        *,
+        portal: BlockingPortal,
+        session: QueueSession,
+        on_step: Callable[[str], object],
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._servers = servers
+        self._portal = portal
+        self._session = session
+        self._on_step = on_step
+        self._state = _State(session)
+        self._mark = folder.noted(_MARK)
+
+    def resume(self) -> bool:
+        """Finish what an earlier run has left, if it had been committed; tell whether there was such."""
+        with _in_words(self._servers):
+            run = self._portal.call(self._state.read)
+            if run is None or run.phase is not Phase.WRITTEN:
+                return False
+            if run.folder != self._mark:
+                msg = (
+                    f"an audit of {self._servers.root} was cut off when its files were whole: finish it first, in the "
+                    f"same folder: aiozkqueue audit --to {run.where}"
+                )
+                raise ConfigConflictError(msg)
+            self._finish(run)
+            return True
+
+    def run(self, queues: Sequence[str] | None) -> int:
+        """Move what there is now."""
+        with _in_words(self._servers):
+            names = self._portal.call(_wanted, self._session, queues)
+            self._on_step("begin")
+            if self._mark is None:
+                self._mark = uuid4().hex
+                self._folder.note(_MARK, self._mark)
+            run = Run(name=uuid4().hex, folder=self._mark, where=self._folder.path, phase=Phase.WRITING)
+            self._portal.call(self._state.write, run)
+            for name in names:
+                self._portal.call(_pin, self._session, name)
+            tasks = self._portal.call(tasks_of, self._session, names)
+            if tasks:
+                self._on_step("write")
+                self._write(run, tasks)
+            self._on_step("commit")
+            run = replace(run, phase=Phase.WRITTEN)
+            self._portal.call(self._state.write, run)
+            return self._finish(run)
+
+    def _write(self, run: Run, tasks: Sequence[str]) -> None:
+        for name in self._folder.names(OWN):
+            if f"{OWN}/{name}" != _MARK:
+                self._folder.remove(f"{OWN}/{name}")  # of runs that were cut off before they were whole
+        rows = self._spark.sparkContext.parallelize([(task,) for task in tasks], len(tasks))
+        frame = self._spark.createDataFrame(rows, "hours string").mapInArrow(Reading(self._servers), SCHEMA)
+        place = f"{OWN}/{run.name}"
+        frame.write.partitionBy("queue", "day").parquet(self._folder.at(place))
+        self._folder.keep(place)
+
+    def _finish(self, run: Run) -> int:
+        self._on_step("publish")
+        place = f"{OWN}/{run.name}"
+        self._folder.publish(place, run.name)
+        files = named(self._folder.data(), run.name)
+        records = 0
+        if files:
+            self._on_step("remove")
+            records = self._remove(files)
+        for name in self._portal.call(self._session.queues):
+            self._portal.call(_unpin, self._session, name)
+        self._folder.remove(place)
+        self._on_step("end")
+        with suppress(ClaimLostError):  # whoever has overtaken us has finished this run before his own
+            self._portal.call(self._state.write, replace(run, phase=Phase.DONE))
+        return records
+
+    def _remove(self, files: Sequence[str]) -> int:
+        reader = self._spark.read.schema(SCHEMA).option("basePath", self._folder.path)
+        rows = reader.parquet(*(self._folder.at(file) for file in files))
+        names = rows.select("queue", functions.unix_millis("ended_at").alias("ended"), "id")
+        counted = names.mapInArrow(Removing(self._servers), "records long")
+        return int(counted.agg(functions.sum("records")).collect()[0][0] or 0)
+
+
+class _State:
+    """The znode that tells how far the audit has come."""
+
+    def __init__(self, session: QueueSession) -> None:
+        self._session = session
+        self._version: int | None = None
+
+    async def read(self) -> Run | None:
+        """Read what is stored; None when there has been no audit."""
+        engine = self._session.engine
+        try:
+            await engine.zookeeper.sync(_path(engine))
+            node = await engine.zookeeper.read(_path(engine))
+        except NoNodeError:
+            self._version = None
+            return None
+        self._version = node.stat.version
+        return Run.decode(node.data)
+
+    async def write(self, run: Run) -> None:
+        """Write over what was read or written last. Raises: ClaimLostError: another audit has written meanwhile."""
+        zookeeper, root, path = self._session.engine.zookeeper, self._session.engine.root, _path(self._session.engine)
+        data = run.encode()
+        version = self._version
+        change = Create(path, data) if version is None else SetData(path, data, version)
+        in_doubt = False
+        while True:
+            try:
+                await zookeeper.ensure(root)
+                await zookeeper.multi([change])
+            except (ConnectionLossError, SessionExpiredError):
+                in_doubt = True
+                await zookeeper.wait_connected()
+            except MultiError as refusal:
+                if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
+                    raise refusal.error from refusal
+                if in_doubt and await self.read() == run:
+                    return
+                msg = f"another audit of {root} has begun meanwhile: this one must not go on"
+                raise ClaimLostError(msg) from refusal
+            else:
+                self._version = 0 if version is None else version + 1
+                return
+
+
+def _path(engine: Engine) -> str:
+    return f"{engine.root}/.audit"
+
+
+async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[str]:
+    there = await session.queues()
+    missing = sorted(set(queues or ()) - set(there))
+    if missing:
+        msg = f"there is no queue {missing[0]!r} below {session.engine.root}"
+        raise NotFoundError(msg)
+    return there if queues is None else sorted(set(queues))
+
+
+async def _pin(session: QueueSession, queue: str) -> None:
+    store = session.engine.store(queue)
+    if await session.engine.zookeeper.exists(store.paths.history) is not None:
+        await pin(session.engine, store, _PIN, _EARLIEST)
+
+
+async def _unpin(session: QueueSession, queue: str) -> None:
+    store = session.engine.store(queue)
+    if await session.engine.zookeeper.exists(store.paths.pin(_PIN)) is not None:
+        await unpin(session.engine, store, _PIN)
+
+
+@contextmanager
+def _in_words(servers: Servers) -> Iterator[None]:
+    """Tell in the queue's words what ZooKeeper or Spark refuses."""
+    try:
+        with plainly():
+            yield
+    except NoAuthError as error:
+        msg = f"root {servers.root}: {error}; set AIOZKQUEUE_AUTH to a user whom the ACL allows"
+        raise AccessDeniedError(msg) from error
+    except (ConnectionLossError, SessionExpiredError) as error:
+        msg = f"the connection was lost during the audit: {error}; run it again"
+        raise ConnectionLostError(msg) from error

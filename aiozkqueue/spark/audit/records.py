@@ -1,0 +1,170 @@
+"""Records of histories as rows, and their removal: what the tasks of an audit do."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DateType, StringType, StructField, StructType
+
+from aiozkqueue.layout import hour_of, parse_hour
+from aiozkqueue.queue.operators.admin import count, list_children
+from aiozkqueue.queue.store import denied
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.connection import Link, opened
+from aiozkqueue.spark.options import Content
+from aiozkqueue.spark.reading import BATCH, FolderShare, history_pages, next_page
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+
+    from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.spark.options import Servers
+    from aiozkqueue.zookeeper import Operation
+
+#: Records of a task, about.
+SHARE: Final = 20_000
+#: Records removed by one write.
+TOGETHER: Final = 500
+
+#: What is kept of a message that has ended.
+SCHEMA: Final = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("day", DateType()),
+        *default_schema(Content.HISTORY).fields,
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """An hour of a queue's history, or every ``of``-th record of it from the ``share``-th on."""
+
+    queue: str
+    name: str
+    share: int = 0
+    of: int = 1
+
+
+async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
+    """Divide what the histories hold among tasks, each as a JSON list of hours; a task has few queues."""
+    tasks: list[list[Hour]] = []
+    room = 0.0
+    for queue in queues:
+        store = session.engine.store(queue)
+        hours = sorted(await list_children(session.engine, store, store.paths.history))
+        for hour in (one for one in hours if parse_hour(one) is not None):
+            size = await count(session.engine, store, store.paths.record(hour))
+            shares = -(-size // SHARE)
+            for share in range(shares):
+                if room < size / shares:
+                    tasks.append([])
+                    room = SHARE
+                tasks[-1].append(Hour(queue, hour, share, shares))
+                room -= size / shares
+    return [json.dumps([[one.queue, one.name, one.share, one.of] for one in task]) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A task that reads hours."""
+
+    servers: Servers
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Make rows of the hours that are named. Raises: AccessDeniedError, ConnectionLostError."""
+        schema = to_arrow_schema(SCHEMA, timezone="UTC")
+        with opened(self.servers) as (portal, session):
+            for hour in _hours(batches):
+                link = Link(portal, session, self.servers.of(hour.queue))
+                pages = _pages(link, hour)
+                waiting: list[dict[str, object]] = []
+                while (page := link.call(next_page, pages)) is not None:
+                    waiting += [{"queue": hour.queue, "day": _day(one), **one} for one in page]
+                    if len(waiting) >= BATCH:
+                        yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+                        waiting = []
+                if waiting:
+                    yield pa.RecordBatch.from_pylist(waiting, schema=schema)
+
+
+async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]]]:
+    share = FolderShare(link.store.paths.record(hour.name), hour.share, hour.of, ids=None)
+    async for page in history_pages(link, share):
+        yield page
+
+
+def _hours(batches: Iterator[pa.RecordBatch]) -> Iterator[Hour]:
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            yield from (Hour(*fields) for fields in json.loads(text))
+
+
+def _day(values: dict[str, object]) -> object:
+    ended = values["ended_at"]
+    assert isinstance(ended, int)  # noqa: S101 - microseconds since 1970, so made by `reading`
+    return datetime.fromtimestamp(ended // 1_000_000, UTC).date()
+
+
+@dataclass(frozen=True, slots=True)
+class Removing:
+    """A task that removes records which are safely written."""
+
+    servers: Servers
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Remove what is named, as far as it is still there; tell how many were named.
+
+        Raises: AccessDeniedError, ConnectionLostError.
+        """
+        with opened(self.servers) as (portal, session):
+            for batch in batches:
+                names: dict[tuple[str, str], list[str]] = defaultdict(list)
+                for row in batch.to_pylist():
+                    names[row["queue"], hour_of(row["ended"])].append(f"{row['ended']:013d}-{row['id']}")
+                for (queue, hour), records in names.items():
+                    link = Link(portal, session, self.servers.of(queue))
+                    link.call(_remove, link, hour, records)
+                yield pa.RecordBatch.from_pydict({"records": [batch.num_rows]})
+
+
+async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
+    """Remove records of an hour. A name is never used again, so that nothing else can bear it by now."""
+    store = link.store
+    path = store.paths.record(hour)
+    left = list(names)
+    while True:
+        there = set(await list_children(link.engine, store, path))
+        left = [name for name in left if name in there]
+        if not left:
+            return
+        for start in range(0, len(left), TOGETHER):
+            page = left[start : start + TOGETHER]
+            await _apply(link, [Delete(f"{path}/{name}") for name in page])
+
+
+async def _apply(link: Link, operations: Sequence[Operation]) -> None:
+    """Apply a change, or leave it for another look: clean-up has been at it, or the reply was lost."""
+    try:
+        await link.engine.zookeeper.multi(operations)
+    except (ConnectionLossError, SessionExpiredError):
+        await link.engine.zookeeper.wait_connected()
+    except MultiError as refusal:
+        if isinstance(refusal.error, NoAuthError):
+            raise denied(link.options.queue, refusal.error) from refusal
+        if not isinstance(refusal.error, NoNodeError):
+            raise refusal.error from refusal

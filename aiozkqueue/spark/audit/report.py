@@ -1,0 +1,229 @@
+"""What the files of an audit say: rates, waiting and handling times, retries, dead letters and their reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions
+
+from aiozkqueue.layout import End
+from aiozkqueue.spark.failures import plainly
+from aiozkqueue.spark.folder import Folder
+
+from .moving import OWN
+from .records import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+#: Reasons that are told, the most frequent first.
+MOST_REASONS: Final = 50
+#: How precise percentiles are: one in so many.
+_ACCURACY: Final = 10_000
+#: Spans that a report is divided into, seconds.
+_SPANS: Final = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
+_MOST_SPANS: Final = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """A time in seconds that half, 95 % and 99 % of the messages did not exceed."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What became of the messages of a queue, or of all."""
+
+    ended: int
+    finished: int
+    dead: int
+    """Dead letters."""
+    other: int
+    """Expired, cancelled, removed, collapsed, dropped or reaped."""
+    first: datetime
+    """When the first of them ended, in ZooKeeper's time."""
+    last: datetime
+    retried: int
+    """Messages that were handed over more than once."""
+    retries: int
+    """How often that was, all in all."""
+    waiting: Percentiles | None
+    """From the put until whoever ended it had claimed it; None when no message was claimed."""
+    handling: Percentiles | None
+    """From then until the end."""
+
+    @property
+    def per_second(self) -> float:
+        """Messages that ended in a second, on the average between the first and the last."""
+        return self.ended / max(1.0, (self.last - self.first).total_seconds())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why messages of a queue became dead letters, and how many did."""
+
+    queue: str
+    reason: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What ended in a stretch of time."""
+
+    begin: datetime
+    finished: int
+    dead: int
+    other: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """An audit in figures."""
+
+    folder: str
+    total: Figures | None
+    """All queues together; None when there is no record."""
+    queues: dict[str, Figures]
+    """Each queue, the busiest first."""
+    reasons: list[Reason]
+    """Of dead letters, the most frequent first."""
+    spans: list[Span]
+    """What ended when; spans in which nothing did are left out."""
+    span: timedelta
+    """How long each is."""
+
+
+def report(
+    spark: SparkSession,
+    folder: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    queues: Sequence[str] | None = None,
+) -> Report:
+    """Tell what the files of an audit say of the messages that ended from ``since`` until before ``until``.
+
+    Raises:
+        InvalidOptionError: the folder is not that of an audit.
+    """
+    source = Folder(spark, folder)
+    source.require(OWN)
+    places = [name for name in source.names() if name.startswith("queue=")]
+    nothing = Report(folder=source.path, total=None, queues={}, reasons=[], spans=[], span=timedelta(0))
+    if not places:
+        return nothing
+    with plainly():
+        records = _chosen(spark.read.schema(SCHEMA).parquet(source.path), since, until, queues)
+        rows = records.rollup("queue").agg(*_figures()).collect()
+        figures = {row.queue: _figures_of(row) for row in rows if row.ended}
+        total = figures.pop(None, None)
+        if total is None:
+            return nothing
+        span = _span((total.last - total.first).total_seconds())
+        return Report(
+            folder=source.path,
+            total=total,
+            queues=dict(sorted(figures.items(), key=lambda one: (-one[1].ended, one[0]))),
+            reasons=_reasons(records) if total.dead else [],
+            spans=_spans(records, span),
+            span=timedelta(seconds=span),
+        )
+
+
+def _chosen(
+    records: DataFrame, since: datetime | None, until: datetime | None, queues: Sequence[str] | None
+) -> DataFrame:
+    """Choose by the day first, so that files of other days are not read."""
+    if since is not None:
+        records = records.where(functions.col("day") >= functions.lit(since.astimezone(UTC).date()))
+        records = records.where(functions.col("ended_at") >= functions.lit(since))
+    if until is not None:
+        records = records.where(functions.col("day") <= functions.lit(until.astimezone(UTC).date()))
+        records = records.where(functions.col("ended_at") < functions.lit(until))
+    if queues is not None:
+        records = records.where(functions.col("queue").isin(list(queues)))
+    return records
+
+
+def _counts() -> list[Column]:
+    """Count by outcome."""
+    finished = functions.col("outcome") == End.FINISHED.value
+    dead = functions.col("outcome") == End.DEAD.value
+    return [
+        functions.count_if(finished).alias("finished"),
+        functions.count_if(dead).alias("dead"),
+        functions.count_if(~finished & ~dead).alias("other"),
+    ]
+
+
+def _figures() -> list[Column]:
+    again = functions.greatest(functions.col("attempt") - 1, functions.lit(0))
+    return [
+        functions.count(functions.lit(1)).alias("ended"),
+        *_counts(),
+        functions.unix_millis(functions.min("ended_at")).alias("first"),
+        functions.unix_millis(functions.max("ended_at")).alias("last"),
+        functions.count_if(again > 0).alias("retried"),
+        functions.sum(again).alias("retries"),
+        _percentiles("put_at", "claimed_at").alias("waiting"),
+        _percentiles("claimed_at", "ended_at").alias("handling"),
+    ]
+
+
+def _percentiles(begin: str, end: str) -> Column:
+    """Of the milliseconds between two moments, where both are known; a clock that was set back took no time."""
+    taken = functions.unix_millis(end) - functions.unix_millis(begin)
+    taken = functions.when(taken > 0, taken).when(taken <= 0, 0)
+    return functions.percentile_approx(taken, [0.5, 0.95, 0.99], _ACCURACY)
+
+
+def _figures_of(row: Row) -> Figures:
+    return Figures(
+        ended=row.ended,
+        finished=row.finished,
+        dead=row.dead,
+        other=row.other,
+        first=_moment(row.first),
+        last=_moment(row.last),
+        retried=row.retried,
+        retries=row.retries or 0,
+        waiting=_seconds(row.waiting),
+        handling=_seconds(row.handling),
+    )
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def _seconds(ms: Sequence[int] | None) -> Percentiles | None:
+    return None if ms is None else Percentiles(p50=ms[0] / 1000, p95=ms[1] / 1000, p99=ms[2] / 1000)
+
+
+def _span(seconds: float) -> int:
+    """The shortest span of which there are not too many to show."""
+    return next((one for one in _SPANS if seconds / one <= _MOST_SPANS), _SPANS[-1])
+
+
+def _reasons(records: DataFrame) -> list[Reason]:
+    dead = records.where(functions.col("outcome") == End.DEAD.value).groupBy("queue", "reason").count()
+    rows = dead.orderBy(functions.desc("count"), "queue", "reason").limit(MOST_REASONS).collect()
+    return [Reason(queue=row.queue, reason=row.reason or "", messages=row["count"]) for row in rows]
+
+
+def _spans(records: DataFrame, span: int) -> list[Span]:
+    begin = functions.floor(functions.unix_millis("ended_at") / (1000 * span)) * span
+    rows = records.groupBy(begin.alias("begin")).agg(*_counts()).orderBy("begin").collect()
+    return [
+        Span(begin=datetime.fromtimestamp(row.begin, UTC), finished=row.finished, dead=row.dead, other=row.other)
+        for row in rows
+    ]

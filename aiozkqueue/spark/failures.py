@@ -1,0 +1,53 @@
+"""What fails inside a job, told as it was raised there: Spark wraps it into its own error, with two stack traces."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from aiozkqueue import errors
+from aiozkqueue.errors import OutcomeUnknownError, QueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What Spark fails with: its own errors, and those of its JVM that it has no class for.
+SPARK_ERRORS: Final = (PySparkException, Py4JJavaError)
+
+# The condition that Spark names, and the line that tells of it.
+_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")
+# The last line of a traceback in a task, or in a planner, which puts the name into quotes of its own.
+_RAISED: Final = re.compile(r"aiozkqueue\.errors\.(\w+): (.+)")
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Raise the `QueueError` of a task in the place of Spark's error about it; others stay as they are."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        cause = cause_of(error)
+        if cause is None:
+            raise
+        raise cause from error
+
+
+def condition_of(error: Exception) -> tuple[str, str]:
+    """The condition that an error of Spark's names, and the line about it; its first line when it names none."""
+    found = _CONDITION.search(str(error))
+    return ("", str(error).partition("\n")[0]) if found is None else (found[1], found[2])
+
+
+def cause_of(error: Exception) -> QueueError | None:
+    """Find the error of ours in one of Spark's; None when there is none."""
+    raised = _RAISED.search(str(error))
+    kind = getattr(errors, raised[1], None) if raised is not None else None
+    if raised is None or not isinstance(kind, type) or not issubclass(kind, QueueError):
+        return None
+    if issubclass(kind, OutcomeUnknownError):
+        return QueueError(raised[2])
+    return kind(raised[2])

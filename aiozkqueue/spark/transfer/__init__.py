@@ -1,0 +1,12 @@
+"""Files into queues, and queues into files.
+
+`load` reads Parquet, CSV and JSON lines into a queue; `unload` takes a queue's messages to Parquet files, and
+acknowledges them only once they are written. Both stand on the format ``aiozkqueue``; the commands are in `cli/`.
+"""
+
+from __future__ import annotations
+
+from .load import Kind, load
+from .unload import Unloaded, unload
+
+__all__ = ["Kind", "Unloaded", "load", "unload"]

@@ -1,0 +1,198 @@
+"""Files into a queue: each row a message."""
+
+from __future__ import annotations
+
+import enum
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Observation, functions
+from pyspark.sql.types import (
+    DataType,
+    DoubleType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from aiozkqueue.errors import InvalidOptionError, PayloadError
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.failures import SPARK_ERRORS, cause_of, condition_of
+from aiozkqueue.spark.options import Content, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class Kind(enum.Enum):
+    """What files hold."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+    """Lines, each a JSON object."""
+
+
+_SUFFIXES: Final = {
+    ".parquet": Kind.PARQUET,
+    ".csv": Kind.CSV,
+    ".json": Kind.JSON,
+    ".jsonl": Kind.JSON,
+    ".ndjson": Kind.JSON,
+}
+_PACKED: Final = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
+#: How put options are typed, whatever a file has.
+_OPTIONS: Final[dict[str, DataType]] = {
+    "key": StringType(),
+    "group": StringType(),
+    "priority": IntegerType(),
+    "headers": MapType(StringType(), StringType()),
+    "delay": DoubleType(),
+    "at": TimestampType(),
+    "ttl": DoubleType(),
+}
+#: What an unload, or a batch read, tells beside the payload, and no put can take.
+_TOLD: Final = {
+    name for content in (Content.ITEMS, Content.DEAD_LETTERS) for name in default_schema(content).fieldNames()
+} - {"body", *_OPTIONS}
+#: What Spark calls a file, a row or a value that is not what it should be.
+_UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING"})
+#: How Spark divides files: always alike, whatever the number of cores, so that a load can be gone on with.
+_DIVISION: Final = {"spark.sql.files.minPartitionNum": "4", "spark.sql.files.maxPartitionBytes": "16m"}
+
+
+def kind_of(path: str) -> Kind:
+    """What a file holds, by its name; one that tells nothing holds Parquet, as a folder does."""
+    name = path.lower().rstrip("/")
+    for packed in _PACKED:
+        name = name.removesuffix(packed)
+    return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), Kind.PARQUET)
+
+
+def load(
+    spark: SparkSession,
+    files: Sequence[str],
+    options: Mapping[str, str],
+    *,
+    kind: Kind | None = None,
+    infer: bool = False,
+) -> int:
+    """Put each row of the files into a queue, and return how many rows there were.
+
+    A column ``body`` (text or binary) is the payload, and ``key``, ``group``, ``priority``, ``headers``, ``delay``,
+    ``at`` and ``ttl`` beside it are how it is put; what an unload tells besides is left out. Without ``body`` each row
+    is a JSON object of its columns, and a line of JSON is the payload as it stands.
+
+    All rows are seen at once when the job has ended well, or none; so a queue with a size must hold them all. With the
+    option ``writeId`` each is put once, however often the same files are loaded under it, and a load whose driver was
+    killed is gone on with.
+
+    Args:
+        spark: any session.
+        files: paths, folders or patterns, all of one kind.
+        options: those of ``df.write.format("aiozkqueue")``.
+        kind: what the files hold; None: as their names tell.
+        infer: take numbers, truth values and times in CSV for what they are; else they stay texts.
+
+    Raises:
+        InvalidOptionError: an option, a column or the mixture of files cannot be used.
+        FileNotFoundError: there is no such file.
+        PayloadError: a row cannot be read, or put.
+        MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
+    """
+    parse_options(options)
+    kinds = {kind_of(path) for path in files} if kind is None else {kind}
+    if len(kinds) > 1:
+        msg = f"{' and '.join(sorted(one.value for one in kinds))} files: load each kind by itself, or say the format"
+        raise InvalidOptionError(msg)
+    with _told(files), _divided_alike(spark):
+        frame = _read(spark, list(files), kinds.pop(), infer=infer)
+        counted = Observation()
+        rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
+        rows.write.format("aiozkqueue").mode("append").options(**options).save()
+        return int(counted.get["rows"])
+
+
+def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> DataFrame:
+    match kind:
+        case Kind.PARQUET:
+            frame = spark.read.parquet(*files)
+            return _as_messages(frame) if "body" in frame.columns else frame
+        case Kind.CSV:
+            reader = spark.read.options(header=True, escape='"', mode="FAILFAST")
+            frame = reader.option("inferSchema", infer).csv(files)
+            return _as_messages(frame) if "body" in frame.columns else frame
+        case Kind.JSON:
+            return _read_lines(spark, files)
+
+
+def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
+    lines = spark.read.text(files).where(functions.trim("value") != "")
+    is_object = functions.trim("value").startswith("{") & functions.try_parse_json("value").isNotNull()
+    bad = lines.where(~is_object).select("value", "_metadata.file_path").first()
+    if bad is not None:
+        msg = f"{bad.file_path}: the line {bad.value[:80]!r} is no JSON object"
+        raise PayloadError(msg)
+    columns = spark.read.json(files).schema
+    if "body" not in columns.fieldNames():
+        return lines.select(functions.col("value").alias("body"))
+    typed = StructType([StructField(one.name, _OPTIONS.get(one.name, one.dataType)) for one in columns.fields])
+    return _as_messages(spark.read.schema(typed).option("mode", "FAILFAST").json(files))
+
+
+def _as_messages(frame: DataFrame) -> DataFrame:
+    """The payload and how it is put, each of its type; columns of no use are left for the writer to refuse."""
+    kept = [field for field in frame.schema.fields if field.name not in _TOLD]
+    return frame.select(*(_typed(field.name, field.dataType) for field in kept))
+
+
+def _typed(name: str, kind: DataType) -> Column:
+    column = functions.col(f"`{name}`")
+    wanted = _OPTIONS.get(name, kind)
+    if kind == wanted:
+        return column
+    if name == "headers" and isinstance(kind, StringType):
+        return functions.from_json(column, wanted.simpleString(), {"mode": "FAILFAST"}).alias(name)
+    return column.cast(wanted).alias(name)
+
+
+@contextmanager
+def _divided_alike(spark: SparkSession) -> Iterator[None]:
+    """Have files divided in the same way wherever they are loaded."""
+    before = {key: spark.conf.get(key, None) for key in _DIVISION}
+    for key, value in _DIVISION.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, earlier in before.items():
+            if earlier is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, earlier)
+
+
+@contextmanager
+def _told(files: Sequence[str]) -> Iterator[None]:
+    """Tell plainly what is the matter with the files."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if (cause := cause_of(error)) is not None:
+            raise cause from error
+        condition, line = condition_of(error)
+        if condition == "PATH_NOT_FOUND":
+            msg = f"there is no such file: {', '.join(files)}"
+            raise FileNotFoundError(msg) from error
+        if condition in _UNREADABLE:
+            msg = f"{', '.join(files)}: a row cannot be read: {line}"
+            raise PayloadError(msg) from error
+        if isinstance(error, AnalysisException):
+            raise InvalidOptionError(line) from error
+        raise

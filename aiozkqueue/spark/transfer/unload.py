@@ -1,0 +1,220 @@
+"""A queue into Parquet files: what is written is acknowledged, and nothing else.
+
+The messages are taken as a stream takes them (`streaming`): a batch is written down in a ledger of the queue, and is
+the same, divided in the same way, whenever it is asked for, until it is acknowledged. Its files are written where no
+reader looks, then published under names made of the run, the batch and the number of the task, and then its messages
+are removed. Who is cut off and run again finds the batch in the ledger, and writes the same rows under the same names.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+from uuid import uuid4
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StringType, StructType
+
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.connection import linked, require_queue
+from aiozkqueue.spark.failures import plainly
+from aiozkqueue.spark.folder import Folder
+from aiozkqueue.spark.options import Content, parse_options
+from aiozkqueue.spark.streaming import QueueStreamReader
+from aiozkqueue.zookeeper import ConnectionLossError, Delete, MultiError, SessionExpiredError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from aiozkqueue.spark.connection import Link
+    from aiozkqueue.spark.streaming import LedgerShare
+
+#: What is the unload's own in a folder.
+OWN: Final = "_unload"
+_RUN: Final = f"{OWN}/run"
+_DRAFTS: Final = f"{OWN}/drafts"
+#: Messages of a batch, unless the options say otherwise.
+BATCH: Final = 20_000
+#: Tasks, and files, of a batch. Another number would divide a batch that is written again in another way.
+_TASKS: Final = 4
+_COLUMNS: Final = ("id", "body", "attempt", "enqueued_at", "headers", "key", "group", "priority")
+_PREFIX: Final = "unload-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unloaded:
+    """What came of an unload."""
+
+    messages: int
+    """Messages that are in the folder now, and in the queue no more."""
+    resumed: bool
+    """Whether an earlier run, which had been cut off, was gone on with."""
+
+
+def unload(
+    spark: SparkSession,
+    folder: str,
+    options: Mapping[str, str],
+    *,
+    schema: str | None = None,
+    on_batch: Callable[[int], object] = lambda _messages: None,
+    on_step: Callable[[str], object] = lambda _step: None,
+) -> Unloaded:
+    """Move the messages of a queue that nobody holds, as they are when it begins, to Parquet files.
+
+    Each is acknowledged once it is written. It may be cut off anywhere, and run again with the same folder: nothing is
+    lost, and nothing doubled. Until then the messages of the batch that was cut off are held; `release_ledger` gives
+    them back. Consumers go on beside it, and so do unloads into other folders.
+
+    Args:
+        spark: a session of the classic kind, with any cluster.
+        folder: where to, on any file system of Spark's; new, or one of earlier unloads.
+        options: those of ``readStream.format("aiozkqueue")`` but ``group``; a batch has ``maxOffsetsPerTrigger``
+            messages, 20,000 unless told.
+        schema: columns to decode payloads to, as ``"id int, name string"``; a payload that does not decode is kept as
+            text in ``_corrupt_record``, or fails the run, as the option ``mode`` says. None: the payload as it is.
+        on_batch: told how many messages each batch has brought.
+        on_step: told the name of each step as it begins.
+
+    Raises:
+        InvalidOptionError: an option cannot be used, or the folder is somebody else's.
+        NotFoundError: there is no such queue.
+        ClaimLostError: the same run goes on elsewhere, or its ledger was released.
+        PayloadError: a payload does not decode, and ``mode`` is ``FAILFAST``.
+        ConnectionLostError, AccessDeniedError.
+    """
+    if "group" in {name.lower() for name in options}:
+        msg = "group: an unload has one of its own, which the folder knows; leave the option out"
+        raise InvalidOptionError(msg)
+    given = parse_options(options)
+    target = Folder(spark, folder)
+    target.require(OWN)
+    columns = _columns(schema, given.corrupt)
+    on_step("begin")
+    with linked(given) as link, plainly():
+        link.call(require_queue, link)
+        run, resumed = _run(target, link)
+        reader = QueueStreamReader(columns, replace(given, group=f"{_PREFIX}{run}", min_partitions=_TASKS))
+        try:
+            work = _Unload(spark, target, reader, columns=columns, run=run, on_step=on_step)
+            messages = work.all(given.max_offsets or BATCH, on_batch)
+        finally:
+            reader.stop()
+        # First the folder's note, then the ledger: the other way round, numbers of batches would come a second time.
+        on_step("end")
+        target.remove(_RUN)
+        on_step("forget")
+        link.call(_forget, link, f"{_PREFIX}{run}")
+    return Unloaded(messages=messages, resumed=resumed)
+
+
+class _Unload:
+    """The batches of a run."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Folder,
+        reader: QueueStreamReader,
+        *,
+        columns: StructType,
+        run: str,
+        on_step: Callable[[str], object],
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._reader = reader
+        self._columns = columns
+        self._run = run
+        self._on_step = on_step
+
+    def all(self, most: int, on_batch: Callable[[int], object]) -> int:
+        """Take one after the other, the first of which may have been cut off."""
+        reader, messages = self._reader, 0
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        while (end := reader.latestOffset(start, ReadMaxRows(most))) != start:
+            shares = reader.partitions(start, end)
+            self._write(f"{self._run}-{end['seq']:010d}", shares)
+            self._on_step("acknowledge")
+            reader.commit(end)
+            start = end
+            brought = sum(stop - begin for share in shares for _, begin, stop in share.parts)
+            messages += brought
+            on_batch(brought)
+        return messages
+
+    def _write(self, name: str, shares: Sequence[LedgerShare]) -> None:
+        self._on_step("write")
+        folder, draft = self._folder, f"{_DRAFTS}/{uuid4().hex}"  # nobody else's, whoever still writes what he began
+        numbers = self._spark.range(0, len(shares), 1, len(shares))
+        frame = numbers.mapInArrow(_Reading(self._reader, list(shares)), self._columns)
+        frame.write.parquet(folder.at(draft))
+        folder.keep(draft)
+        self._on_step("publish")
+        folder.publish(draft, name)
+        folder.remove(_DRAFTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A task that reads the shares of a batch whose numbers it is given."""
+
+    reader: QueueStreamReader
+    shares: list[LedgerShare]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read. Raises: as `QueueStreamReader.read`."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.reader.read(self.shares[number])
+
+
+def _columns(schema: str | None, corrupt: str) -> StructType:
+    if schema is None:
+        known = default_schema(Content.ITEMS)
+        return StructType([known[name] for name in _COLUMNS])
+    try:
+        columns = cast("StructType", StructType.fromDDL(schema))
+    except PySparkException as error:
+        msg = f"schema {schema!r}: give columns as in 'id int, name string': {str(error).partition(chr(10))[0]}"
+        raise InvalidOptionError(msg) from error
+    for name in ("_id", corrupt):
+        if name not in columns.fieldNames():
+            columns = columns.add(name, StringType())
+    return columns
+
+
+def _run(folder: Folder, link: Link) -> tuple[str, bool]:
+    """The run that the folder knows of, or a new one; whether it was known."""
+    whose = f"{link.options.root}/{link.options.queue}"
+    if (noted := folder.noted(_RUN)) is not None:
+        run, _, queue = noted.partition(" ")
+        if queue != whose:
+            msg = f"an unload of {queue} into {folder.path} was cut off: finish it first, or take another folder"
+            raise InvalidOptionError(msg)
+        if link.call(_is_there, link, f"{_PREFIX}{run}"):
+            return run, True
+    folder.remove(_RUN)
+    run = uuid4().hex[:16]
+    folder.note(_RUN, f"{run} {whose}")
+    return run, False
+
+
+async def _is_there(link: Link, group: str) -> bool:
+    return await link.engine.zookeeper.exists(f"{link.store.paths.ledgers}/{group}") is not None
+
+
+async def _forget(link: Link, group: str) -> None:
+    """Remove the run's ledger, which holds nothing, and whose name nobody will use again.
+
+    It stays when the connection is lost just then: no more than an empty entry in a list.
+    """
+    with suppress(MultiError, ConnectionLossError, SessionExpiredError):
+        await link.engine.zookeeper.multi([Delete(f"{link.store.paths.ledgers}/{group}")])

@@ -1,0 +1,87 @@
+"""Drivers in processes of their own, on the tests' JVM: each starts within two seconds, and can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.spark.folder import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+PROJECT = Path(__file__).parents[2]
+#: The step of every single move of a file, besides those that a work tells of.
+MOVE = "move"
+
+Work = Callable[["SparkSession", "Sequence[str]", Callable[[str], object]], object]
+
+
+def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> None:
+    """Have a driver run the ``work`` of a module of tests, and kill it as it begins a step."""
+    gateway: Any = spark.sparkContext._gateway
+    parameters = gateway.gateway_parameters
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.attached", module, step, *arguments],
+        cwd=PROJECT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(PROJECT),
+            "PYSPARK_GATEWAY_PORT": str(parameters.port),
+            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, f"step {step!r} was not reached: {done.stdout}{done.stderr}"
+
+
+def _attached() -> SparkSession:
+    """A session of this process with the Spark that runs already."""
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - takes a second
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    launch: Any = launch_gateway
+    gateway = launch()
+    jvm = gateway.jvm
+    java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(
+        jvm.org.apache.spark.SparkContext.getOrCreate()
+    )
+    SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jvm=jvm, _jconf=java.getConf()))
+    return SparkSession.builder.getOrCreate()
+
+
+def _main(module: str, step: str, arguments: Sequence[str]) -> None:
+    from importlib import import_module  # noqa: PLC0415
+
+    work: Work = import_module(module).work
+
+    def on_step(reached: str) -> None:
+        if reached == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    rename = Folder.rename
+
+    def renamed(folder: Folder, place: str, to: str) -> bool:
+        done = rename(folder, place, to)
+        if to.endswith(".parquet"):
+            on_step(MOVE)
+        return done
+
+    kind: Any = Folder
+    kind.rename = renamed  # the only way to be killed between two moves
+    work(_attached(), arguments, on_step)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -1,0 +1,181 @@
+"""Histories to Parquet files, each record once, wherever the driver is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from pyarrow.dataset import dataset
+
+import aiozkqueue as zq
+from aiozkqueue.layout import End, HistoryRecord
+from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
+from aiozkqueue.zookeeper import Create, Delete
+from tests.spark.attached import MOVE, killed_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = ["write", "commit", "publish", MOVE, "remove", "end"]
+QUEUES = ["orders", "invoices"]
+
+
+@pytest.fixture
+def servers(zookeeper: str, queue_root: str) -> dict[str, str]:
+    return {"hosts": zookeeper, "root": queue_root}
+
+
+class Ends(NamedTuple):
+    """Lets messages end, and looks at what is kept of them."""
+
+    servers: dict[str, str]
+
+    def make(self, count: int) -> set[str]:
+        """Put so many into each queue, and finish or reject them."""
+
+        async def ended(queue: zq.Queue[bytes]) -> set[str]:
+            await queue.configure(zq.QueueConfig(history=zq.History()))
+            ids = await queue.put_many([b"%d" % n for n in range(count)])
+            async with queue.consume(until_idle=0) as deliveries:
+                async for delivery in deliveries:
+                    if delivery.body == b"0":
+                        await delivery.reject("nothing to pay")
+            return set(ids)
+
+        async def all_ended() -> set[str]:
+            async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
+                found = await asyncio.gather(*(ended(session.queue(name)) for name in QUEUES))
+                return set().union(*found)
+
+        return asyncio.run(all_ended())
+
+    def kept(self) -> list[str]:
+        """The records in the histories."""
+
+        async def read() -> list[str]:
+            async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
+                return [one.id for name in QUEUES async for one in session.queue(name).history()]
+
+        return asyncio.run(read())
+
+    def remove_some(self, written: Collection[str]) -> None:
+        """What a job has done that was cut off while it removed what is written."""
+
+        async def remove() -> None:
+            async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
+                zookeeper = session.engine.zookeeper
+                history = session.engine.store("orders").paths.history
+                hour = max(await zookeeper.children(history))
+                names = await zookeeper.children(f"{history}/{hour}")
+                gone = [name for name in names if name.partition("-")[2] in written][::2]
+                assert gone
+                await zookeeper.multi([Delete(f"{history}/{hour}/{name}") for name in gone])
+
+        asyncio.run(remove())
+
+    def pins(self) -> list[str]:
+        async def read() -> list[str]:
+            async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
+                stores = [session.engine.store(name) for name in QUEUES]
+                return [pin for store in stores for pin in await session.engine.zookeeper.children(store.paths.pins)]
+
+        return asyncio.run(read())
+
+
+def written(folder: Path) -> Counter[str]:
+    """What a reader of the folder sees that is not Spark."""
+    if not any(folder.glob("queue=*")):
+        return Counter()
+    return Counter(dataset(folder, partitioning="hive").to_table(columns=["id"])["id"].to_pylist())
+
+
+def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str], object]) -> object:
+    """What the driver does that is killed."""
+    folder, servers = arguments
+    return move(spark, folder, json.loads(servers), on_step=on_step)
+
+
+def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_doubled(
+    spark: SparkSession, servers: dict[str, str], tmp_path: Path
+) -> None:
+    ends, folder, ids = Ends(servers), tmp_path / "audit", set[str]()
+    for step in STEPS:
+        ids |= ends.make(3)
+        killed_at(spark, __name__, step, str(folder), json.dumps(servers))
+        seen = written(folder)
+        assert max(seen.values(), default=1) == 1, f"doubled when killed before {step!r}"
+        assert seen.keys() | set(ends.kept()) == ids, f"lost when killed before {step!r}"
+        if step == "remove":
+            ends.remove_some(seen)
+    assert move(spark, str(folder), servers) == Moved(records=18, finished=True)
+    assert written(folder) == Counter(ids)
+    assert ends.kept() == ends.pins() == []
+
+
+START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
+
+
+def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecord]]) -> None:
+    """Write down what became of messages at times that are known."""
+
+    async def write() -> None:
+        async with zq.connect(servers["hosts"], root=servers["root"]) as session:
+            for name, kept in records.items():
+                await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
+                paths, zookeeper = session.engine.store(name).paths, session.engine.zookeeper
+                for one in kept:
+                    await zookeeper.ensure(paths.record(one.place).rpartition("/")[0])
+                    await zookeeper.multi([Create(paths.record(one.place), one.encode())])
+
+    asyncio.run(write())
+
+
+def record(number: int, *, waited: int, handled: int, outcome: End = End.FINISHED, **more: Any) -> HistoryRecord:
+    """A message that was put a second after the one before, and took so many milliseconds."""
+    put = int(START.timestamp() * 1000) + 1000 * number
+    claimed = None if outcome is End.EXPIRED else put + waited
+    return HistoryRecord(
+        id=f"m{number:06d}", ended=put + waited + handled, outcome=outcome, put=put, claimed=claimed, **more
+    )
+
+
+@pytest.fixture
+def known(servers: dict[str, str]) -> dict[str, str]:
+    """Two queues whose figures are known; the name of one could be taken for a number, or for markup elsewhere."""
+    orders = [record(n, waited=10 * n, handled=1000, attempts=1) for n in range(1, 101)]
+    orders += [
+        record(800 + n, waited=5, handled=5, outcome=End.DEAD, attempts=3, reason="<b>no such customer</b>")
+        for n in range(3)
+    ]
+    tell(servers, {"orders": orders, "2026": [record(1, waited=1, handled=0, outcome=End.EXPIRED)]})
+    return servers
+
+
+def test_the_report_has_the_figures_of_the_records(spark: SparkSession, known: dict[str, str], tmp_path: Path) -> None:
+    assert move(spark, str(tmp_path / "audit"), known) == Moved(records=104, finished=False)
+    told = report(spark, str(tmp_path / "audit"))
+    orders = told.queues["orders"]
+    assert list(told.queues) == ["orders", "2026"]
+    assert (orders.ended, orders.finished, orders.dead, orders.other) == (103, 100, 3, 0)
+    assert (orders.retried, orders.retries) == (3, 6)
+    assert orders.waiting == Percentiles(p50=0.49, p95=0.95, p99=0.99)
+    assert orders.handling == Percentiles(p50=1.0, p95=1.0, p99=1.0)
+    assert (told.queues["2026"].other, told.queues["2026"].waiting) == (1, None)
+    assert told.reasons == [Reason(queue="orders", reason="<b>no such customer</b>", messages=3)]
+    assert told.total is not None
+    assert sum(one.finished + one.dead + one.other for one in told.spans) == told.total.ended == 104
+    assert orders.per_second == pytest.approx(103 / (801.01 - 1.01), rel=1e-3)
+    days = {path.parent.name for path in (tmp_path / "audit").glob("queue=orders/day=*/*.parquet")}
+    assert days == {"day=2026-03-01", "day=2026-03-02"}
+    later = report(spark, str(tmp_path / "audit"), since=datetime(2026, 3, 2, tzinfo=UTC), queues=["orders"])
+    assert later.total is not None
+    assert (later.total.finished, later.total.dead) == (0, 3)

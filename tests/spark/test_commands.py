@@ -1,0 +1,128 @@
+"""The commands `audit`, `load` and `unload`, on the tests' Spark; and once on one of the command's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozkqueue.cli.app import run
+from tests.docs.pages import blocks, commands, shows
+from tests.spark.test_audit import known, servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["known", "servers"]
+
+PROJECT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@dataclass
+class Command:
+    """Runs the command as its entry point does."""
+
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        status = run(list(arguments))
+        printed = self.capture.readouterr()
+        return status, printed.out, printed.err
+
+    def records(self, *arguments: str) -> list[dict[str, Any]]:
+        status, out, err = self(*arguments, "--json")
+        assert status == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture
+def command(
+    spark: SparkSession,
+    servers: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Command:
+    assert spark.getActiveSession() is not None
+    monkeypatch.setenv("AIOZKQUEUE_HOSTS", servers["hosts"])
+    monkeypatch.setenv("AIOZKQUEUE_ROOT", servers["root"])
+    monkeypatch.setenv("COLUMNS", "200")
+    return Command(capsys)
+
+
+@pytest.mark.usefixtures("known")
+def test_an_audit_prints_tables_and_json_and_writes_a_page_that_stands_alone(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    status, out, err = command("audit", "--to", str(folder))
+    assert status == 0, err
+    assert "104 records moved" in err
+    assert "<b>no such customer</b>" in out
+    assert next(line.split()[1:4] for line in out.splitlines() if "orders" in line) == ["orders", "│", "103"]
+    page = (folder / "_report.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;no such customer&lt;/b&gt;" in page
+    assert "<b>no such" not in page
+    assert not any(there in page for there in ("http:", "https:", "<script", "<link", "@import", "url("))
+    found = command.records("audit", "--to", str(folder), "--queue", "orders", "--html", str(tmp_path / "a.html"))
+    assert {"kind": "dead-letters", "queue": "orders", "reason": "<b>no such customer</b>", "messages": 3} in found
+    (queue,) = [one for one in found if one["kind"] == "queue"]
+    assert (queue["ended"], queue["waiting"]) == (103, {"p50": 0.49, "p95": 0.95, "p99": 0.99})
+    assert found[0]["moved"] == 0
+
+
+def test_the_commands_of_the_guide_print_and_exit_as_it_shows(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = PROJECT / "docs" / "cli.md"
+    (block,) = [block for block in blocks(page) if block.language == "text" and "$ aiozkqueue load" in block.text]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    for one in commands(block):
+        if one.text.startswith("aiozkqueue") and ">" not in one.text:
+            status, out, err = command(*shlex.split(one.text)[1:])
+        else:
+            done = subprocess.run(["sh", "-c", one.text], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+            status, out, err = done.returncode, done.stdout, ""
+        where = f"{page.name}:{one.line}: {one.text}\n{out}{err}"
+        assert status == one.status, where
+        assert shows(one.output, out if status == 0 else err), where
+
+
+def test_what_is_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
+    def refused(status: int, told: str, *arguments: str) -> None:
+        found, out, err = command(*arguments)
+        assert (found, out, err.count("\n")) == (status, "", 1), err
+        assert told in err
+
+    refused(2, "there is no file 'nowhere.csv'", "load", "nowhere.csv", "--queue", "orders")
+    refused(2, "Missing option '--queue'", "load", __file__)
+    refused(1, "there is no queue 'orders'", "unload", "orders", "--to", str(tmp_path / "a"))
+    refused(1, "there is no queue 'orders'", "audit", "--to", str(tmp_path / "b"), "--queue", "orders")
+    bad = tmp_path / "bad.csv"
+    bad.write_text("body,colour\nx,red\n")
+    refused(2, "column 'colour'", "load", str(bad), "--queue", "orders")
+    refused(2, "give KEY=VALUE", "load", str(bad), "--queue", "orders", "--conf", "x")
+    refused(3, "127.0.0.1:1", "load", str(bad), "--queue", "o", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.2")
+    refused(2, "holds something else (bad.csv)", "audit", "--to", str(tmp_path))
+
+
+@pytest.mark.slow
+def test_the_command_starts_a_spark_of_its_own_that_says_nothing(servers: dict[str, str], tmp_path: Path) -> None:
+    lines = tmp_path / "orders.jsonl"
+    lines.write_text('{"id": 1}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "aiozkqueue.cli", "load", str(lines), "--queue", "orders"],
+        env=os.environ | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 loaded\n", "")

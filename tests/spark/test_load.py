@@ -1,0 +1,140 @@
+"""Files into a queue, and what is told when they cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions
+
+import aiozkqueue as zq
+from aiozkqueue.spark.transfer import Kind, load, unload
+from tests.spark.test_batch import drained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def messages(options: Mapping[str, str]) -> dict[bytes, zq.Message[bytes]]:
+    """What is there, by its payload."""
+
+    async def look() -> dict[bytes, zq.Message[bytes]]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            return {one.body: one for one in await session.queue(options["queue"]).peek(1000)}
+
+    return asyncio.run(look())
+
+
+def written(path: Path, *lines: str) -> str:
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
+
+
+def test_lines_of_json_are_the_payloads_as_they_stand(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    lines = ['{"b": 2, "a":  "é"}', '{"c": null}', ""]
+    with gzip.open(tmp_path / "more.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write('{"packed": true}\n')
+    files = [written(tmp_path / "orders.jsonl", *lines), str(tmp_path / "more.jsonl.gz")]
+    assert load(spark, files, options) == 3
+    assert set(drained(options)) == {lines[0].encode(), lines[1].encode(), b'{"packed": true}'}
+
+
+def test_columns_beside_the_payload_say_how_it_is_put(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    line = {"body": "urgent", "priority": -3, "headers": {"tenant": "a"}, "key": "k", "delay": 3600}
+    assert load(spark, [written(tmp_path / "a.jsonl", json.dumps(line), '{"body": "plain"}')], options) == 2
+    head = "body,priority,headers,at"
+    row = 'from csv,5,"{""tenant"": ""b""}",2100-01-01T00:00:00Z'
+    assert load(spark, [written(tmp_path / "b.csv", head, row)], options) == 1
+    found = messages(options)
+    urgent, csv = found[b"urgent"], found[b"from csv"]
+    assert (urgent.headers, urgent.key, urgent.due is not None) == ({"tenant": "a"}, "k", True)
+    assert (csv.headers, csv.due is not None and csv.due.year) == ({"tenant": "b"}, 2100)
+    assert found[b"plain"].due is None
+
+
+def test_rows_without_a_payload_are_json_objects(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", "id,zip", "1,01234")
+    load(spark, [file], options)
+    load(spark, [file], options, infer=True)
+    spark.range(1).select(functions.lit(1.5).alias("x")).write.parquet(str(tmp_path / "p"))
+    load(spark, [str(tmp_path / "p")], options)
+    payloads = [json.loads(body) for body in drained(options)]
+    assert sorted(payloads, key=str) == sorted(
+        [{"id": "1", "zip": "01234"}, {"id": 1, "zip": 1234}, {"x": 1.5}], key=str
+    )
+
+
+def test_what_was_unloaded_is_loaded_again_with_all_that_a_put_can_say(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    async def put() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue("orders").put(b"\x00\xff", priority=-3, headers={"tenant": "a"}, key="k")
+
+    asyncio.run(put())
+    assert unload(spark, str(tmp_path / "orders"), options).messages == 1
+    assert load(spark, [str(tmp_path / "orders")], {**options, "writeId": "back"}) == 1
+    assert load(spark, [str(tmp_path / "orders")], {**options, "writeId": "back"}) == 1
+    (back,) = messages(options).values()
+    assert (back.body, back.headers, back.key) == (b"\x00\xff", {"tenant": "a"}, "k")
+    assert drained(options) == [b"\x00\xff"]
+
+
+def test_an_unload_decodes_payloads_and_keeps_those_that_it_cannot(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    async def put() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue("orders").put_many([b'{"id": 1}', b'{"id": "one"}'])
+
+    asyncio.run(put())
+    folder = str(tmp_path / "orders")
+    with pytest.raises(zq.PayloadError, match="does not decode"):
+        unload(spark, folder, {**options, "mode": "FAILFAST"}, schema="id int")
+    with pytest.raises(zq.InvalidOptionError, match="give columns as in"):
+        unload(spark, folder, options, schema="id integral")
+    done = unload(spark, folder, options, schema="id int")
+    assert (done.messages, done.resumed) == (2, True)
+    rows = spark.read.parquet(folder).collect()
+    assert {(row.id, row._corrupt_record, bool(row._id)) for row in rows} == {
+        (1, None, True),
+        (None, '{"id": "one"}', True),
+    }
+    other = tmp_path / "other"
+    other.mkdir()
+    written(other / "notes.txt", "mine")
+    with pytest.raises(zq.InvalidOptionError, match=r"holds something else \(notes.txt\)"):
+        unload(spark, str(other), options)
+
+
+def test_what_cannot_be_loaded_is_told_plainly(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
+    def refused(kind: type[Exception], match: str, name: str, *lines: str, **more: Any) -> None:
+        with pytest.raises(kind, match=match):
+            load(spark, [written(tmp_path / name, *lines)], options, **more)
+
+    refused(
+        zq.PayloadError, r"bad.jsonl: the line '\{\"id\": 1' is no JSON object", "bad.jsonl", '{"a": 1}', '{"id": 1'
+    )
+    refused(zq.InvalidOptionError, "column 'colour': beside `body`", "a.csv", "body,colour", "x,red")
+    refused(zq.PayloadError, "soon", "b.csv", "body,delay", "x,soon")
+    refused(zq.MessageTooLargeError, "orders", "c.jsonl", json.dumps({"x": "y" * 2_000_000}))
+    refused(zq.PayloadError, "'body' is null", "d.jsonl", '{"body": "x"}', '{"key": "k"}')
+    refused(zq.PayloadError, "cannot be read", "e.parquet", "no Parquet")
+    with pytest.raises(FileNotFoundError, match=r"no such file: .*nowhere"):
+        load(spark, [str(tmp_path / "nowhere*.csv")], options)
+    with pytest.raises(zq.InvalidOptionError, match="csv and json files"):
+        load(spark, ["a.csv", "b.jsonl"], options)
+    assert load(spark, [written(tmp_path / "lines.txt", '{"n": 1}')], options, kind=Kind.JSON) == 1
+    assert drained(options) == [b'{"n": 1}']

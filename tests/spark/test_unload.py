@@ -1,0 +1,68 @@
+"""A queue into Parquet files, each message once, wherever the driver is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyarrow.dataset import dataset
+
+import aiozkqueue as zq
+from aiozkqueue.spark.transfer import unload
+from tests.spark.attached import MOVE, killed_at
+from tests.spark.test_batch import put
+from tests.spark.test_stream import left
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = ["write", "publish", MOVE, "acknowledge", "end", "forget"]
+
+
+def written(folder: Path) -> Counter[bytes]:
+    """What a reader of the folder sees that is not Spark."""
+    if not any(folder.glob("*.parquet")):
+        return Counter()
+    return Counter(dataset(folder).to_table(columns=["body"])["body"].to_pylist())
+
+
+def waiting(options: Mapping[str, str]) -> set[bytes]:
+    """What lies in the queue, held or not."""
+
+    async def look() -> set[bytes]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            return {one.body for one in await session.queue("orders").peek(1000)}
+
+    return asyncio.run(look())
+
+
+def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str], object]) -> object:
+    """What the driver does that is killed."""
+    folder, options = arguments
+    return unload(spark, folder, json.loads(options), on_step=on_step)
+
+
+def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_doubled(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    folder, bodies = tmp_path / "orders", set[bytes]()
+    for step in STEPS:
+        more = {f"{step} {n}".encode() for n in range(5)}
+        put(options, *more)
+        bodies |= more
+        killed_at(spark, __name__, step, str(folder), json.dumps({**options, "maxOffsetsPerTrigger": "8"}))
+        seen = written(folder)
+        assert max(seen.values(), default=1) == 1, f"doubled when killed before {step!r}"
+        assert seen.keys() | waiting(options) == bodies, f"lost when killed before {step!r}"
+    put(options, b"last")
+    assert unload(spark, str(folder), options).messages == 1
+    assert written(folder) == Counter([*bodies, b"last"])
+    assert left(options) == (0, 0, 0)
