@@ -21,6 +21,8 @@ MODULES: Final = (
     "aiozkqueue.http",
     "aiozkqueue.metrics",
     "aiozkqueue.spark",
+    "aiozkqueue.spark.audit",
+    "aiozkqueue.spark.transfer",
     "aiozkqueue.testing",
     "aiozkqueue.tracing",
 )
