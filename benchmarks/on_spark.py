@@ -128,7 +128,7 @@ def measured(server: Server, messages: int, work: Work, *, depth: int = 0) -> Sa
             asyncio.run(_fill(options, number * depth))
             with Stopwatch(server, [_Tree(local)]) as watch:
                 figures = work(local, options, number)
-        return watch.sample(messages, **figures, **local.memory())
+        return watch.sample(messages, **{**local.memory(), **figures})
     finally:
         remove(server)
 
@@ -160,11 +160,12 @@ def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions
             if not query.isActive:
                 query.awaitTermination()  # raises what ended it
             time.sleep(0.01)
+        memory = local.memory()  # while the source is there
     finally:
         query.stop()
     batches = [one for one in query.recentProgress if one["numInputRows"]]
     seconds = sum(one["durationMs"]["triggerExecution"] for one in batches) / 1000
-    return {"steady_rate": sum(one["numInputRows"] for one in batches) / seconds}
+    return {"steady_rate": sum(one["numInputRows"] for one in batches) / seconds, **memory}
 
 
 def take_directly(server: Server, messages: int) -> Sample:

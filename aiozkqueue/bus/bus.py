@@ -11,8 +11,10 @@ from pydantic import BaseModel
 from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
+from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.plan import PutPlan, join
+from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 
 from .events import DONE, EVENT, EventTypes
@@ -79,19 +81,29 @@ class Bus(Generic[E]):
     # -- posting
 
     async def post(
-        self, event: E, *, tx: Transaction | Delivery[Any] | None = None, **options: Unpack[PutOptions]
+        self,
+        event: E,
+        *,
+        tx: Transaction | Delivery[Any] | None = None,
+        timeout: Seconds | None = 0,
+        **options: Unpack[PutOptions],
     ) -> list[str]:
         """Post an event to the bus and to every group, all or nothing; return the messages' ids.
 
         Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
         joins or leaves between the two, the commit raises `NotCommittedError`, and doing it again is safe.
 
+        ``timeout`` is how many seconds to wait for room where one of these queues has a size (0: not at all; None: for
+        ever); with ``tx``, its commit waits.
+
         Raises:
+            QueueFullError: one of them has no room; the event is in none.
             PayloadError, InvalidOptionError: it is no event of this bus, or does not fit its own type.
             MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
-        engine = self._session.engine
+        engine, patience = self._session.engine, seconds(timeout, "timeout")
+        deadline = None if patience is None else engine.clock.monotonic() + patience
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
         if EVENT in headers or DONE in headers:
@@ -105,8 +117,11 @@ class Bus(Generic[E]):
                     tx.work.add_put(put)
                 return [put.id for put in puts]
             await make_ready(puts)
+            settlement = PutSettlement(engine.ids.next(), puts)
+            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
+            await enter(settlement, puts, left, engine.clock)
             try:
-                await engine.settle(PutSettlement(engine.ids.next(), puts))
+                await engine.settle(settlement)
             except GroupsChangedError:
                 continue
             return [put.id for put in puts]

@@ -59,6 +59,7 @@ from .names import (
     item_sequence,
     key_hash,
     payload_hash,
+    plain_prefix,
     scheduled_prefix,
     unscheduled_prefix,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "parse_meta",
     "parse_record",
     "payload_hash",
+    "plain_prefix",
     "priority_at",
     "priority_of",
     "scheduled_prefix",

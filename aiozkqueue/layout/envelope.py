@@ -95,13 +95,10 @@ def encode(payload: bytes, header: Header | None = None) -> bytes:
         InvalidOptionError: the header is larger than 32 KiB (64 KiB with a dead letter's reason), or has fields of
             wrong types, or text that UTF-8 cannot hold.
     """
-    if header is None or header is EMPTY_HEADER:
-        fields: dict[str, JsonValue] = {}
-    else:
-        fields = _fields(header)
-    if not fields and payload[: len(MAGIC)] != MAGIC:
+    fields = None if header is None or header is EMPTY_HEADER else _fields(header)
+    if not fields and payload[:4] != MAGIC:
         return payload
-    return _envelope_start(fields) + payload
+    return _envelope_start(fields or {}) + payload
 
 
 def encoded_size(payload: bytes, header: Header | None = None) -> int:

@@ -169,6 +169,11 @@ def item_prefix(
     return f"{head}i{id}-"
 
 
+def plain_prefix(id: str) -> str:
+    """What `item_prefix` makes of an id of ours alone, which needs no check."""
+    return f"item-i{id}-"
+
+
 def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:
     """The prefix of an item's name with a due time, in milliseconds since 1970, and a priority in the place of any.
 

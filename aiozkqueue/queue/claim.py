@@ -167,6 +167,11 @@ class Claim:
         """When that was, by the monotonic clock; only where it is counted."""
 
     @property
+    def plain(self) -> bool:
+        """Whether all that goes with the item is its lock: no group, no attempts, no key, nothing to be left."""
+        return self.tenure is None and self.fields is None and self.meta_version is None and self.rest is None
+
+    @property
     def name(self) -> str:
         """The item's name."""
         return self.place.rpartition("/")[2]
@@ -188,7 +193,9 @@ class Claim:
             self.tenure.over()
             return
         self.budget.free(self.size)
-        self.store.claim_settled(self, back=back)
+        keeper = self.store.keeper
+        if keeper is not None:
+            keeper.claim_settled(self, back=back)
 
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.store.name!r}>"

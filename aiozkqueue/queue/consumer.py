@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 from aiozkqueue.errors import ClaimLostError, ImplicitSettleWarning, SessionExpiredError
 
 from .delivery import Delivery, WorkSettling, deliver
-from .hand_over import hand_over
+from .hand_over import hand_over, show
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave, leave
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
 
     from .claim import Claim
-    from .claims.dispenser import Dispenser, Waiter
+    from .claims.dispenser import Dispenser
+    from .claims.line import Waiter
     from .commits.settlement import Settlement
     from .destination import Destination
     from .engine import Engine
@@ -98,7 +99,9 @@ class Consumer(Generic[T]):
             if claim is None:
                 break
             try:
-                shown = await hand_over(self._engine, self._queue, [claim])
+                shown = show(self._engine, self._queue, [claim])
+                if shown is None:
+                    shown = await hand_over(self._engine, self._queue, [claim])
             except SessionExpiredError:
                 continue  # others have it now; a loop outlives its ZooKeeper sessions
             if shown:

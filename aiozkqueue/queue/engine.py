@@ -6,10 +6,9 @@ import asyncio
 import logging
 import os
 from functools import partial
-from itertools import islice
 from random import Random
 from threading import get_ident
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueError, SessionClosedError, WrongLoopError
 from aiozkqueue.layout import ClientPaths, IdSource
@@ -99,8 +98,11 @@ class Engine:
         self.committer = Committer(
             zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
         )
-        self._outcomes: dict[str, Outcome] = {}
+        self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
+        """The largest item that can be put and still be dead-lettered, bytes."""
         self._undecided: dict[str, Work] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
         self._stores: dict[str, QueueStore] = {}
         self._moving_on: set[str] = set()
@@ -116,11 +118,6 @@ class Engine:
     def grace(self) -> float:
         """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
         return self.zookeeper.session_timeout
-
-    @property
-    def max_message(self) -> int:
-        """The largest item that can be put and still be dead-lettered, bytes."""
-        return self.zookeeper.max_request - MESSAGE_MARGIN
 
     @property
     def closed(self) -> bool:
@@ -279,11 +276,9 @@ class Engine:
         if self.meter is not None:
             self.meter.decided(outcome)
         self._undecided.pop(work.id, None)
-        outcomes = self._outcomes
-        outcomes[work.id] = outcome
-        if len(outcomes) > 2 * OUTCOMES_KEPT:  # many at a time: one each time costs more than all else here
-            for old in list(islice(outcomes, OUTCOMES_KEPT)):
-                del outcomes[old]
+        self._outcomes[work.id] = outcome
+        if len(self._outcomes) >= OUTCOMES_KEPT:  # one each time would cost more than all else
+            self._older_outcomes, self._outcomes = self._outcomes, {}
 
     async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
         """Tell how a transaction ended, waiting for what is under way."""
@@ -291,7 +286,8 @@ class Engine:
         if work is not None:
             await work.decision(limit)
             return work.outcome
-        return self._outcomes.get(transaction_id, Outcome.UNKNOWN)
+        older = self._older_outcomes.get(transaction_id, Outcome.UNKNOWN)
+        return self._outcomes.get(transaction_id, older)
 
     async def close(self) -> None:
         """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""

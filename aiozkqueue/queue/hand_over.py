@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 
+def show(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
+    """Do what `hand_over` does where nothing is to be recorded; None where that has to be awaited."""
+    if claims[0].store.policy.counts_at_hand_over:
+        return None
+    return _held(engine, _showable(engine, queue, claims))
+
+
 async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
     """Return the claims that may be shown now, with the attempt recorded where the policy counts them.
 
@@ -27,18 +34,43 @@ async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]
     Raises:
         SessionExpiredError: their ZooKeeper session is over.
     """
-    shown = [claim for claim in claims if _lives(engine, claim) and _decodes(engine, queue, claim)]
-    if shown:
-        store = shown[0].store
-        if store.policy.counts_at_hand_over:
-            shown = await _record(engine, engine.dispenser(store), shown)
-    # A session may have ended since the claim was made: what is known to be lost is not shown.
+    shown = _showable(engine, queue, claims)
+    if shown and shown[0].store.policy.counts_at_hand_over:
+        shown = await _record(engine, engine.dispenser(shown[0].store), shown)
+    return _held(engine, shown)
+
+
+def _showable(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+    """Return those that can be shown; the others are settled."""
+    shown: list[Claim] = []
+    decodes, decode, name = queue.undecodable != "raise", queue.codec.decode, queue.name
+    for claim in claims:
+        if claim.fields is not None and not _lives(engine, claim):
+            continue
+        if decodes:
+            try:
+                claim.value = decode(claim.body, name)
+            except PayloadError as error:
+                engine.dispenser(engine.store(name)).bury(claim, str(error))
+                continue
+        shown.append(claim)
+    return shown
+
+
+def _held(engine: Engine, claims: list[Claim]) -> list[Claim]:
+    """Return those not known to be lost: a session may have ended since the claim was made."""
     current = engine.zookeeper.generation
-    for claim in shown:
-        claim.handed = claim.generation == current
+    lost = False
+    for claim in claims:
+        if claim.generation == current:
+            claim.handed = True
+        else:
+            lost = True
+    if lost:
+        claims = [claim for claim in claims if claim.generation == current]
     if engine.meter is not None:
-        engine.meter.handed(shown)
-    return [claim for claim in shown if claim.handed]
+        engine.meter.handed(claims)
+    return claims
 
 
 def _lives(engine: Engine, claim: Claim) -> bool:
@@ -48,17 +80,6 @@ def _lives(engine: Engine, claim: Claim) -> bool:
         return True
     engine.dispenser(claim.store).expire(claim, end)
     return False
-
-
-def _decodes(engine: Engine, queue: Destination[Any], claim: Claim) -> bool:
-    if queue.undecodable == "raise":
-        return True
-    try:
-        claim.value = queue.codec.decode(claim.body, queue.name)
-    except PayloadError as error:
-        engine.dispenser(engine.store(queue.name)).bury(claim, str(error))
-        return False
-    return True
 
 
 async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> list[Claim]:

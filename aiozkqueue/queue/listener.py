@@ -14,10 +14,11 @@ from aiozkqueue.zookeeper import State
 
 from .background import Background
 from .delivery import deliver
-from .hand_over import hand_over
+from .hand_over import hand_over, show
 from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
+from .transaction import commit_or_leave
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -222,19 +223,30 @@ class Listener(Generic[T]):
             self._busy -= 1
             self._wake.set()
 
-    async def _deliver(self, claim: Claim) -> None:
+    async def _deliver(self, claim: Claim) -> None:  # noqa: C901 - a function less on every message's way
+        engine, queue = self._engine, self._queue
         try:
-            shown = await hand_over(self._engine, self._queue, [claim])
+            shown = show(engine, queue, [claim])
+            if shown is None:
+                shown = await hand_over(engine, queue, [claim])
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return
         if not shown:
             return
-        delivery = deliver(self._engine, self._queue, claim)
+        delivery = deliver(engine, queue, claim)
+        work = delivery.work
         try:
-            await self._call(delivery, claim)
-            if delivery.outcome is Outcome.OPEN:
-                await delivery.commit()
+            try:
+                await self._handler(delivery)
+            except Exception as error:  # noqa: BLE001 - it is logged, and told to who gets the message next
+                await self._failed(delivery, claim, error)
+            except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
+                if work.open:
+                    await delivery.leave(error)
+                raise
+            if work.open:
+                await commit_or_leave(work)
         except (SessionExpiredError, ClaimLostError) as error:
             told = about(claim, delivery.work.id)
             log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=told)
@@ -244,24 +256,16 @@ class Listener(Generic[T]):
             told = about(claim, delivery.work.id)
             log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=told)
 
-    async def _call(self, delivery: Delivery[T], claim: Claim) -> None:
-        try:
-            await self._handler(delivery)
-        except Exception as error:
-            if not isinstance(error, Retry | Reject):
-                log.warning(
-                    "queue %s: handler failed on message %s",
-                    self._queue.name,
-                    delivery.id,
-                    exc_info=error,
-                    extra=about(claim, delivery.work.id),
-                )
-            await self._leave(delivery, error)
-        except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
-            await self._leave(delivery, error)
-            raise
-
-    async def _leave(self, delivery: Delivery[T], error: BaseException) -> None:
+    async def _failed(self, delivery: Delivery[T], claim: Claim, error: Exception) -> None:
+        """Settle what a handler failed on."""
+        if not isinstance(error, Retry | Reject):
+            log.warning(
+                "queue %s: handler failed on message %s",
+                self._queue.name,
+                delivery.id,
+                exc_info=error,
+                extra=about(claim, delivery.work.id),
+            )
         if delivery.outcome is Outcome.OPEN:
             await delivery.leave(error)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from .claim import UNDECODED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from aiozkqueue.layout import Header
 
@@ -34,7 +35,16 @@ class Content(NamedTuple):
 
 def content_of(claim: Claim) -> Content:
     """Return what a claim holds, as it is handed over."""
-    return Content(claim.store.name, claim.id, claim.body, claim.header, claim.attempt, claim.created)
+    return _new_content(
+        (claim.store.name, claim.id, claim.body, claim.header, claim.attempt, claim.created, None, None)
+    )
+
+
+#: What the class itself does in Python, done in C.
+_new_content: Callable[[tuple[str, str, bytes, Header, int, int, None, None]], Content] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Content,
+)
 
 
 class Message(Generic[T_co]):

@@ -98,13 +98,19 @@ class Queue(Destination[T]):
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
-        if engine.tracing is None:
-            put = prepare(engine, self, value, options)
-            await self._put(engine, [put], patience)
-        else:
+        if engine.tracing is not None:
             with engine.tracing.sending(self._name, None):
                 put = prepare(engine, self, value, options)
                 await self._put(engine, [put], patience)
+                return put.id if put.plan is None else stored_as(put)
+        put = prepare(engine, self, value, options)
+        if put.plan is None and put.store.ready and put.store.room is None:  # as most are: nothing to wait for before
+            settlement = PutSettlement(put.id, (put,))
+            engine.committer.submit(settlement)
+            await settlement.wait()
+            settlement.outcome()
+            return put.id
+        await self._put(engine, [put], patience)
         return put.id if put.plan is None else stored_as(put)
 
     async def put_many(

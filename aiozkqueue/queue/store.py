@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
-from zlib import crc32
 
 from aiozkqueue.errors import (
     AccessDeniedError,
-    ConfigConflictError,
     ConnectionLostError,
     InvalidOptionError,
     NotCommittedError,
@@ -51,6 +49,8 @@ from aiozkqueue.zookeeper import (
 from .candidates.backlog import Backlog
 from .candidates.groups import lock_id
 from .candidates.tags import TagRecords
+from .conflicts import check_change, policies_conflict
+from .lanes import PutLanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -130,19 +130,14 @@ class QueueStore:
         """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
-        self._open = False
+        self.ready = False
+        """Whether `open` has nothing left to do."""
         self._chosen: Policy | None = None
         self._groups_expected = False
         self.tiers = self.config.tiers
         """The lanes that may hold items, of each priority, the most urgent first."""
-        self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}
-        self._plain_lanes = self._put_lanes[0]
-        self._turn = 0
-
-    @property
-    def ready(self) -> bool:
-        """Whether `open` has nothing left to do."""
-        return self._open
+        self.lanes = PutLanes(self.config, self.paths)
+        """Those that are put to."""
 
     @property
     def policy(self) -> Policy:
@@ -162,11 +157,11 @@ class QueueStore:
             ConfigConflictError: this session knows that another policy is stored, or was asked for.
         """
         QueueConfig(policy=policy)  # takes only what can be stored
-        other = self._chosen or (self.config.policy if self._open else None)
+        other = self._chosen or (self.config.policy if self.ready else None)
         if other is not None and other != policy:
-            raise self._conflict(policy, other)
+            raise policies_conflict(self.name, policy, other)
         if self.config.policy != policy:
-            self._open = False
+            self.ready = False
         self._chosen = policy
 
     async def open(self) -> None:
@@ -177,7 +172,7 @@ class QueueStore:
             ConfigConflictError: another policy is stored than the one asked for.
             ConnectionLostError: what answers does not speak ZooKeeper's protocol.
         """
-        while not self._open:
+        while not self.ready:
             if self._opening is not None:
                 await self._opening.wait()  # all who wait go on at the same moment, and commit together
                 continue
@@ -211,14 +206,8 @@ class QueueStore:
     def expect_groups(self) -> None:
         """Have the queue's configuration tell that there are groups, by the next `open`."""
         self._groups_expected = True
-        if self._open and self.config.groups is None and not self.sticky:
-            self._open = False
-
-    def group_lane(self, group: str) -> str:
-        """Return the lane to put the next item of a group to, by the group's hash; the queue is open."""
-        shards = self.config.groups or 1
-        shard = crc32(group.encode()) % shards
-        return lane_of(shard, self.config.generations.get(shard, (0, 0))[1])
+        if self.ready and self.config.groups is None and not self.sticky:
+            self.ready = False
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
         """Return what locks an item, by the item's name; by a newer configuration if given. Raises: MalformedError."""
@@ -254,37 +243,13 @@ class QueueStore:
 
     def stale(self) -> None:
         """Take note that the configuration has changed, or that something of the queue is missing."""
-        self._open = False
-
-    def lane_of_key(self, key: str) -> str:
-        """Return the lane to put an item to whose like are to be in one lane, relative to the queue."""
-        lanes = self._plain_lanes
-        return lanes[crc32(key.encode()) % len(lanes)]
-
-    def next_lane(self) -> str:
-        """Return the lane to put the next plain item to, relative to the queue: one after the other."""
-        lanes = self._plain_lanes
-        if len(lanes) == 1:
-            return lanes[0]
-        self._turn = (self._turn + 1) % len(lanes)
-        return lanes[self._turn]
-
-    def lane_for(self, priority: int) -> str:
-        """Return the lane to put the next item of a priority to.
-
-        Of a priority that has not been admitted it is one that does not exist: the put is refused, and mended.
-        """
-        lanes = self._put_lanes.get(priority)
-        if lanes is None:
-            return lane_of(0, 0, priority)
-        self._turn = (self._turn + 1) % len(lanes)
-        return lanes[self._turn]
+        self.ready = False
 
     def admits(self, priority: int, *, scheduled: bool) -> bool:
         """Whether consumers look for items of a priority, and for scheduled ones, as far as is known here."""
         if self.config.ordered and (priority or scheduled):
             return False
-        return self._open and priority in self._put_lanes and (self.config.scheduled or not scheduled)
+        return self.ready and priority in self.lanes and (self.config.scheduled or not scheduled)
 
     async def admit(self, priority: int, *, scheduled: bool) -> None:
         """Give a priority lanes of its own, and what is scheduled its folder, unless they have them.
@@ -306,7 +271,7 @@ class QueueStore:
                 raise InvalidOptionError(msg)
             config = replace(self.config, scheduled=scheduled or self.config.scheduled)
             folders = ["later"] if scheduled else []
-            if priority not in self._put_lanes:
+            if priority not in self.lanes:
                 config = replace(config, priorities={**config.priorities, priority: {}})
                 folders += [lane for tier in config.tiers if tier.priority == priority for lane in tier.put_lanes]
             present = set(await self._zookeeper.children(self.paths.base))
@@ -444,8 +409,7 @@ class QueueStore:
             self._chosen = None  # whatever was asked for before, this is what holds
         await self.open()
         while True:
-            self._refuse_to_order(config)
-            self._refuse_to_stick(config)
+            check_change(self.name, self.config, config)
             merged = self.config.changed(config)
             try:
                 await self._zookeeper.multi([SetData(self.paths.base, merged.encode(), self.version)])
@@ -462,11 +426,6 @@ class QueueStore:
             await self.open()
             if self.config == merged:
                 return
-
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """Pass the end of a claim on to whoever hands them out."""
-        if self.keeper is not None:
-            self.keeper.claim_settled(claim, back=back)
 
     def retry_at(self, due: int, message_id: str) -> None:
         """Pass the end of a backoff on to whoever keeps the timers."""
@@ -492,7 +451,7 @@ class QueueStore:
         if self._chosen is not None and config.policy != self._chosen:
             if config.policy is not None:
                 chosen, self._chosen = self._chosen, None
-                raise self._conflict(chosen, config.policy)
+                raise policies_conflict(self.name, chosen, config.policy)
             config = replace(config, policy=self._chosen)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return  # read again: another process may have been quicker
@@ -510,11 +469,9 @@ class QueueStore:
         await self._make_lanes(config)
         locks = await self._zookeeper.exists(paths.locks)
         self.forced = 0 if locks is None else locks.version
-        self.config, self.version, self._open, self._chosen = config, stat.version, True, None
+        self.config, self.version, self.ready, self._chosen = config, stat.version, True, None
         self.tiers = config.tiers
-        self._put_lanes = {tier.priority: tier.put_lanes for tier in self.tiers}
-        self._plain_lanes = self._put_lanes[0]
-        self._turn = self._random.randrange(len(self._plain_lanes))
+        self.lanes = PutLanes(config, self.paths, self._random)
         for follow in self.followers:
             follow()
 
@@ -531,38 +488,6 @@ class QueueStore:
     def _folders(self) -> list[str]:
         paths = self.paths
         return [paths.items, paths.lanes, paths.locks, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
-
-    def _refuse_to_order(self, wanted: QueueConfig) -> None:
-        """Raise ConfigConflictError when what is wanted has no order beside what is stored."""
-        config = self.config
-        if not (config.ordered if wanted.ordered is None else wanted.ordered):
-            return
-        disorders = {
-            "several shards": max(config.width, wanted.shards or config.shards or 1) > 1,
-            "messages with a priority": bool(config.priorities),
-            "messages for a later time": config.scheduled,
-            "messages that collapse": config.collapse if wanted.collapse is None else wanted.collapse,
-        }
-        for disorder, present in disorders.items():
-            if present:
-                raise ConfigConflictError(
-                    f"queue {self.name!r} has, or has had, {disorder}, which have no order of puts; "
-                    "take another queue for what is ordered, or put with group= instead"
-                )
-
-    def _refuse_to_stick(self, wanted: QueueConfig) -> None:
-        """Raise ConfigConflictError when a queue with groups is to be sticky."""
-        if wanted.affinity == "producer" and self.config.groups is not None:
-            raise ConfigConflictError(
-                f"queue {self.name!r} has, or has had, messages with a group, which have no order where each node "
-                "takes its own; take another queue for what is sticky"
-            )
-
-    def _conflict(self, wanted: Policy, stored: Policy) -> ConfigConflictError:
-        return ConfigConflictError(
-            f"queue {self.name!r} has the policy {stored}, not {wanted}; "
-            "leave the policy out, or change it with `await queue.configure(QueueConfig(policy=...))`"
-        )
 
 
 def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:

@@ -15,7 +15,6 @@ from .destination import Destination
 from .message import Message, content_of
 from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
-from .outcome import Outcome
 from .puts.putting import prepare
 from .work import Work, current
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .operators.alterations import Alteration
     from .options import PutOptions, Seconds
+    from .outcome import Outcome
     from .queue import Queue
 
 T = TypeVar("T")
@@ -45,8 +45,8 @@ class Transaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._work = Work(engine, engine.ids.next())
-        engine.undecided(self._work)
+        self._work = work = Work(engine, engine.ids.next())
+        engine.undecided(work)
 
     @property
     def id(self) -> str:
@@ -87,7 +87,8 @@ class Transaction:
         """
         wait, tracing = _taking(queue, timeout), self._engine.tracing
         begun = 0 if tracing is None else time_ns()
-        for claim in await self._work.take(queue, 1, wait, check_condition(filters)):
+        condition = None if filters is None else check_condition(filters)
+        for claim in await self._work.take(queue, 1, wait, condition):
             message = Message(content_of(claim), queue.codec, claim.value)
             if tracing is not None:
                 tracing.received(queue.name, [message], begun)
@@ -234,12 +235,16 @@ class TransactionBlock:
         assert work is not None  # noqa: S101 - entered
         if current.get() is work:  # it is not when this is left in another task than entered
             current.set(self._outer)
-        if work.outcome is not Outcome.OPEN:
+        if not work.open:
             return
         if kind is not None:
             await leave(work, error)
         elif self._commits:
-            await commit_or_leave(work)
+            try:
+                await work.commit()
+            except BaseException as failure:
+                await leave_unsent(work, failure)
+                raise
         else:
             if work.undecided:
                 warnings.warn(
@@ -264,9 +269,14 @@ async def commit_or_leave(work: Work, timeout: float | None = None) -> None:
     try:
         await work.commit(timeout)
     except BaseException as error:
-        if work.outcome is Outcome.OPEN:
-            await leave(work, error)
+        await leave_unsent(work, error)
         raise
+
+
+async def leave_unsent(work: Work, error: BaseException) -> None:
+    """Undo work whose commit failed before it was sent."""
+    if work.open:
+        await leave(work, error)
 
 
 async def leave(work: Work, error: BaseException | None) -> None:

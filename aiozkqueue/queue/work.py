@@ -33,7 +33,7 @@ from .commits.committer import unknown
 from .commits.endings import CONSUME, Ending, exhausted
 from .commits.holds import CommitSettlement, ReleaseSettlement
 from .commits.keys import bearer
-from .hand_over import hand_over
+from .hand_over import hand_over, show
 from .outcome import Outcome
 from .tasks import wait_settled
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import Operation
 
+    from .claims.dispenser import Dispenser
     from .commits.beside import Beside
     from .commits.items import Put
     from .commits.settlement import Settlement
@@ -72,11 +73,7 @@ class _State(enum.Enum):
 # Looking a member up in its class takes as long as the comparison it is for, and these are on every message's way.
 _OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
-
-
-def _allowed(old: _State, new: _State) -> bool:
-    """Whether work may move so; from being settled to open when it was never sent."""
-    return new is _SETTLING if old is _OPEN else old is _SETTLING and new is not _SETTLING
+_MOVING = (_OPEN, _SETTLING)
 
 
 class Work:
@@ -106,7 +103,7 @@ class Work:
         self._shown = shown  # the message that it is the delivery of
         self._hint = hint
         self._state = _OPEN
-        self._claims: dict[tuple[str, str], Claim] = {}
+        self._claims: dict[str, Claim] = {}  # by the path of the item
         self._endings: dict[Claim, Ending] = {}
         self._puts: list[Put] = []
         self._beside: dict[tuple[str, str], Beside] = {}
@@ -173,10 +170,10 @@ class Work:
 
     def hold(self, claim: Claim) -> None:
         """Make a claim part of this."""
-        lost = self._claims.get((claim.store.name, claim.id))
+        lost = self._claims.get(claim.path)
         if lost is not None:  # it was forced open, and has been taken again
             lost.budget.free(lost.size)
-        self._claims[claim.store.name, claim.id] = claim
+        self._claims[claim.path] = claim
 
     def add_put(self, put: Put) -> str:
         """Make a put part of this; return its id, or that of the one of this which bears its unique key.
@@ -205,11 +202,12 @@ class Work:
             InvalidOptionError: the message was not taken by this transaction.
         """
         self.require_open()
-        claim = self._claims.get((queue, message_id))
-        if claim is None:
-            msg = f"message {message_id} of queue {queue!r} was not taken by {self._what}"
-            raise InvalidOptionError(msg)
-        self._endings[claim] = ending
+        for claim in self._claims.values():
+            if claim.id == message_id and claim.store.name == queue:
+                self._endings[claim] = ending
+                return
+        msg = f"message {message_id} of queue {queue!r} was not taken by {self._what}"
+        raise InvalidOptionError(msg)
 
     def alter(self, place: str, beside: Beside) -> None:
         """Make an alteration of a message that lies there part of this, in the place of an earlier one of the same.
@@ -235,6 +233,33 @@ class Work:
         self, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
     ) -> list[Claim]:
         """Claim up to ``limit`` messages for this."""
+        engine = self._engine
+        dispenser = self._dispenser(queue, limit, condition)
+        left, deadline = timeout, engine.clock.monotonic() + timeout if timeout else None
+        while True:
+            claims = await dispenser.take(limit, left, self._generation(), self)
+            if not claims:
+                return []
+            try:
+                shown = show(engine, queue, claims)
+                if shown is None:
+                    shown = await hand_over(engine, queue, claims)
+                if self._state is not _OPEN:
+                    await self.let_go(shown)
+                    self.require_open()
+                for claim in shown:
+                    self.hold(claim)
+                if shown:
+                    return shown
+            except SessionExpiredError:
+                if self._claims:
+                    raise
+                # Nothing depends on that session yet.
+            if deadline is not None:
+                left = max(0.0, deadline - engine.clock.monotonic())
+
+    def _dispenser(self, queue: Destination[Any], limit: int, condition: Condition | None) -> Dispenser:
+        """Return who hands out a queue's claims, when so many more may be held."""
         self._engine.check()
         self.require_open()
         dispenser = self._engine.dispenser(self._engine.store(queue.name), condition)
@@ -245,32 +270,13 @@ class Work:
                 f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
             )
             raise TransactionTooLargeError(msg)
-        clock = self._engine.clock
-        deadline = clock.monotonic() + timeout if timeout else None
-        while True:
-            left = timeout if deadline is None else max(0.0, deadline - clock.monotonic())
-            claims = await dispenser.take(limit, left, self._generation(), self)
-            if not claims:
-                return []
-            try:
-                shown = await hand_over(self._engine, queue, claims)
-            except SessionExpiredError:
-                if self._claims:
-                    raise
-                continue  # nothing depends on that session yet
-            if self._state is not _OPEN:
-                await self.let_go(shown)
-                self.require_open()
-            for claim in shown:
-                self.hold(claim)
-            if shown:
-                return shown
+        return dispenser
 
     async def let_go(self, claims: list[Claim]) -> None:
         """Give claims back that nobody is going to see, as if they had never been taken."""
         for claim in claims:
-            if self._claims.get((claim.store.name, claim.id)) is claim:
-                del self._claims[claim.store.name, claim.id]
+            if self._claims.get(claim.path) is claim:
+                del self._claims[claim.path]
             claim.handed = False
         await self._undo(claims)
 
@@ -397,7 +403,8 @@ class Work:
         return None
 
     def _move(self, state: _State) -> None:
-        if not _allowed(self._state, state):
+        # Open work is settled first; what is being settled may be open again, when it was never sent.
+        if (self._state is _OPEN) is not (state is _SETTLING) or self._state not in _MOVING:
             msg = f"{self._what}: cannot move from {self._state.name} to {state.name}"
             raise AssertionError(msg)
         self._state = state

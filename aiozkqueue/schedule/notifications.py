@@ -26,6 +26,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.queue.claims.found import Found, attempts_of, find, removal
+from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.changes import Change
 from aiozkqueue.queue.commits.changes import apply as apply_changes
 from aiozkqueue.queue.commits.endings import Ending
@@ -172,6 +173,7 @@ class NotificationQueue(Generic[T]):
 
         Raises:
             InvalidOptionError: the date has no time zone; a key is no text, or the first is given without the second.
+            QueueFullError: the queue has a size, and no room.
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -187,7 +189,9 @@ class NotificationQueue(Generic[T]):
             tx.work.add_put(put)
             return put.id
         await make_ready([put])
-        await engine.settle(PutSettlement(engine.ids.next(), [put]))
+        settlement = PutSettlement(engine.ids.next(), [put])
+        await enter(settlement, [put], 0, engine.clock)
+        await engine.settle(settlement)
         return put.id
 
     async def find(

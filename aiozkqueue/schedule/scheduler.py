@@ -18,11 +18,13 @@ import anyio
 from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueError
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.queue.background import Background
+from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.changes import Change, ChangeSettlement
 from aiozkqueue.queue.commits.items import weigh_puts
 from aiozkqueue.queue.commits.register import server_time
 from aiozkqueue.queue.commits.transfer import GuardedPutSettlement
 from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.puts.room import credits_of
 from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
 
 from .cron import load, to_put
@@ -184,11 +186,14 @@ class Scheduler:
                 if puts and weigh_puts([*puts, put]) > TOGETHER_BYTES:
                     break
                 puts.append(put)
-            decided = replace(record, last=due[len(puts) - 1])
             await make_ready(puts)
+            if puts[0].store.room is not None:  # which lets no more in at once
+                puts = puts[: credits_of(puts[0].store.config.max_size or 1)]
+            decided = replace(record, last=due[len(puts) - 1])
             change = Change(puts[0].store, [SetData(self._paths.job(name), decided.encode(), version)])
             guard = ChangeSettlement(engine.ids.next(), change, engine.server_clock)
             settlement = GuardedPutSettlement(engine.ids.next(), puts, guard)
+            await enter(settlement, puts, 0, engine.clock)
             try:
                 await engine.settle(settlement)
             except NotCommittedError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Final
-from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def write(folder: Path, options: ServerOptions, number: int, members: Mapping[in
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
     (folder / "zoo.cfg").write_text(_settings(data, options, number, members))
-    (folder / "log4j2.xml").write_text(_LOGGING.format(log=escape(str(folder / "zookeeper.log"), {'"': "&quot;"})))
+    (folder / "log4j2.xml").write_text(_LOGGING.format(log=escape(str(folder / "zookeeper.log"))))
     (data / "myid").write_text(f"{number}\n")
     arguments = [
         f"-Xmx{options.heap}m",

@@ -50,9 +50,12 @@ from aiozkqueue.zookeeper.interface import (
     SetData,
     Stat,
     State,
+    Versioned,
     Watch,
     WatchEvent,
     ZooKeeper,
+    new_create,
+    new_delete,
 )
 
 __all__ = [
@@ -84,11 +87,14 @@ __all__ = [
     "SetData",
     "Stat",
     "State",
+    "Versioned",
     "Watch",
     "WatchEvent",
     "ZooKeeper",
     "ZooKeeperClient",
     "ZooKeeperError",
     "connect",
+    "new_create",
+    "new_delete",
     "parse_hosts",
 ]

@@ -24,6 +24,7 @@ from aiozkqueue.zookeeper.interface import (
     Result,
     Stat,
     State,
+    Versioned,
     WatchEvent,
 )
 from aiozkqueue.zookeeper.session import Session
@@ -123,6 +124,11 @@ class ZooKeeperClient:
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
         """Several znodes in one request, in order; None where there is none."""
         return await self._session.call(wire.multi_read(paths, chroot=self._chroot), generation=generation)
+
+    async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
+        """As `read_many`, at half the cost of its decoding."""
+        request = wire.multi_read_versioned(paths, chroot=self._chroot)
+        return await self._session.call(request, generation=generation)
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
         """The names below a znode, unordered.

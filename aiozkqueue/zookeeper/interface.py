@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class Node(NamedTuple):
 
     data: bytes
     stat: Stat
+
+
+class Versioned(NamedTuple):
+    """A znode as read, with no more of its stat than tells whether it is still the same."""
+
+    data: bytes
+    ctime: int
+    version: int
 
 
 class Create(NamedTuple):
@@ -67,6 +76,16 @@ class Check(NamedTuple):
 
 
 Operation = Create | Delete | SetData | Check
+
+# What the classes' own constructors do in Python, done in C: of creates and deletes every message has a few.
+new_create: Callable[[tuple[str, bytes, bool, bool, bool]], Create] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Create,
+)
+new_delete: Callable[[tuple[str, int]], Delete] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Delete,
+)
 
 #: What an operation of a multi gives: the path for ``Create``, the new stat for ``SetData``, nothing for the others.
 Result = str | Stat | None
@@ -167,6 +186,10 @@ class ZooKeeper(Protocol):
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
         """Several znodes in one request (multi-read), in order; None where there is none."""
+        ...
+
+    async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
+        """As `read_many`, at half the cost of its decoding."""
         ...
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:

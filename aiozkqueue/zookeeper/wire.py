@@ -10,10 +10,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aiozkqueue.zookeeper import errors
-from aiozkqueue.zookeeper.interface import Create, Delete, Node, Operation, Result, SetData, Stat
+from aiozkqueue.zookeeper.interface import Create, Delete, Node, Operation, Result, SetData, Stat, Versioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ MULTI, CREATE2, CREATE_CONTAINER, MULTI_READ, CLOSE_SESSION = 14, 15, 19, 22, -1
 
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
+_CTIME_AND_VERSION = struct.Struct("!16xq8xi32x")  # of a stat
 _OPERATION = struct.Struct("!i?i")  # type, whether the list ends here, error
 _RESULT = struct.Struct("!i?ii")  # the same, and the integer that follows: a path's length, a result's, or its error
 REPLY_HEADER = struct.Struct("!iqi")  # xid, zxid, error
@@ -137,7 +138,9 @@ def multi(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> Reques
     parts = [_pack_int(MULTI)]
     tails = [acl + _pack_int(flags) for flags in range(_CONTAINER + 1)]
     for operation in operations:
-        path = _rooted(operation.path, root)
+        path = operation[0].encode()
+        if root or path[:1] != b"/":
+            path = _rooted(operation.path, root)
         if isinstance(operation, Create):
             _path, data, ephemeral, sequential, container = operation
             head = _pack_head(CREATE_CONTAINER if container else CREATE, False, -1, len(path))  # noqa: FBT003
@@ -154,7 +157,7 @@ def multi(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> Reques
     parts.append(_END)
 
     def decode(reply: bytes, offset: int) -> list[Result]:
-        return _decode_multi(reply, offset, operations, len(chroot))
+        return _decode_multi(reply, offset, operations, len(root))
 
     return Request(b"".join(parts), decode)
 
@@ -193,15 +196,28 @@ def get_children(path: str, *, chroot: str) -> Request[list[str]]:
 
 def multi_read(paths: Sequence[str], *, chroot: str) -> Request[list[Node | None]]:
     """Several znodes' data and stats; None where there is none."""
+    return _multi_read(paths, chroot, _STAT, _node_of)
+
+
+def multi_read_versioned(paths: Sequence[str], *, chroot: str) -> Request[list[Versioned | None]]:
+    """Several znodes' data, and the little of their stats that a claim is made of; None where there is none."""
+    return _multi_read(paths, chroot, _CTIME_AND_VERSION, _make_versioned)
+
+
+def _multi_read(
+    paths: Sequence[str], chroot: str, stat: struct.Struct, make: Callable[[tuple[Any, ...]], T]
+) -> Request[list[T | None]]:
     root = chroot.encode()
     parts = [_pack_int(MULTI_READ)]
     for path in paths:
-        raw = _rooted(path, root)
+        raw = path.encode()
+        if root or raw[:1] != b"/":
+            raw = _rooted(path, root)
         parts += (_pack_head(GET_DATA, False, -1, len(raw)), raw, _NO_WATCH)  # noqa: FBT003
     parts.append(_END)
 
-    def decode(reply: bytes, offset: int) -> list[Node | None]:
-        return _decode_multi_read(reply, offset, paths)
+    def decode(reply: bytes, offset: int) -> list[T | None]:
+        return _decode_multi_read(reply, offset, paths, stat, make)
 
     return Request(b"".join(parts), decode)
 
@@ -262,54 +278,62 @@ def decode_token(reply: bytes, offset: int) -> bytes:
     return _buffer(reply, offset)[0] if offset < len(reply) else b""
 
 
-def _decode_multi(  # noqa: C901 - one branch a type of result; this loop is as hot as any
+def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this loop is as hot as any
     reply: bytes, offset: int, operations: Sequence[Operation], chroot: int
 ) -> list[Result]:
     results: list[Result] = []
     failed: errors.MultiError | None = None
-    seen = 0
+    unpack = _RESULT.unpack_from
     try:
-        while True:
-            kind, done, _error = _OPERATION.unpack_from(reply, offset)
-            offset += 9
+        # Every result begins with a header, and most go on with an integer: a path's length, an error's code. What
+        # follows the one that does not is at least the end, which is as long as a header.
+        while len(reply) - offset >= _RESULT.size:
+            kind, done, _error, number = unpack(reply, offset)
             if done:
                 break
             if kind == CREATE:
-                path, offset = _string(reply, offset)
-                results.append(path if not chroot else path[chroot:] or "/")
+                start = offset + 13
+                offset = start + number
+                if number < 0 or offset > len(reply):
+                    raise errors.ProtocolError(f"a length of {number} with {len(reply) - start} bytes left")
+                results.append(reply[start + chroot : offset].decode() or "/")
             elif kind in (DELETE, CHECK):
+                offset += 9
                 results.append(None)
             elif kind == SET_DATA:
-                stat, offset = _stat(reply, offset)
+                stat, offset = _stat(reply, offset + 9)
                 results.append(stat)
             elif kind == CREATE2:
-                path, offset = _string(reply, offset)
+                path, offset = _buffer(reply, offset + 9)
                 _created, offset = _stat(reply, offset)
-                results.append(path[chroot:] or "/")
+                results.append(path[chroot:].decode() or "/")
             elif kind == -1:
-                (code,) = _INT.unpack_from(reply, offset)
-                offset += 4
+                offset += 13
                 # Those before the failing operation have code 0, those after it -2: only the first one is named.
                 # Stock aiozk drops these codes, and the paths above.
-                if code != 0 and failed is None and seen < len(operations):
-                    failed = errors.MultiError(seen, error_of(code, operations[seen].path))
+                if number != 0 and failed is None and len(results) < len(operations):
+                    failed = errors.MultiError(len(results), error_of(number, operations[len(results)].path))
                 results.append(None)
             else:
                 raise errors.ProtocolError(f"a multi's result of unknown type {kind}")
-            seen += 1
+        _kind, done, _error = _OPERATION.unpack_from(reply, offset)
+        if not done:
+            raise errors.ProtocolError("a multi's reply without an end")
+    except UnicodeDecodeError as error:
+        raise errors.ProtocolError("a string that is not UTF-8") from error
     except struct.error as error:
         raise _cut(error) from error
-    if seen != len(operations):
-        raise errors.ProtocolError(f"{seen} results for a multi of {len(operations)} operations")
+    if len(results) != len(operations):
+        raise errors.ProtocolError(f"{len(results)} results for a multi of {len(operations)} operations")
     if failed is not None:
         raise failed
     return results
 
 
 def _decode_multi_read(  # noqa: C901 - as hot as `_decode_multi`
-    reply: bytes, offset: int, paths: Sequence[str]
-) -> list[Node | None]:
-    nodes: list[Node | None] = []
+    reply: bytes, offset: int, paths: Sequence[str], stat: struct.Struct, make: Callable[[tuple[Any, ...]], T]
+) -> list[T | None]:
+    nodes: list[T | None] = []
     refused: errors.ZooKeeperError | None = None
     try:
         # Every result begins with a header and an integer, the length of the data or an error's code; the end is bare.
@@ -324,7 +348,7 @@ def _decode_multi_read(  # noqa: C901 - as hot as `_decode_multi`
                 end = offset + max(number, 0)  # -1 stands for null
                 if number < -1 or end > len(reply):
                     raise errors.ProtocolError(f"a length of {number} with {len(reply) - offset} bytes left")
-                nodes.append(_make_node((reply[offset:end], _make_stat(_STAT.unpack_from(reply, end)))))
+                nodes.append(make((reply[offset:end], *stat.unpack_from(reply, end))))
                 offset = end + _STAT.size
             elif kind == -1:
                 error = error_of(number, paths[len(nodes)])
@@ -354,7 +378,11 @@ def _whole(parse: Callable[[bytes, int], tuple[T, int]]) -> Callable[[bytes, int
 
 # What the classes themselves do in Python, done in C: half a microsecond less for each node that is read.
 _make_stat: Callable[[tuple[int, ...]], Stat] = partial(tuple.__new__, Stat)  # pyright: ignore[reportUnknownMemberType]
-_make_node: Callable[[tuple[bytes, Stat]], Node] = partial(tuple.__new__, Node)  # pyright: ignore[reportUnknownMemberType]
+_make_versioned: Callable[[tuple[Any, ...]], Versioned] = partial(tuple.__new__, Versioned)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _node_of(fields: tuple[Any, ...]) -> Node:
+    return Node(fields[0], _make_stat(fields[1:]))
 
 
 def _node(reply: bytes, offset: int) -> tuple[Node, int]:

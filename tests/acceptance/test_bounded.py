@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import BaseModel
 
 import aiozkqueue as zq
+from aiozkqueue.bus import Bus
 from aiozkqueue.queue.puts.room import credits_of
+from aiozkqueue.schedule import Jobs, Notifications, Scheduler
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(90)
+
+
+class Event(BaseModel):
+    text: str
 
 
 async def bounded(session: zq.QueueSession, size: int, name: str = "jobs") -> zq.Queue[bytes]:
@@ -342,3 +350,90 @@ async def test_lanes_and_what_any_program_takes_count_alike(
     await server_view.delete(f"{queue_root}/jobs/items/item-0000000777")
     await put
     assert await jobs.size() == 8
+
+
+async def test_dead_letters_are_driven_back_as_far_as_there_is_room(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 2)
+    await jobs.put_many([b"1", b"2"])
+    async with session.begin() as tx:
+        for message in await tx.take_many(jobs, 2, timeout=20):
+            tx.reject(message, "bad")
+    await jobs.put(b"3")
+    with pytest.raises(zq.QueueFullError, match="1 dead letters were put back before"):
+        await jobs.dead_letters.redrive()
+    assert (await jobs.size(), await jobs.dead_letters.size()) == (2, 1)
+    waits = asyncio.create_task(jobs.dead_letters.redrive(timeout=None))
+    await waiting(jobs)
+    await take_one(session, patience=30)
+    assert await waits == 1
+    assert await jobs.dead_letters.size() == 0
+
+
+async def test_a_move_waits_in_its_source_for_room_in_its_target(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    narrow = await bounded(session, 2, "narrow")
+    await session.queue("jobs").put_many([b"%d" % number for number in range(5)])
+    reference = await session.moves.start("jobs", "narrow")
+    for left in (3, 2, 1, 0):
+
+        async def moved(left: int = left) -> bool:
+            sizes = await narrow.size(), await session.queue("jobs").size()
+            assert sizes[0] <= 2
+            return sizes == (2, left)
+
+        await eventually(moved, 30)
+        if left:
+            await waiting(narrow)
+        await take_one(other, "narrow", 30)
+
+    async def done() -> bool:
+        return (await session.moves.status(reference)).state == "done"
+
+    await eventually(done, 30)
+    assert (await session.moves.status(reference)).moved == 5
+
+
+async def test_an_event_goes_to_all_queues_of_a_bus_or_to_none_when_one_is_full(session: zq.QueueSession) -> None:
+    bus = Bus(session, "events", Event)
+    await bus.join("audit")
+    await bus.queue("audit").configure(zq.QueueConfig(max_size=1))
+    await bus.post(Event(text="1"))
+    with pytest.raises(zq.QueueFullError, match="events@audit"):
+        await bus.post(Event(text="2"))
+    assert await bus.queue().size() == 1
+    waits = asyncio.create_task(bus.post(Event(text="2"), timeout=None))
+    await waiting(bus.queue("audit"))
+    await take_one(session, "events@audit", 30)
+    await waits
+    assert (await bus.queue().size(), await bus.queue("audit").size()) == (2, 1)
+
+
+async def test_the_occurrence_of_a_job_is_tried_again_until_there_is_room(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aiozkqueue.schedule.scheduler.AGAIN", 0.1)
+    jobs = await bounded(session, 1)
+    await jobs.put(b"in the way")
+    await Jobs(session).add("tick", "* * * * * *", jobs, b"tick")
+    async with Scheduler(session):
+
+        async def refused() -> bool:
+            return "job tick: the message due at" in caplog.text
+
+        await eventually(refused, 30)
+        assert [message.body for message in await jobs.peek()] == [b"in the way"]
+        for body in (b"in the way", b"tick"):
+            async with session.begin() as tx:
+                message = await tx.take(jobs, timeout=30)
+                assert message is not None
+                assert message.body == body
+
+
+async def test_a_notification_is_refused_when_its_queue_is_full(session: zq.QueueSession) -> None:
+    reminders = await Notifications(session).create("billing", "reminders", bytes)
+    await reminders.queue.configure(zq.QueueConfig(max_size=1))
+    await reminders.schedule(b"1", datetime(2999, 1, 1, tzinfo=UTC))
+    with pytest.raises(zq.QueueFullError):
+        await reminders.schedule(b"2", datetime(2999, 1, 1, tzinfo=UTC))
+    assert len(await reminders.find()) == 1

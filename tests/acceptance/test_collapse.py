@@ -176,3 +176,13 @@ async def test_every_put_is_followed_by_a_delivery_whatever_several_consumers_do
     await asyncio.gather(produce(), consume(session), consume(other))
     assert last == dict.fromkeys(range(keys), rounds)
     assert await jobs.size() == 0
+
+
+async def test_stats_tell_how_many_would_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+    await jobs.put_many([b"1", b"2", b"3"], key="k")
+    await jobs.put(b"4", key="other")
+    stats = await jobs.stats()
+    assert (stats.size, stats.duplicates) == (4, 2)
+    async with session.begin() as tx:
+        assert len(await tx.take_many(jobs, 10, timeout=20)) == 2
+    assert (await jobs.stats()).duplicates == 0

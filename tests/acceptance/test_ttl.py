@@ -11,6 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.upkeep.sweeping import sweep_expired
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from tests.observer import Observer
@@ -146,3 +147,19 @@ async def test_what_is_held_is_not_swept(session: zq.QueueSession, other: zq.Que
 async def test_what_is_no_lifetime_is_refused(session: zq.QueueSession, ttl: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="ttl"):
         await session.queue("jobs").put(b"1", ttl=ttl)
+
+
+async def test_stats_tell_what_has_ended_and_is_still_there(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(ttl=SHORT))
+    await jobs.put(b"short")
+    await jobs.put(b"long", ttl=3600)
+
+    async def ended() -> bool:
+        return (await jobs.stats()).expired == 1
+
+    await eventually(ended, 30)
+    assert (await jobs.stats()).size == 2
+    await sweep_expired(session._engine, session._engine.store("jobs"))
+    stats = await jobs.stats()
+    assert (stats.size, stats.expired) == (1, 0)

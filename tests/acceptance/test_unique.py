@@ -190,3 +190,13 @@ async def test_a_key_that_somebody_removed_by_hand_does_not_keep_its_message_fro
 async def test_what_is_no_way_to_be_unique_is_refused(session: zq.QueueSession, unique: Any) -> None:
     with pytest.raises(zq.InvalidOptionError, match="unique"):
         await session.queue("jobs").put(b"1", key="k", unique=unique)
+
+
+async def test_stats_tell_how_many_keys_are_taken(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"], unique=True)
+    await jobs.put(b"3", key="k")
+    assert (await jobs.stats()).unique_keys == 2
+    async with session.begin() as tx:
+        assert len(await tx.take_many(jobs, 3, timeout=20)) == 3
+    assert (await jobs.stats()).unique_keys == 0

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 import pytest
 
+from aiozkqueue.testing.ports import free_ports
 from tests.docs.pages import Block, blocks, commands, shows
 from tests.docs.shell import Shell
 from tests.docs.started import started
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEFAULT_HOSTS = "127.0.0.1:2181"
+DEFAULT_PORTS = ("8080", "8081")
 # Ends the output of one block, among those of a page.
 END = "\x1e"
 # Seconds for a command or a page's programs, however busy the machine.
@@ -68,8 +71,12 @@ def test_the_commands_of_a_page_print_and_exit_as_it_shows(
     page: Path, server: str, tmp_path: Path, quick_command: Path
 ) -> None:
     found = blocks(page)
+    if any("curl" in block.text for block in found if block.language == "console") and which("curl") is None:
+        pytest.skip("no curl, which the page's commands use")
+    ports = dict(zip(DEFAULT_PORTS, map(str, free_ports(len(DEFAULT_PORTS))), strict=True))
     for block in found:
         if block.file:
+            (tmp_path / block.file).parent.mkdir(exist_ok=True)
             (tmp_path / block.file).write_text(block.text)
     real = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {
@@ -82,6 +89,7 @@ def test_the_commands_of_a_page_print_and_exit_as_it_shows(
         for command in (command for block in found if block.language == "console" for command in commands(block)):
             # What is left running is to be killed, which the stand-in would not pass on.
             text = re.sub(r"^(.*&)$", rf"PATH={real} \1", command.text)
+            text = re.sub("|".join(ports), lambda default: ports[default[0]], text)
             done = shell.run(text, PATIENCE)
             where = f"{page.name}:{command.line}: {command.text}"
             assert shows(command.output, done.output), f"{where}\n{done.output}"

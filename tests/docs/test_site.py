@@ -6,19 +6,29 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from docsite.public import documented
+from tests.browser import PATIENCE, launched
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.async_api import Request
 
 ROOT = Path(__file__).parents[2]
 # A proxy that is not there: whoever wants something from elsewhere fails.
 NOWHERE = "http://127.0.0.1:9"
 ALONE = {"http_proxy": NOWHERE, "https_proxy": NOWHERE, "HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "no_proxy": ""}
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env=os.environ | ALONE | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,3 +91,45 @@ def test_the_table_of_errors_leads_to_who_raises_them(site: Path) -> None:
 def test_search_finds_what_a_newcomer_looks_for(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text()
     assert all(word in index for word in ("dead letters", "ConsumeTimes", "exactly once"))
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the tests' output is read."""
+
+
+@pytest.fixture
+def served(site: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def _no_blocking_calls_on_the_loop() -> None:
+    """Not watched for here: Playwright looks its caller up in the source at each call."""
+
+
+async def test_pages_fit_the_window_and_fetch_nothing_from_elsewhere(served: str) -> None:
+    windows: list[tuple[int, Literal["light", "dark"]]] = [(1280, "light"), (390, "dark")]
+    wrong: list[str] = []
+
+    def see(request: Request) -> None:
+        if not request.url.startswith((served, "data:", "blob:")):
+            wrong.append(request.url)
+
+    async with launched("the documentation's site") as browser:
+        for width, scheme in windows:
+            context = await browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            context.set_default_timeout(PATIENCE)
+            window = await context.new_page()
+            window.on("request", see)
+            window.on("pageerror", lambda error: wrong.append(str(error)))
+            for page in ("/", "/tutorial/", "/errors/", "/reference/queues/", "/cli/"):
+                await window.goto(served + page)
+                beyond = await window.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert beyond <= 0, f"{page} is {beyond} pixels wider than a window of {width}"
+    assert wrong == []

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import async_playwright, expect
+from playwright.async_api import expect
 
 from aiozkqueue.http import Keys
+from tests.browser import PATIENCE, launched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,35 +25,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Names a Chromium, or a Chrome, that is not on PATH.
-ENVIRONMENT = "AIOZKQUEUE_CHROMIUM"
-PATIENCE = 30_000.0
-
 
 @pytest.fixture(autouse=True)
 def _no_blocking_calls_on_the_loop() -> None:
     """Not watched for here: Playwright looks its caller up in the source at each call."""
 
 
-def _executable() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get(ENVIRONMENT) or next(filter(None, map(shutil.which, names)), None)
-
-
 @pytest.fixture
 async def chromium() -> AsyncIterator[Browser]:
-    executable = await asyncio.to_thread(_executable)
-    if executable is None:
-        pytest.skip(
-            f"no Chromium on PATH, nor named by {ENVIRONMENT}: the dashboard is not seen in a browser; "
-            "`make test` installs it on Debian as root (apt-get install chromium)"
-        )
-    expect.set_options(timeout=PATIENCE)
-    async with async_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
-        browser = await playwright.chromium.launch(executable_path=executable, args=arguments, timeout=90_000)
+    async with launched("the dashboard") as browser:
         yield browser
-        await browser.close()
 
 
 @pytest.fixture

@@ -79,9 +79,11 @@ def test_100_000_messages_go_to_parquet_each_once_while_consumers_take_too(
     consumer = threading.Thread(target=asyncio.run, args=(consume(),))
     files = Files(spark, options, tmp_path)
     consumer.start()
-    files.drain(maxOffsetsPerTrigger="40000", minPartitions="4")
-    done.set()
-    consumer.join()
+    try:
+        files.drain(maxOffsetsPerTrigger="40000", minPartitions="4")
+    finally:
+        done.set()
+        consumer.join()
     rest = drained(options)  # what the consumer gave back
     assert taken
     assert Counter([*files.bodies(), *taken, *rest]) == Counter(numbers)

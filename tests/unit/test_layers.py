@@ -23,6 +23,7 @@ LAYERS = (
     {"queue"},
 )
 QUEUE = (
+    {"lanes", "conflicts"},
     {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
     {"store", "background", "run", "middleware", "tracing", "meter", "logs"},
     {"claim"},

@@ -31,6 +31,7 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     ZooKeeperError,
+    new_create,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commits.committer import Committer
     from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -173,52 +174,48 @@ class Claimer:
         """
         store, paths, forced = self._store, self._store.paths, self._store.forced
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
-        locks = [paths.lock(one) for one in ids]
         counted = store.config.counts
-        items = [paths.at(place) for place in places]
+        step = 3 if counted else 2
+        operations: list[Operation] = [store.check()]
         reads: list[str] = []
-        for item, one, path in zip(items, ids, locks, strict=True):
-            reads += (item, path, paths.meta(one)) if counted else (item, path)
+        for place, one in zip(places, ids, strict=True):
+            path = paths.lock(one)
+            operations.append(new_create((path, lock, True, False, False)))
+            reads += (paths.at(place), path, paths.meta(one)) if counted else (paths.at(place), path)
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
         kept = 0
         try:
-            nodes = await self.lock_and_read(
-                [store.check(), *(Create(path, lock, ephemeral=True) for path in locks)],
-                reads,
-                generation,
-                step=3 if counted else 2,
-                beside=beside,
-            )
+            nodes = await self.lock_and_read(operations, reads, generation, step=step, beside=beside)
             batch = Batch([], 0, [])
             metas = nodes[2::3] if counted else await self.read_metas(ids, nodes[::2], generation)
-            step = 3 if counted else 2
-            ghosts = 0
-            for index, place in enumerate(places):
-                node, held = nodes[step * index], nodes[step * index + 1]
+            ghosts = at = 0
+            for place, one, meta in zip(places, ids, metas, strict=True):
+                node, held = nodes[at], nodes[at + 1]
                 if held is None or held.data != lock:
-                    batch.lost.append(ids[index])
-                    continue
-                kept += 1
-                if node is None:
+                    batch.lost.append(one)
+                elif node is None:
+                    kept += 1
                     ghosts += 1
-                    self._release_ghost(OwnLock(locks[index], lock, forced), generation)
-                    continue
-                claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
-                claim.since = held.stat.ctime
-                ending = self.examine(claim, node, metas[index])
-                if claim.fields is not None and ending is None:
-                    ending = self.examine_name(claim, held.stat.ctime)
-                if ending is None:
-                    batch.claims.append(claim)
+                    self._release_ghost(OwnLock(reads[at + 1], lock, forced), generation)
                 else:
-                    self.settle(claim, ending)
+                    kept += 1
+                    claim = Claim(store, place, one, reads[at], reads[at + 1], owner, generation, budget, size)
+                    claim.since = held.ctime
+                    ending = self.examine(claim, node, meta)
+                    if claim.fields is not None and ending is None:
+                        ending = self.examine_name(claim, held.ctime)
+                    if ending is None:
+                        batch.claims.append(claim)
+                    else:
+                        self.settle(claim, ending)
+                at += step
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
             self.counts.ghosts += ghosts
             return batch._replace(ghosts=ghosts)
         except UnreadableError as unreadable:
             kept = len(places)
-            for path in locks:
+            for path in reads[1::step]:
                 self._release_ghost(OwnLock(path, lock, forced), generation, bell=paths.items)
             raise unreadable.error from unreadable
         finally:
@@ -248,7 +245,7 @@ class Claimer:
         *,
         step: int,
         beside: Sequence[Operation] = (),
-    ) -> list[Node | None]:
+    ) -> list[Versioned | None]:
         """Create the locks, and read what they lock: of each, ``step`` znodes, the second of them the lock.
 
         Raises: as `claim`; UnreadableError: the locks are ours.
@@ -259,7 +256,7 @@ class Claimer:
         while True:
             # Both are sent before either is awaited; the multi is answered first.
             pending = self._zookeeper.multi(operations, generation=generation)
-            nodes = await _outcome_of(self._zookeeper.read_many(reads, generation=generation))
+            nodes = await _outcome_of(self._zookeeper.read_versioned(reads, generation=generation))
             outcome = await _outcome_of(pending)
             if isinstance(outcome, ConnectionLossError):
                 in_doubt = True
@@ -288,14 +285,16 @@ class Claimer:
             return ContendedError(refusal.index - 1)
         return refusal.error
 
-    async def read_metas(self, ids: Sequence[str], items: Sequence[Node | None], generation: int) -> list[Node | None]:
+    async def read_metas(
+        self, ids: Sequence[str], items: Sequence[Versioned | None], generation: int
+    ) -> list[Versioned | None]:
         """Read the attempts at items that can have any."""
-        metas: list[Node | None] = [None] * len(ids)
+        metas: list[Versioned | None] = [None] * len(ids)
         counted = self._store.config.counts  # else an item has some only if it was touched since its put
-        touched = [index for index, item in enumerate(items) if item is not None and (counted or item.stat.version > 0)]
+        touched = [index for index, item in enumerate(items) if item is not None and (counted or item.version > 0)]
         if touched:
             try:
-                read = await self._zookeeper.read_many(
+                read = await self._zookeeper.read_versioned(
                     [self._store.paths.meta(ids[index]) for index in touched], generation=generation
                 )
             except NoAuthError as error:
@@ -304,10 +303,10 @@ class Claimer:
                 metas[index] = meta
         return metas
 
-    def examine(self, claim: Claim, item: Node, meta: Node | None) -> Ending | None:
+    def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Ending | None:
         """Take what was read into a claim; return how it ends when it must not be handed over."""
-        data, stat = item
-        claim.raw, claim.version, claim.created = data, stat.version, stat.ctime
+        claim.raw, claim.created, claim.version = item
+        data = item.data
         self._expected_size = max(len(data), 0.9 * self._expected_size + 0.1 * len(data))
         if "/item-i" not in claim.place:  # its name says more than its id
             claim.fields = ItemName.parse(claim.name)
@@ -319,11 +318,11 @@ class Claimer:
                 return REMOVED
             if meta is not None:
                 record = AttemptRecord.decode(meta.data)
-                claim.meta_version, claim.attempts, error = meta.stat.version, record.attempts, record.error
+                claim.meta_version, claim.attempts, error = meta.version, record.attempts, record.error
         except MalformedError as malformed:
             claim.header, claim.body, claim.rest = EMPTY_HEADER, data, None
             if meta is not None:
-                claim.meta_version = meta.stat.version
+                claim.meta_version = meta.version
             return Ending("dead", reason=f"what is stored does not decode: {malformed}")
         policy = self._store.policy
         if policy.limit is None or claim.attempts < policy.limit:
@@ -378,7 +377,7 @@ def _tell_of_one_too_large(claim: Claim, settled: Settlement) -> None:
         )
 
 
-def _bears(operations: Sequence[Operation], locks: Sequence[Node | None]) -> bool:
+def _bears(operations: Sequence[Operation], locks: Sequence[Versioned | None]) -> bool:
     """Tell whether any of the locks read is the one we wrote: then the whole multi was applied."""
     ours = operations[1]
     return isinstance(ours, Create) and any(node is not None and node.data == ours.data for node in locks)

@@ -77,7 +77,7 @@ class _Lane:
             name = ItemName.parse(text)
             if name is not None:
                 self.names[text] = name
-                if (like := _like(name)) is not None:
+                if (like := like_of(name)) is not None:
                     self.keys.setdefault(like, []).append(name)
         for several in self.keys.values():
             several.sort(key=lambda name: name.sequence)
@@ -127,7 +127,7 @@ class Collapse:
             name = self._lanes[lane].names.get(text)
             if name is None:
                 continue  # it has gone, maybe into one that was chosen before
-            like = _like(name)
+            like = like_of(name)
             several = [] if like is None else self._lanes[lane].keys.get(like, [])
             members = [f"{lane}/{one.text}" for one in several if free.to_deliver(one)]
             if members:
@@ -232,7 +232,7 @@ class _Free(NamedTuple):
         )
 
 
-def _like(name: ItemName) -> Like | None:
+def like_of(name: ItemName) -> Like | None:
     """Return what messages of one set have in common; None when this one is by itself."""
     return None if name.key is None or name.group is not None else (name.key, name.filters, name.unknown)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,10 @@ from aiozkqueue.errors import (
     ConnectionLostError,
     QueueError,
     SessionClosedError,
-    SessionExpiredError,
 )
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.holds import ReleaseSettlement
-from aiozkqueue.queue.deadlines import Deadlines
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
@@ -40,6 +37,7 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse, claim_newest
+from .line import Line
 from .lookout import Lookout
 from .pausing import Pause
 from .tenures import Tenures
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
 
     from .claimer import Batch, ClaimCounts
     from .collapse import Duplicates
+    from .line import Waiter
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
 
@@ -66,39 +65,8 @@ log = logging.getLogger(__name__)
 #: Batches of claims in flight: of a session that is alone on the queue, and of one among several.
 FLIGHTS_ALONE = 4
 FLIGHTS_SHARED = 2
-#: Takers in line, answered ones among them, from which on the answered are sent away.
-ANSWERED_KEPT = 64
 #: Failed batches in a row after which the locks are listed again.
 MOST_FAILURES = 2
-
-
-class Waiter:
-    """One taker: wants up to ``limit`` claims, of one ZooKeeper session if it has some of it already."""
-
-    __slots__ = ("arrival", "future", "generation", "limit", "owner", "patient")
-
-    def __init__(
-        self,
-        limit: int,
-        generation: int | None,
-        arrival: int,
-        *,
-        patient: bool,
-        loop: asyncio.AbstractEventLoop,
-        owner: object = None,
-    ) -> None:
-        self.owner = owner
-        """The transaction that takes, which may have several messages of a group; None: a consumer or listener."""
-        self.limit = limit
-        self.generation = generation
-        self.patient = patient
-        self.arrival = arrival
-        self.future: asyncio.Future[list[Claim]] = loop.create_future()
-
-    @property
-    def over(self) -> bool:
-        """Whether it has been answered, or has gone."""
-        return self.future.done()
 
 
 class _Both:
@@ -167,6 +135,7 @@ class Dispenser:
         )
         self._collapse: Collapse | None = None
         self._bell = self._lookout.bell
+        self._line = Line(store.name, clock, self._bell)
         self._pause: Pause | None = None
         self._tenures = Tenures(
             store,
@@ -179,13 +148,9 @@ class Dispenser:
             server_clock=server_clock,
             ids=ids,
             budgets=budgets,
-            wanted=lambda: any(not waiter.future.done() for waiter in self._waiters),
+            wanted=lambda: any(True for _ in self._line),
             give_back=self.release,
         )
-        self._waiters: deque[Waiter] = deque()
-        self._deadlines: Deadlines[Waiter] = Deadlines(clock, lambda waiter: self._answer(waiter, []))
-        self._loop = asyncio.get_running_loop()
-        self._arrivals = 0
         self._flights = 0
         self._promised = 0
         self._failures = 0
@@ -215,11 +180,7 @@ class Dispenser:
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        self._arrivals += 1
-        waiter = Waiter(limit, generation, self._arrivals, patient=patient, loop=self._loop, owner=owner)
-        self._waiters.append(waiter)
-        self._bell.set()
-        return waiter
+        return self._line.join(limit, generation, owner, patient=patient)
 
     async def take(
         self, limit: int, timeout: float | None, generation: int | None, owner: object = None
@@ -227,7 +188,7 @@ class Dispenser:
         """Return up to ``limit`` claims as soon as there is one; none after ``timeout`` seconds (None: never)."""
         waiter = self.request(limit, patient=timeout != 0, generation=generation, owner=owner)
         if timeout:
-            self._deadlines.add(waiter, timeout)
+            self._line.leave_after(waiter, timeout)
         try:
             return await waiter.future
         except asyncio.CancelledError:
@@ -269,16 +230,18 @@ class Dispenser:
         self._kept.clear()
         self._lookout.disarm()
         self._end_pause()
-        self._deadlines.close()
-        self._fail_waiters(SessionClosedError(CLOSED))
+        self._line.close(SessionClosedError(CLOSED))
 
     # -- told by others
 
     def claim_settled(self, claim: Claim, *, back: bool) -> None:
         """A lock of ours is gone; ``back``: its item may be taken again."""
+        if not back:
+            self._lookout.settled(claim.id, gone=True)
+            return
         ours = claim.id in self._lookout.held
-        self._lookout.settled(claim.id, gone=not back)
-        if back and claim.generation == self._generation:
+        self._lookout.settled(claim.id, gone=False)
+        if claim.generation == self._generation:
             if ours:
                 self._lookout.put_back([claim.place])
                 self._bell.set()
@@ -308,9 +271,7 @@ class Dispenser:
         if state is State.LOST or (state is State.CONNECTED and generation != self._generation):
             self._budgets.wake()
             self._bell.set()
-            for waiter in self._waiters:
-                if waiter.generation is not None and (state is State.LOST or waiter.generation != generation):
-                    self._expire(waiter)
+            self._line.expire(None if state is State.LOST else generation)
 
     # -- the pump
 
@@ -331,28 +292,24 @@ class Dispenser:
         """Tell the waiters what waiting cannot cure."""
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
-            self._fail_waiters(denied(self.store.name, cause))
+            self._line.fail(denied(self.store.name, cause))
         elif isinstance(cause, AuthFailedError):
-            self._fail_waiters(AccessDeniedError(f"queue {self.store.name!r}: {cause}"))
+            self._line.fail(AccessDeniedError(f"queue {self.store.name!r}: {cause}"))
         elif isinstance(cause, NoNodeError):
             self.store.stale()  # somebody deleted the queue, or a part of it: it is made anew
         elif isinstance(cause, QueueError):
-            self._fail_waiters(cause)
+            self._line.fail(cause)
         elif isinstance(cause, ClientClosedError):
             self.close()
         else:  # nothing that a server would say
             msg = f"queue {self.store.name!r}: {cause}"
             failure = ConnectionLostError(msg)
             failure.__cause__ = cause
-            self._fail_waiters(failure)
+            self._line.fail(failure)
 
     async def _await_waiters(self) -> None:
-        while not self._closed:
-            while self._waiters and self._waiters[0].future.done():
-                self._waiters.popleft()
-            if self._waiters:
-                return
-            await self._lookout.linger(lambda: bool(self._waiters))
+        while not self._closed and self._line.empty:
+            await self._lookout.linger(lambda: not self._line.empty)
 
     async def _serve(self) -> None:
         """Bring the waiters one step on."""
@@ -371,15 +328,14 @@ class Dispenser:
         await self._lookout.tend_timers(generation)
         if self._tenures.any:
             self._hand_on()
-        wanted = self._wanted()
+        wanted = self._line.wanted - self._promised
         if wanted <= 0 or self._flights >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
             await self._lookout.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))
         if room < 1:
-            for waiter in () if self._flights else self._waiters:
-                if not waiter.patient:
-                    self._answer(waiter, [])  # whoever would free some may be the one that asks
+            if not self._flights:
+                self._line.answer_asking(self._line.arrivals)  # whoever would free some may be the one that asks
             self._budgets.ring(self._bell)
             await self._lookout.pause(None)
             return
@@ -390,7 +346,7 @@ class Dispenser:
 
         What flies was refused by the version of the configuration, or was applied before it.
         """
-        self._answer_asking(self._arrivals)
+        self._line.answer_asking(self._line.arrivals)
         if self._pause is None:
             self._lookout.disarm()
             self._pause = await Pause.begin(self._zookeeper, self.store, self._bell)
@@ -404,7 +360,7 @@ class Dispenser:
 
     async def _look(self, room: int, generation: int) -> None:
         """Launch claims of what there is; rest when there is nothing."""
-        since = self._arrivals
+        since = self._line.arrivals
         places = await self._lookout.look(room, generation)
         if places is None:
             await self._lookout.pause(None)
@@ -420,14 +376,14 @@ class Dispenser:
             # Messages of groups that are held come one after the other: to look for others at each would cost more.
             await self._lookout.listen()
         else:
-            self._answer_asking(since)
-            if any(waiter.patient and not waiter.future.done() for waiter in self._waiters):
+            self._line.answer_asking(since)
+            if self._line.patient:
                 await self._lookout.rest()
 
     @property
     def asking(self) -> bool:
         """Whether somebody wants to know what is there now, and does not wait for more."""
-        return any(not waiter.patient and not waiter.future.done() for waiter in self._waiters)
+        return self._line.asking
 
     @property
     def flying(self) -> bool:
@@ -437,32 +393,19 @@ class Dispenser:
     def _hand_on(self) -> bool:
         """Give the messages of groups that are held already to those who may have them; whether that brings any."""
         handed = False
-        for waiter in self._waiters:
-            if not waiter.future.done() and waiter.generation in (None, self._generation):
+        for waiter in self._line:
+            if waiter.generation in (None, self._generation):
                 claims = self._tenures.next_for(waiter)
                 if claims:
                     waiter.future.set_result(claims)
                     handed = True
         return handed or self._tenures.reading > 0
 
-    def _answer_asking(self, since: int) -> None:
-        """Tell those who asked before the look that there is nothing."""
-        for waiter in self._waiters:
-            if not waiter.patient and waiter.arrival <= since:
-                self._answer(waiter, [])
-        if len(self._waiters) > ANSWERED_KEPT:  # behind one that waits for long, those who were answered pile up
-            self._waiters = deque(waiter for waiter in self._waiters if not waiter.future.done())
-
-    def _wanted(self) -> int:
-        return sum(waiter.limit for waiter in self._waiters if not waiter.future.done()) - self._promised
-
     def _start_over(self, generation: int) -> None:
         self._generation = generation
         self._lookout.start_over()
         self._tenures.start_over()
-        for waiter in self._waiters:
-            if waiter.generation not in (None, generation):
-                self._expire(waiter)
+        self._line.expire(generation)
 
     # -- claiming
 
@@ -551,41 +494,5 @@ class Dispenser:
 
     def _offer(self, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
-        given = 0
-        while given < len(claims) and self._waiters:
-            waiter = self._waiters.popleft()
-            if waiter.future.done():
-                continue
-            if since is not None and waiter.arrival > since:
-                self._waiters.appendleft(waiter)
-                break
-            if waiter.generation not in (None, generation):
-                self._expire(waiter)
-                continue
-            start, given = given, given + waiter.limit
-            waiter.future.set_result(claims[start:given])
-            if self._lookout.grouped:
-                self._tenures.given(claims[start:given], waiter.owner)
-        self.release(claims[given:])
-
-    # -- answering
-
-    def _answer(self, waiter: Waiter, claims: list[Claim]) -> None:
-        if not waiter.future.done():  # one that was answered before must not keep the pump from resting
-            waiter.future.set_result(claims)
-            self._bell.set()
-
-    def _expire(self, waiter: Waiter) -> None:
-        if not waiter.future.done():
-            waiter.future.set_exception(
-                SessionExpiredError(
-                    f"queue {self.store.name!r}: the ZooKeeper session of this transaction ended; "
-                    "its messages go to other consumers, begin a new transaction"
-                )
-            )
-
-    def _fail_waiters(self, error: QueueError) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.future.done():
-                waiter.future.set_exception(error)
+        given = self._tenures.given if self._lookout.grouped else None
+        self.release(self._line.give(claims, generation, since, given))

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import MalformedError, parse_due
-from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
-from aiozkqueue.queue.candidates.idle import IdleWatch, Timers
-from aiozkqueue.queue.candidates.later import Later
-from aiozkqueue.queue.candidates.levels import Level, Levels
+from aiozkqueue.layout import parse_due
+from aiozkqueue.queue.candidates.groups import GroupIndex
+from aiozkqueue.queue.candidates.idle import IdleWatch
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.share import Share
-from aiozkqueue.queue.candidates.sieve import Sieve
 from aiozkqueue.queue.candidates.staged import Stages, stage_of
 
 from .claimer import ReopenError
+from .sightings import Sightings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
     from aiozkqueue.layout import Condition
+    from aiozkqueue.queue.candidates.levels import Level
+    from aiozkqueue.queue.candidates.sieve import Sieve
     from aiozkqueue.queue.claim import SessionBudget
     from aiozkqueue.queue.clock import Clock, ServerClock
     from aiozkqueue.queue.store import QueueStore
@@ -52,11 +49,9 @@ FILTERED_LINGER = 1.0
 SKIM = 256
 #: A listing of this share of the server's buffer is warned about: a Java client reads none beyond the whole of it.
 LONG_LISTING = 0.8
-#: Items of another program that have gone, kept until their locks do.
-ENDED_KEPT = 64
 
 
-class Line(Protocol):
+class Demand(Protocol):
     """What the lookout must know of those who wait."""
 
     @property
@@ -70,14 +65,14 @@ class Line(Protocol):
         ...
 
 
-class Lookout:
-    """Finds candidates for a dispenser. ``bell`` rings when there may be some."""
+class Lookout(Sightings):
+    """Finds candidates for a dispenser."""
 
     def __init__(
         self,
         store: QueueStore,
         zookeeper: ZooKeeper,
-        line: Line,
+        demand: Demand,
         *,
         clock: Clock,
         server_clock: ServerClock,
@@ -87,46 +82,21 @@ class Lookout:
         random: Random,
         condition: Condition | None = None,
     ) -> None:
-        self.store = store
-        self.bell = asyncio.Event()
-        self.held: set[str] = set()
-        """What this session has locked, or is about to: ids of items, and groups."""
+        super().__init__(store, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
         self.stealing = False
         """Whether what was found last is other consumers'."""
         self._zookeeper = zookeeper
-        self._line = line
-        self._clock = clock
-        self._server_clock = server_clock
+        self._demand = demand
         self._registration = Registration(
             zookeeper, store.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
         )
-        self._sieve = None if condition is None else Sieve(condition, store.tags)
-        self._levels = Levels(store.tiers, partial(store.backlog, random))
-        self._timers = Timers()
-        self._later = Later(zookeeper, store, clock)
         self._watch = IdleWatch(zookeeper, store.paths, self)
-        self._groups: GroupIndex | None = None
-        self._stages: Stages | None = None
         self._version = -1
-        self._must_list_due = True
-        self._gone: set[str] | None = None
-        self._ended: deque[str] = deque(maxlen=ENDED_KEPT)  # items of another program that have gone lately
         self._last_idle = 0.0
         self._due_listed = 0.0
-        self._steals = False
         self._warned = False
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other session takes from this queue."""
-        return self._levels.share.alone
-
-    # -- groups
-
-    @property
-    def grouped(self) -> bool:
-        """Whether messages may be locked by groups."""
-        return self._groups is not None
+    # -- told by the dispenser
 
     def follow(self) -> bool:
         """Go by the configuration that the store has; whether it is another one than before."""
@@ -150,76 +120,10 @@ class Lookout:
             self._levels.regroup(self._groups)
         return True
 
-    def lock_id(self, place: str) -> str:
-        """What the item at a place is locked by."""
-        name = place.rpartition("/")[2]
-        return self.store.item_id(name) if self._groups is None else self._groups.lock_id(name)
-
-    def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
-        """Split what is to be claimed: the oldest items of groups, and items that are in no group."""
-        if self._groups is None:
-            return [], places
-        heads = {place: None for place in places if is_group(self.lock_id(place))}
-        return list(heads), [place for place in places if place not in heads]
-
-    def members(self, group: str, limit: int) -> list[str]:
-        """Return the places of a group's oldest items."""
-        return [] if self._groups is None else self._groups.candidates(group, limit)
-
-    def deleted(self, place: str) -> None:
-        """An item of a group is known to be gone."""
-        if self._groups is not None:
-            self._groups.deleted(place)
-
-    def contended(self, lock: str) -> None:
-        """Somebody else holds a lock. Of a group it will be heard when it goes."""
-        if is_group(lock) or self.store.dialect is not None:
-            self._levels.lock(lock)
-
-    def group_settled(self, group: str, *, locked: bool) -> None:
-        """The lock of a group is ours no more; what is left of it may be taken, by us too, unless it is locked."""
-        self.settled(group, gone=locked)
-        if locked:
-            self._levels.lock(group)
-        else:
-            self._levels.unlock(group)
-            self._try_group(group)
-        self.bell.set()
-
-    def _try_group(self, group: str) -> None:
-        """Have the oldest item of a group tried, by us or by whoever's share it is."""
-        if self._groups is None or group in self.held or self._levels.is_locked(group):
-            return
-        head = self._groups.head(group)
-        if head is not None:
-            backlog = self._levels.of(head).backlog
-            if backlog.try_later(head, self._clock.monotonic()) or not self._steals:
-                self.bell.set()
-
-    def _heard_member(self, place: str, groups: GroupIndex) -> bool:
-        """Take an item that a watch told of, if it is in a group."""
-        group = groups.lock_id(place.rpartition("/")[2])
-        if not is_group(group):
-            return False
-        heard = groups.hear(place)
-        if heard is Heard.UNTRACKED:
-            self._levels.of(place).must_list = True
-            self.bell.set()
-        elif group in self.held:
-            self.bell.set()  # whoever has it may want more of it
-        else:
-            if heard is Heard.KNOWN:
-                self._levels.unlock(group)  # set by whoever took its lock off
-            if heard is Heard.KNOWN or groups.head(group) == place:
-                self._try_group(group)
-        return True
-
     def _disarm(self) -> None:
         self._watch.disarm()
         if self._groups is not None:
             self._groups.watch(armed=False)
-
-    # -- told by the dispenser
 
     def start_over(self) -> None:
         """Forget all: another ZooKeeper session begins."""
@@ -230,25 +134,6 @@ class Lookout:
             self._sieve.start_over()
         self.held.clear()
         self._must_list_due = True
-
-    def relist(self) -> None:
-        """List again before anything else is claimed."""
-        self._levels.must_list()
-        self._later.must_look = True
-
-    def put_back(self, places: Sequence[str]) -> None:
-        """Take candidates back, to be tried next."""
-        self._levels.put_back(places)
-
-    def put_last(self, places: Sequence[str]) -> None:
-        """Take candidates back that others work on."""
-        self._levels.put_last(places)
-
-    def settled(self, message_id: str, *, gone: bool) -> None:
-        """A lock of ours is gone, its item too or not."""
-        self.held.discard(message_id)
-        if gone and self._gone is not None:
-            self._gone.add(message_id)
 
     def at_work(self) -> None:
         """There is something to do: take the watches off when that has been so for a while."""
@@ -268,91 +153,6 @@ class Lookout:
         self._disarm()
         self._levels.unwatch()
 
-    # -- told by the watches: see `Listening`
-
-    def heard_item(self, place: str) -> None:
-        """See `Listening`."""
-        if self._stages is not None and (stage := stage_of(place)) is not None and not self._stages.is_open(stage):
-            if not self._stages.is_closed(stage):
-                self._levels.of(place).must_list = True  # that finds out
-                self.bell.set()
-            return
-        try:
-            if self._groups is not None and self._heard_member(place, self._groups):
-                return
-            held = self.store.item_id(place.rpartition("/")[2]) in self.held
-        except MalformedError:
-            return
-        if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
-            return
-        if self._sieve is not None and not held and not self._sieve.hear(place):
-            if self._sieve.undecided:
-                self.bell.set()
-            return
-        if self._sieve is not None and self._levels.of(place).backlog.full:
-            self._levels.of(place).must_list = True  # what is not kept now is not heard of again
-        if not held and (self._levels.of(place).backlog.hear(place, self._clock.monotonic()) or not self._steals):
-            self.bell.set()
-
-    def heard_end(self, place: str) -> None:
-        """See `Listening`."""
-        self._levels.of(place).backlog.forget(place)
-        if self.store.dialect is not None:
-            self._ended.append(place.rpartition("/")[2])
-        if self._groups is not None:
-            with suppress(MalformedError):
-                self._groups.deleted(place)
-                self._try_group(self.lock_id(place))
-
-    def heard_lock(self, lock: str, *, gone: bool) -> None:
-        """See `Listening`."""
-        if self.store.dialect is not None and lock not in self.held:
-            self._heard_foreign(lock, gone=gone)
-        if self._groups is None or lock in self.held:
-            return
-        if gone and self._groups.blocked:
-            self.heard_bell()
-        if not is_group(lock):
-            return
-        if gone:
-            self._levels.unlock(lock)
-            self._try_group(lock)
-        else:
-            self._levels.lock(lock)
-
-    def _heard_foreign(self, item: str, *, gone: bool) -> None:
-        """Another program has locked an item, or lets it go: when it has not deleted it, it has died or failed."""
-        if not gone:
-            self._levels.lock(item)
-            return
-        self._levels.unlock(item)
-        if item not in self._ended:
-            self.heard_item(f"items/{item}")
-
-    def heard_later(self, place: str, *, gone: bool) -> None:
-        """See `Listening`."""
-        if gone:
-            self._later.forget(place)
-            self._levels.of(place).backlog.forget(place)
-            return
-        before = self._later.next
-        self._later.hear(place, self._server_clock.now())
-        if self._later.next != before:
-            self.bell.set()
-
-    def heard_bell(self) -> None:
-        """See `Listening`."""
-        self._levels.must_list()
-        self._must_list_due = self._later.must_look = True
-        if self._groups is not None:
-            self._groups.missed()
-        self.bell.set()
-
-    def heard_due(self, due: int, message_id: str) -> None:
-        """See `Listening`."""
-        self._timers.add(due, message_id)
-        self.bell.set()
-
     # -- looking
 
     async def register(self, generation: int) -> None:
@@ -369,7 +169,7 @@ class Lookout:
             return
         await self._registration.sample_clock(generation)
         now = self._server_clock.now()
-        await self._later.look(now, generation, heard=self._watch.armed, asked=self._line.asking)
+        await self._later.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
         places = self._later.due(now)
         if (takes := self.store.takes) is not None:
             places = [place for place in places if takes(place.rpartition("/")[2])]
@@ -441,12 +241,12 @@ class Lookout:
             places = self._pop(level, limit)
             if places:
                 return places
-            if self._line.flying:
+            if self._demand.flying:
                 return None
-        if not (level.must_list or self._line.asking) and self._watch.armed and level.seen_all:
+        if not (level.must_list or self._demand.asking) and self._watch.armed and level.seen_all:
             return []
         places = await self._list_lanes(level, limit, generation)
-        return None if not places and self._line.flying else places  # what flies is for some of those who ask
+        return None if not places and self._demand.flying else places  # what flies is for some of those who ask
 
     async def _decide(self, sieve: Sieve, generation: int) -> None:
         """Find out for whom items are that have been heard of."""
@@ -467,7 +267,7 @@ class Lookout:
                     empty = await self._skim([one for one in self._levels if not self._is_quiet(one)], generation)
                 if level in empty:
                     places = self._pop(level, limit)  # of what is scheduled
-                elif self._line.flying:
+                elif self._demand.flying:
                     level.must_list = True
                     return None
                 else:
@@ -475,11 +275,11 @@ class Lookout:
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
-        return None if self._line.flying else []
+        return None if self._demand.flying else []
 
     def _is_quiet(self, level: Level) -> bool:
         """Whether there is nothing more on a level, and something that comes would be heard."""
-        if level.must_list or not level.seen_all or self._line.asking:
+        if level.must_list or not level.seen_all or self._demand.asking:
             return False
         return self._watch.armed or (level.watched and self._clock.monotonic() < level.look_again)
 
@@ -561,7 +361,7 @@ class Lookout:
         now = self._clock.monotonic()
         level.seen_all = True
         level.looked_at(now, now - began)
-        if self._line.asking:
+        if self._demand.asking:
             found = self._heads(backlog.take_of_others(limit, self._excluded))
             if found:
                 level.must_list = True

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commits.committer import Committer
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Node, ZooKeeper
+    from aiozkqueue.zookeeper import Versioned, ZooKeeper
 
     from .claimer import Claimer
-    from .dispenser import Waiter
+    from .line import Waiter
     from .lookout import Lookout
 
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class Tenures:
         self._claimer.counts.claimed += len(batch.claims)
         return batch
 
-    async def _lock(self, places: Sequence[str], tenures: Sequence[Tenure], generation: int) -> list[Node | None]:
+    async def _lock(self, places: Sequence[str], tenures: Sequence[Tenure], generation: int) -> list[Versioned | None]:
         """Create the locks; return the items read under them. Those whose lock was taken away meanwhile are left."""
         paths = self._store.paths
         try:
@@ -192,14 +192,16 @@ class Tenures:
         for tenure, lock in zip(tenures, nodes[1::2], strict=True):
             if lock is not None and lock.data == tenure.record:
                 self._held[tenure.group] = tenure
-                tenure.since = lock.stat.ctime
+                tenure.since = lock.ctime
             else:
                 tenure.budget.free(tenure.size)
         return nodes[::2]
 
-    async def _read_heads(self, places: Sequence[str], items: Sequence[Node | None], tenures: Sequence[Tenure]) -> None:
+    async def _read_heads(
+        self, places: Sequence[str], items: Sequence[Versioned | None], tenures: Sequence[Tenure]
+    ) -> None:
         """Take what was read with the locks; where that has been consumed, what comes next is read."""
-        found: list[tuple[str, Node, Tenure]] = []
+        found: list[tuple[str, Versioned, Tenure]] = []
         behind: list[Tenure] = []
         for place, item, tenure in zip(places, items, tenures, strict=True):
             if tenure.group not in self._held:
@@ -321,7 +323,7 @@ class Tenures:
 
     async def _unlock_if_ours(self, tenure: Tenure) -> None:
         try:
-            (lock,) = await self._zookeeper.read_many([tenure.lock], generation=tenure.generation)
+            (lock,) = await self._zookeeper.read_versioned([tenure.lock], generation=tenure.generation)
         except ZooKeeperError as error:
             # The session is over, and the lock with it.
             log.debug("%s: %s", tenure.lock, error, extra={"queue": self._store.name})
@@ -364,14 +366,14 @@ class Tenures:
             if not places:
                 return
             reads = [*(paths.at(place) for place in places), paths.base, tenure.lock]
-            nodes = await self._zookeeper.read_many(reads, generation=tenure.generation)
+            nodes = await self._zookeeper.read_versioned(reads, generation=tenure.generation)
             base, lock = nodes[-2], nodes[-1]
             if _moved_on(tenure, released):
                 return
             if lock is None or lock.data != tenure.record:
                 self.lost(tenure)
                 return
-            if base is None or base.stat.version != tenure.version:
+            if base is None or base.version != tenure.version:
                 store.stale()
                 return
             there = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
@@ -388,7 +390,7 @@ class Tenures:
             for (place, node), meta in zip(there, metas, strict=True):
                 tenure.ahead.append(self._examined(tenure, place, node, meta))
 
-    def _examined(self, tenure: Tenure, place: str, item: Node, meta: Node | None) -> Read:
+    def _examined(self, tenure: Tenure, place: str, item: Versioned, meta: Versioned | None) -> Read:
         store, message_id = self._store, item_id(place.rpartition("/")[2])
         path, owner = store.paths.at(place), self._ids.client
         claim = Claim(

@@ -73,6 +73,18 @@ def try_enter_all(needs: dict[Room, int]) -> bool:
     return True
 
 
+async def enter(settlement: Settlement, puts: Iterable[Put], timeout: float | None, clock: Clock) -> None:
+    """Take room for what a settlement is about to put, waiting up to ``timeout`` seconds; it leaves when it is settled.
+
+    The queues put to have been opened. Raises: as `Room.enter`.
+    """
+    needs = needs_of(puts, {})
+    if needs:
+        await enter_all(needs, timeout, clock)
+    for room, count in needs.items():
+        room.passed(settlement, count)
+
+
 async def readmit(settlement: Settlement, needs: dict[Room, int], timeout: float | None) -> None:
     """Let in what was sent before its queue got a size. Raises: as `Room.enter`."""
     for room, count in needs.items():

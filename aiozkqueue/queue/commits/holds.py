@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.queue.claim import Claim
-from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData
+from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData, new_delete
 
 from .admission import needs_of, readmit
 from .endings import CONSUME, UNLOCK, bury, guard, refusal_of, weigh_ending, write_meta
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class HoldSettlement(Settlement):
     """What ends the hold on items: the base of commits and releases."""
 
-    __slots__ = ("_clock", "_endings", "_now", "_owners", "_sent")
+    __slots__ = ("_clock", "_endings", "_now", "_owners", "_sent", "_shared")
 
     def __init__(
         self,
@@ -45,64 +45,66 @@ class HoldSettlement(Settlement):
         weight = 0
         for claim, ending in endings.items():
             weight += 3 * OPERATION_WEIGHT if ending is CONSUME else weigh_ending(claim, ending)
-            for attendant in claim.store.attendants:
-                weight += attendant.weight(claim, ending)
+            if claim.store.attendants:
+                weight += sum(attendant.weight(claim, ending) for attendant in claim.store.attendants)
         if puts:
-            super().__init__(transaction_id, generation, weight + weigh_puts(puts), stores_of(puts))
+            Settlement.__init__(self, transaction_id, generation, weight + weigh_puts(puts), stores_of(puts))
         else:
-            super().__init__(transaction_id, generation, weight)
+            Settlement.__init__(self, transaction_id, generation, weight)
         self._endings = endings
         self._clock = clock
         self._now: int | None = None
+        self._shared = False  # whether the ends of several holds have something in common
         self._sent: list[Operation] = []
         self._owners: list[Claim | Mender] = []
 
-    def operations(self) -> Sequence[Operation]:  # noqa: C901, PLR0912 - on every message's way: in one piece
+    def operations(self) -> Sequence[Operation]:
         """End each hold."""
         sent: list[Operation] = []
         owners: list[Claim | Mender] = []
-        bells: dict[str, QueueStore] = {}
-        tenures: dict[Tenure, None] | None = None
         for claim, ending in self._endings.items():
-            kind = ending.kind
-            if claim.tenure is not None:
-                tenures = tenures or {}
-                tenures[claim.tenure] = None
-                for owner, operation in self._end_grouped(claim, ending):
-                    sent.append(operation)
-                    owners.append(owner)
-            elif kind in ("consume", "dead", "remove"):
+            if ending is CONSUME and claim.plain and not claim.store.attendants:
                 # The fence comes first: of a claim that is lost, nothing else may be what refuses.
-                sent += (
-                    Delete(claim.path, claim.version)
-                    if claim.rest is None
-                    else SetData(claim.path, claim.rest, claim.version),
-                    Delete(claim.lock),
-                )
+                sent += (new_delete((claim.path, claim.version)), new_delete((claim.lock, -1)))
                 owners += (claim, claim)
-                if kind == "dead":
-                    sent.append(bury(claim, ending.reason, self._moment()))
-                    owners.append(claim.store)
-                if claim.meta_version is not None:
-                    sent.append(Delete(claim.store.paths.meta(claim.id)))
-                    owners.append(claim)
-                if claim.fields is not None and (freed := freed_by(claim)) is not None:
-                    sent.append(freed.operation)
-                    owners.append(freed.owner)
-            elif kind == "unlock":
-                sent.append(Delete(claim.lock))
-                owners.append(claim)
             else:
-                for owner, operation in self._release(claim, ending):
-                    sent.append(operation)
-                    owners.append(owner)
-                if not ending.delay:
-                    bells[claim.bell] = claim.store
-            for attendant in claim.store.attendants:
-                for companion in attendant.companions(claim, ending, self._moment):
-                    sent.append(companion.operation)
-                    owners.append(companion.owner)
-        for tenure in tenures or ():
+                self._end(claim, ending, sent, owners)
+        if self._shared:
+            self._end_shared(sent, owners)
+        self._sent, self._owners = sent, owners
+        return sent
+
+    def _end(self, claim: Claim, ending: Ending, sent: list[Operation], owners: list[Claim | Mender]) -> None:
+        """End one hold; what several have in common is left for `_end_shared`."""
+        kind = ending.kind
+        if claim.tenure is not None:
+            self._shared = True
+            parts = self._end_grouped(claim, ending)
+        elif kind in ("consume", "dead", "remove"):
+            parts = self._remove(claim, ending)
+        elif kind == "unlock":
+            parts = iter(((claim, Delete(claim.lock)),))
+        else:
+            self._shared = self._shared or not ending.delay
+            parts = self._release(claim, ending)
+        for owner, operation in parts:
+            sent.append(operation)
+            owners.append(owner)
+        for attendant in claim.store.attendants:
+            for companion in attendant.companions(claim, ending, self._moment):
+                sent.append(companion.operation)
+                owners.append(companion.owner)
+
+    def _end_shared(self, sent: list[Operation], owners: list[Claim | Mender]) -> None:
+        """Say what becomes of the locks of groups, and ring once for all that is given back at once."""
+        bells: dict[str, QueueStore] = {}
+        tenures: dict[Tenure, None] = {}
+        for claim, ending in self._endings.items():
+            if claim.tenure is not None:
+                tenures[claim.tenure] = None
+            elif ending.kind == "release" and not ending.delay:
+                bells[claim.bell] = claim.store
+        for tenure in tenures:
             for owner, operation in tenure.lock_operations(self._endings, self._due):
                 sent.append(operation)
                 owners.append(owner)
@@ -111,12 +113,27 @@ class HoldSettlement(Settlement):
             for operation in store.bell(bell, self.transaction_id):
                 sent.append(operation)
                 owners.append(store)
-        self._sent, self._owners = sent, owners
-        return sent
+
+    def _remove(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
+        """Remove an item for good, or all but what is left of it. The fence comes first."""
+        if claim.rest is None:
+            yield claim, Delete(claim.path, claim.version)
+        else:
+            yield claim, SetData(claim.path, claim.rest, claim.version)
+        yield claim, Delete(claim.lock)
+        if ending.kind == "dead":
+            yield claim.store, bury(claim, ending.reason, self._moment())
+        if claim.meta_version is not None:
+            yield claim, Delete(claim.store.paths.meta(claim.id))
+        if claim.fields is not None and (freed := freed_by(claim)) is not None:
+            yield freed.owner, freed.operation
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
         """Give the claims back."""
         for claim, ending in self._endings.items():
+            if ending is CONSUME and claim.plain:
+                claim.settled(back=False)
+                continue
             if claim.tenure is not None:
                 claim.tenure.ended(claim, ending, self._due)
                 continue
@@ -142,7 +159,7 @@ class HoldSettlement(Settlement):
         self._now = None
         return owner.mend(self._sent[index], error)
 
-    def _release(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | QueueStore, Operation]]:
+    def _release(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
         if ending.delay and claim.store.dialect is not None:
             yield claim, SetData(claim.path, claim.raw, claim.version)
             yield from self._count(claim, ending, None)
@@ -203,7 +220,7 @@ class CommitSettlement(HoldSettlement):
         *,
         beside: Sequence[Beside] = (),
     ) -> None:
-        super().__init__(transaction_id, endings, clock, generation, puts)
+        HoldSettlement.__init__(self, transaction_id, endings, clock, generation, puts)
         self._puts = puts
         self._beside = beside
         for one in beside:
@@ -212,7 +229,7 @@ class CommitSettlement(HoldSettlement):
     def operations(self) -> Sequence[Operation]:
         """End the holds, alter what is to be altered, then create the items."""
         if self._endings:
-            super().operations()
+            HoldSettlement.operations(self)
         else:
             self._sent, self._owners = [], []
         for one in self._beside:
@@ -225,7 +242,7 @@ class CommitSettlement(HoldSettlement):
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """Give the claims back, and see how far the lanes' counters have come."""
-        super().applied(results)
+        HoldSettlement.applied(self, results)
         if self._puts:
             note_sequence(self._puts, results)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiozkqueue.zookeeper import Create
+from aiozkqueue.zookeeper import Create, new_create
 
 from .admission import needs_of, readmit
 from .settlement import OPERATION_WEIGHT, Settlement
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from aiozkqueue.queue.claim import Claim
     from aiozkqueue.queue.meter import Meter
@@ -32,22 +33,31 @@ class Put(NamedTuple):
     """What it adds to the create; None: nothing, it is plain."""
 
 
+#: What the class itself does in Python, done in C.
+new_put: Callable[[tuple[QueueStore, str, str, bytes, PutPlan | None]], Put] = partial(
+    tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
+    Put,
+)
+
+
 class PutSettlement(Settlement):
     """Items put at once, outside of any transaction."""
 
     __slots__ = ("_owners", "_puts", "_sent")
 
     def __init__(self, transaction_id: str, puts: Sequence[Put]) -> None:
-        super().__init__(transaction_id, None, weigh_puts(puts), stores_of(puts))
+        Settlement.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
         self._puts = puts
         self._sent: list[Operation] = []
         self._owners: list[Mender] = []
 
     def operations(self) -> Sequence[Operation]:
         """Create the items."""
-        self._sent, self._owners = [], []
-        self._puts = load(self, self._puts, self._sent, self._owners)
-        return self._sent
+        sent: list[Operation] = []
+        owners: list[Mender] = []
+        self._puts = load(self, self._puts, sent, owners)
+        self._sent, self._owners = sent, owners
+        return sent
 
     def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Open the queue again when something of it is missing or full."""
@@ -72,11 +82,12 @@ def load(
     """Append the operations that puts are now, the creates last, and who answers for each; return the puts as sent."""
     start = len(sent)
     for put in puts:
-        if put.plan is not None or put.store.shape is not None:
+        store, _, prefix, data, plan = put
+        if plan is not None or store.shape is not None:
             del sent[start:], owners[start:]
             return _load_planned(settlement, puts, sent, owners)
-        sent.append(create(put))
-        owners.append(put.store)
+        sent.append(new_create((f"{store.lanes.next_path()}/{prefix}", data, False, True, False)))
+        owners.append(store)
     return puts
 
 
@@ -101,7 +112,7 @@ def create(put: Put) -> Operation:
     """Create an item, in the lane whose turn it is or where its plan says."""
     store, plan = put.store, put.plan
     if plan is None or plan.place is None:
-        path = f"{store.paths.at(store.next_lane())}/{put.prefix}"
+        path = f"{store.lanes.next_path()}/{put.prefix}"
     else:
         path = store.paths.at(plan.place.path(put.prefix))
     return Create(path, put.data, sequential=True)
@@ -109,11 +120,19 @@ def create(put: Put) -> Operation:
 
 def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None:
     """Tell the queues of the items put, which are the last of what was sent, where their sequences have got to."""
-    if results is not None:
-        live = [put for put in puts if put.plan is None or not put.plan.dropped]
-        for put, path in zip(live, results[len(results) - len(live) :], strict=True):
-            if isinstance(path, str):
-                put.store.note_sequence(path)
+    if results is None:
+        return
+    live = puts
+    for put in puts:
+        if put.plan is not None:
+            live = [put for put in puts if put.plan is None or not put.plan.dropped]
+            break
+    at = len(results) - len(live)
+    for put in live:
+        path = results[at]
+        if isinstance(path, str):
+            put.store.note_sequence(path)
+        at += 1
 
 
 def tally_puts(puts: Sequence[Put], meter: Meter) -> None:
@@ -132,9 +151,9 @@ def stores_of(puts: Sequence[Put]) -> tuple[QueueStore, ...]:
 
 def weigh_puts(puts: Sequence[Put]) -> int:
     """About how many bytes these take in a multi."""
-    weight = 0
-    for put in puts:
-        weight += len(put.data) + 2 * OPERATION_WEIGHT
-        if put.plan is not None:
-            weight += put.plan.weight
+    weight = 2 * OPERATION_WEIGHT * len(puts)
+    for _, _, _, data, plan in puts:
+        weight += len(data)
+        if plan is not None:
+            weight += plan.weight
     return weight

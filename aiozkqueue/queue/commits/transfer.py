@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import QueueError
+from aiozkqueue.errors import QueueError, QueueFullError
 
 from .changes import ChangeSettlement
 from .items import PutSettlement
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.puts.room import Room
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .changes import Change
@@ -52,24 +53,51 @@ class GuardedPutSettlement(PutSettlement):
         return super().refused(index - self._guards, error)
 
     async def readmit(self) -> None:
-        """What operators move is let in, whatever the size of the queue."""
+        """It has room already, or had been sent when the queue got a size, and is let in."""
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """See how far the lane's counter has come."""
         super().applied(None if results is None else results[self._guards :])
 
 
-async def transfer(engine: Engine, items: Iterable[tuple[Put, Change]]) -> list[bool | QueueError]:
+async def transfer(
+    engine: Engine, items: Sequence[tuple[Put, Change]], timeout: float | None = 0
+) -> list[bool | QueueError]:
     """Put each item and remove it where it was, all or nothing; tell for each whether that was done, or what failed.
 
-    Those that others were quicker with are left to them: False. The queues put to must have been opened.
+    Those that others were quicker with are left to them: False. Where the queue put to, which must have been opened,
+    has a size, it waits up to ``timeout`` seconds for room (None: for ever): `QueueFullError` for what got none.
     """
-    settlements: list[GuardedPutSettlement] = []
-    for put, removal in items:
+    for put, _ in items:
         if put.plan is not None:
             await put.plan.prepare()
+    deadline = None if timeout is None else engine.clock.monotonic() + timeout
+    outcomes: list[bool | QueueError] = []
+    while len(outcomes) < len(items):
+        rest = items[len(outcomes) :]
+        room, part = rest[0][0].store.room, rest
+        if room is not None:
+            try:
+                await room.enter(1, None if deadline is None else max(0.0, deadline - engine.clock.monotonic()))
+            except QueueFullError as full:
+                return outcomes + [full] * len(rest)
+            fitting = 1
+            while fitting < len(rest) and room.try_enter(1):
+                fitting += 1
+            part = rest[:fitting]
+        outcomes += await _transfer(engine, part, room)
+    return outcomes
+
+
+async def _transfer(engine: Engine, items: Sequence[tuple[Put, Change]], room: Room | None) -> list[bool | QueueError]:
+    """Do so with as many as there is room for, which has been taken."""
+    settlements: list[GuardedPutSettlement] = []
+    for put, removal in items:
         change = ChangeSettlement(engine.ids.next(), removal, engine.server_clock)
-        settlements.append(GuardedPutSettlement(engine.ids.next(), (put,), change))
+        settlement = GuardedPutSettlement(engine.ids.next(), (put,), change)
+        if room is not None:
+            room.passed(settlement, 1)
+        settlements.append(settlement)
     for settlement in settlements:
         engine.committer.submit(settlement)
     for settlement in settlements:

@@ -24,6 +24,7 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.candidates.reaper import waiting
 from aiozkqueue.queue.candidates.staged import is_closed, is_staged, visible
+from aiozkqueue.queue.claims.collapse import like_of
 from aiozkqueue.queue.claims.found import find_pages, read_all, record_of_attempts, removal
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import REMOVED
@@ -66,6 +67,12 @@ class QueueStats:
     groups_held: int = 0
     """Groups that a transaction or delivery holds, or that wait for a retry. In ``claimed`` and ``delayed`` each counts
     as one."""
+    unique_keys: int = 0
+    """Unique keys that are taken: of messages that wait or are handled."""
+    duplicates: int = 0
+    """Messages that a newer one of their key takes the place of, should they be taken now (`QueueConfig.collapse`)."""
+    expired: int = 0
+    """Messages whose life has ended, and which nobody has removed yet; of queues with `QueueConfig.ttl`."""
     max_size: int | None = None
     """How many messages it takes; None: any number."""
     waiting_producers: int = 0
@@ -203,8 +210,8 @@ async def size(engine: Engine, store: QueueStore) -> int:
 async def stats(engine: Engine, store: QueueStore) -> QueueStats:
     """Read a queue's figures."""
     paths = store.paths
-    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting)
-    locks, due, dead, consumers, waiting = await asyncio.gather(*(count(engine, store, path) for path in folders))
+    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys)
+    locks, due, dead, consumers, waiting, keys = await asyncio.gather(*(count(engine, store, path) for path in folders))
     config = await configuration(engine, store)
     oldest = await peek(engine, store, 1)
     moment = None
@@ -215,7 +222,7 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
     held = {lane: stat.num_children for lane, stat in found.items()}
     put = sum(map(put_into, found.values()))
     scheduled = await _count_scheduled(engine, store, held)
-    groups, groups_held = await _groups(engine, store)
+    named = await _read_names(engine, store, config)
     staged = len(await closed_stages(engine, store)) if config is not None and config.staged else 0
     return QueueStats(
         queue=store.name,
@@ -227,8 +234,11 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
         dead_letters=dead,
         consumers=consumers,
         oldest=None if moment is None else datetime.fromtimestamp(moment / 1000, UTC),
-        groups=groups,
-        groups_held=groups_held,
+        groups=named.groups,
+        groups_held=named.groups_held,
+        unique_keys=keys,
+        duplicates=named.duplicates,
+        expired=named.expired,
         max_size=None if config is None else config.max_size or None,
         waiting_producers=waiting,
         put=put,
@@ -239,15 +249,32 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
     )
 
 
-async def _groups(engine: Engine, store: QueueStore) -> tuple[int, int]:
-    """Count the groups that have items, and those that are held; a queue without groups is not listed for it."""
-    config = await configuration(engine, store)
-    if config is None or not config.grouped:
-        return 0, 0
+class _Named(NamedTuple):
+    """What only the items' names tell."""
+
+    groups: int = 0
+    groups_held: int = 0
+    duplicates: int = 0
+    expired: int = 0
+
+
+async def _read_names(engine: Engine, store: QueueStore, config: QueueConfig | None) -> _Named:
+    """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
+    if config is None or not (config.grouped or config.collapse or config.lifetime is not None):
+        return _Named()
     held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
-    placed = await list_items(engine, store, await lanes(engine, store))
-    groups = {lock for one in placed if is_group(lock := lock_id(config, one.item.text))}
-    return len(groups), len(groups & held)
+    now = engine.server_clock.now()
+    groups, likes, duplicates, expired = set[str](), set[tuple[object, ...]](), 0, 0
+    for one in await list_items(engine, store, await lanes(engine, store)):
+        if config.grouped and is_group(lock := lock_id(config, one.item.text)):
+            groups.add(lock)
+        expired += one.item.expires is not None and one.item.expires <= now
+        like = like_of(one.item) if config.collapse else None
+        if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
+            place = (one.path.rpartition("/")[0], like)
+            duplicates += place in likes
+            likes.add(place)
+    return _Named(len(groups), len(groups & held), duplicates, expired)
 
 
 async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, int]) -> int:

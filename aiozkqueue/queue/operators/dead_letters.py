@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiozkqueue.errors import DuplicateKeyError, InvalidOptionError, QueueError
+from aiozkqueue.errors import DuplicateKeyError, InvalidOptionError, QueueError, QueueFullError
 from aiozkqueue.queue.claims.found import PAGE, read_all
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.transfer import transfer
 from aiozkqueue.queue.message import DeadLetter
-from aiozkqueue.queue.options import positive
+from aiozkqueue.queue.options import positive, seconds
 from aiozkqueue.queue.puts.putting import restored
 from aiozkqueue.zookeeper import Delete
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.store import QueueStore
 
     from .admin import Placed
@@ -52,18 +53,23 @@ class DeadLetters(Generic[T]):
             if node is not None
         ]
 
-    async def redrive(self, ids: Collection[str] | None = None, *, limit: int | None = None) -> int:
+    async def redrive(
+        self, ids: Collection[str] | None = None, *, limit: int | None = None, timeout: Seconds | None = 0
+    ) -> int:
         """Put them back into the queue, at its end, with a fresh count of attempts; return how many.
 
         Those of these ids, or all, the oldest ``limit`` at the most.
 
         Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
         configuration says. One that somebody else drives back or removes meanwhile is left to them, one whose unique
-        key is taken stays; none is lost or doubled.
+        key is taken stays; none is lost or doubled. ``timeout`` is how many seconds to wait for room where the queue
+        has a size (0: not at all; None: for ever).
 
-        Raises: as `size`; InvalidOptionError.
+        Raises: as `size`; InvalidOptionError; QueueFullError: what did not fit in time is a dead letter still.
         """
+        patience = seconds(timeout, "timeout")
         engine, store = self._usable(), self._store
+        deadline = None if patience is None else engine.clock.monotonic() + patience
         await store.open()
         items = (await self._chosen(ids))[: None if limit is None else positive(limit, "limit")]
         moved = 0
@@ -75,9 +81,13 @@ class DeadLetters(Generic[T]):
                 for one, node in zip(page, nodes, strict=True)
                 if node is not None
             ]
-            for outcome in await transfer(engine, back):
+            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
+            for outcome in await transfer(engine, back, left):
                 if isinstance(outcome, DuplicateKeyError):
                     continue  # its key is taken again
+                if isinstance(outcome, QueueFullError):
+                    msg = f"{outcome}; {moved} dead letters were put back before, the others are where they were"
+                    raise QueueFullError(msg) from outcome
                 if isinstance(outcome, QueueError):
                     raise outcome
                 moved += outcome

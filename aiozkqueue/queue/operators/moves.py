@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError, QueueError, UnknownMoveError
+from aiozkqueue.errors import (
+    AccessDeniedError,
+    InvalidOptionError,
+    NotCommittedError,
+    QueueError,
+    SessionClosedError,
+    UnknownMoveError,
+)
 from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MovePaths, MoveRecord
 from aiozkqueue.queue.claims.found import find_pages, removal
@@ -82,7 +89,8 @@ class Moves:
         """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
 
         Each keeps its id, headers, key, priority, group and time of put; its attempts begin anew. The work goes on in
-        this session's background, and is taken up by another when this one ends.
+        this session's background, and is taken up by another when this one ends. A target with a size takes as many as
+        fit, and the others wait in the source for room.
 
         Raises:
             InvalidOptionError: both are the same queue.
@@ -155,6 +163,8 @@ class Moves:
                 await self._finish(reference, generation)
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue
+            except SessionClosedError:
+                return  # another session takes it up
             except (QueueError, ZooKeeperError, MalformedError) as error:
                 log.warning("move %s: %s", reference, error, extra={"move": reference})
                 await self._note(reference, error=str(error))
@@ -199,6 +209,7 @@ class Moves:
                         )
                         for one in free
                     ],
+                    timeout=None,
                 )
                 for one, outcome in zip(free, outcomes, strict=True):
                     if isinstance(outcome, QueueError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.queue.commits.plan import PutPlan
+from aiozkqueue.queue.lanes import lane_of_group
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
@@ -38,7 +39,7 @@ class GroupLane:
 
     def path(self, prefix: str) -> str:
         """See `Place`."""
-        return f"{self._store.group_lane(self._group)}/{prefix}"
+        return f"{lane_of_group(self._store.config, self._group)}/{prefix}"
 
 
 def group_plan(store: QueueStore, group: str | None) -> PutPlan | None:

@@ -58,7 +58,7 @@ class Lifetime:
 
     def path(self, prefix: str) -> str:
         """Return the path to create the item under, its end in its name."""
-        path = f"{self._store.next_lane()}/{prefix}" if self.within is None else self.within.path(prefix)
+        path = f"{self._store.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
         if self._seconds == math.inf:
             return path
         lane, _, prefix = path.rpartition("/")

@@ -45,7 +45,7 @@ class Placing:
             # Never too early, however far the server's clock is ahead of what is known of it.
             self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
-            return f"{self._store.lane_for(self._priority)}/{unscheduled_prefix(prefix)}"
+            return f"{self._store.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
         return f"{later_of(self._due)}/{scheduled_prefix(prefix, self._due, self._priority)}"
 
     @property

@@ -15,10 +15,11 @@ from aiozkqueue.layout import (
     encode,
     key_hash,
     lifetime,
+    plain_prefix,
     unscheduled_prefix,
 )
 from aiozkqueue.queue.codec import BytesCodec, Codec
-from aiozkqueue.queue.commits.items import Put
+from aiozkqueue.queue.commits.items import Put, new_put
 from aiozkqueue.queue.commits.keys import UniqueKey
 from aiozkqueue.queue.commits.plan import PutPlan, join
 from aiozkqueue.queue.destination import Destination
@@ -58,13 +59,18 @@ def prepare(engine: Engine, queue: Destination[Any] | str, value: object, option
     """
     if isinstance(queue, Destination) and queue.dialect is not None:
         return prepare_foreign(engine, engine.store(queue.name), queue.codec.encode(value, queue.name), options)
+    if not options and engine.tracing is None:
+        name, codec = _codec_of(queue)
+        data = _encoded(name, codec.encode(value, name), None, engine.max_message)
+        store, message_id = engine.store(name), engine.ids.next()
+        if store.dialect is not None:
+            check_queue_name(name)  # a path, and no queue's name: refused
+        return new_put((store, message_id, plain_prefix(message_id), data, None))
     message_id = engine.ids.next()
     if engine.tracing is not None:
         options = engine.tracing.creating(queue if isinstance(queue, str) else queue.name, message_id, options)
     name, header, data = check(queue, value, options, engine.max_message)
     store = engine.store(name)
-    if not options:
-        return Put(store, message_id, prefix_of(message_id, header), data)
     plan = join([plan_of(engine, store, options), tags_plan(store, header.filters) if header is not None else None])
     unique: str | None = None
     if mode := unique_mode(name, options.get("unique")):
@@ -104,25 +110,33 @@ def check(queue: Destination[Any] | str, value: object, options: Mapping[str, An
     Raises:
         PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
     """
-    given: object = queue
-    codec: Codec[Any]
-    if isinstance(given, Destination):
-        name, codec = given.name, given.codec
-    elif isinstance(given, str):
-        check_queue_name(given)
-        name, codec = given, _BYTES
-    else:
-        msg = f"put takes a queue or its name, not {type(queue).__name__}"
-        raise InvalidOptionError(msg)
+    name, codec = _codec_of(queue)
+    if codec is _BYTES:
+        check_queue_name(name)
     header = put_header(name, options)
-    data = encode(codec.encode(value, name), header)
+    return Prepared(name, header, _encoded(name, codec.encode(value, name), header, limit))
+
+
+def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
+    """Return the name of what is put to, which is not checked, and how values of it become bytes."""
+    given: object = queue
+    if isinstance(given, Destination):
+        return given.name, given.codec
+    if isinstance(given, str):
+        return given, _BYTES
+    msg = f"put takes a queue or its name, not {type(queue).__name__}"
+    raise InvalidOptionError(msg)
+
+
+def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> bytes:
+    data = encode(payload, header)
     if len(data) > limit:
         msg = (
-            f"queue {name!r}: the message takes {len(data)} bytes, ZooKeeper takes {limit}; "
+            f"queue {queue!r}: the message takes {len(data)} bytes, ZooKeeper takes {limit}; "
             "store the payload elsewhere and put a reference to it"
         )
         raise MessageTooLargeError(msg)
-    return Prepared(name, header, data)
+    return data
 
 
 def restored(engine: Engine, store: QueueStore, item: ItemName, node: Node) -> Put:

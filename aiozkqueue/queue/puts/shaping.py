@@ -78,7 +78,7 @@ class KeyLane:
 
     def path(self, prefix: str) -> str:
         """Return the path in the lane of its key."""
-        return f"{self._store.lane_of_key(self._key)}/{prefix}"
+        return f"{self._store.lanes.of_key(self._key)}/{prefix}"
 
 
 def key_of(header: Header | None, data: bytes) -> str:

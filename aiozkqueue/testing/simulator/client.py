@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.client import PersistentWatch, ZooKeeperClient
 from aiozkqueue.zookeeper.errors import MultiError, NodeExistsError, NoNodeError
-from aiozkqueue.zookeeper.interface import Create, Node, Operation, Result, Stat, WatchEvent
+from aiozkqueue.zookeeper.interface import Create, Node, Operation, Result, Stat, Versioned, WatchEvent
 from aiozkqueue.zookeeper.watches import Mode, Registration
 
 from .requests import Kind, Request
@@ -39,6 +39,11 @@ class SimulatedClient(ZooKeeperClient):
         """Several znodes in one request."""
         nodes: list[Node | None] = await self._call(Kind.READ_MANY, tuple(_check(path) for path in paths), generation)
         return nodes
+
+    async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
+        """Several znodes in one request, with little of their stats."""
+        nodes = await self.read_many(paths, generation=generation)
+        return [None if node is None else Versioned(node.data, node.stat.ctime, node.stat.version) for node in nodes]
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
         """The names below. Raises: NoNodeError."""

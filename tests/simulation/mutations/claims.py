@@ -19,7 +19,7 @@ from tests.simulation.stories.claims import (
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.zookeeper import Node
+    from aiozkqueue.zookeeper import Versioned
 
 
 @mutation(claims_are_forced_open_while_they_are_committed)
@@ -43,8 +43,8 @@ def item_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
     async def early(
         self: claimer.Claimer, operations: list[Operation], reads: list[str], generation: int, **options: Any
-    ) -> list[Node | None]:
-        before = await self._zookeeper.read_many(reads, generation=generation)
+    ) -> list[Versioned | None]:
+        before = await self._zookeeper.read_versioned(reads, generation=generation)
         after = await lock_and_read(self, operations, reads, generation, **options)
         step = options["step"]
         return [old if index % step != 1 else new for index, (old, new) in enumerate(zip(before, after, strict=True))]

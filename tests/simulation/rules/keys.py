@@ -33,6 +33,8 @@ class Life:
     ended: float = NEVER
     """When it was known to have ended."""
     cancelled: float = NEVER
+    free: float = 0.0
+    """When its last holder had given it back."""
 
 
 @dataclass(slots=True)
@@ -42,8 +44,8 @@ class Keyed:
     lives: list[Life] = field(default_factory=list)
     collapsing: bool = False
     unique: bool = False
-    polls: list[tuple[float, list[Life]]] = field(default_factory=list)
-    """When each began, and what it gave."""
+    polls: list[tuple[float, list[tuple[Life, float]]]] = field(default_factory=list)
+    """When each began, what it gave, and since when that had lain there."""
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and keys on the server that belong to nothing."""
 
@@ -61,9 +63,11 @@ def every_put_is_followed_by_a_delivery_of_its_key(history: History) -> Iterator
 def what_lies_together_is_delivered_once(history: History) -> Iterator[str]:
     keyed = history.part(Keyed)
     for began, given in keyed.polls if keyed.collapsing else ():
-        for life in given:
-            others = [one for one in given if one.key == life.key and one.number > life.number]
-            if any(one.put < began for one in others):
+        # What another held meanwhile did not lie there: it may be given back between two takes of one poll.
+        lay = [life for life, since in given if since < began]
+        for life in lay:
+            others = [one for one in lay if one.key == life.key and one.number > life.number]
+            if others:
                 yield f"a poll gave {life.key} as put {life.number} and as {others[0].number}, which lay there"
 
 

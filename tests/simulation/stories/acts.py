@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     from tests.simulation.workload import Run
 
 
-async def put(run: Run, queue: zq.Queue[bytes], count: int) -> None:
+async def put(run: Run, queue: zq.Queue[bytes], count: int, slowness: int = 2) -> None:
     for _ in range(count):
         unit = run.unit("producer")
         unit.puts = {run.token(): "a"}
         await queue.put(next(iter(unit.puts)).encode())
         run.decide(unit, Status.COMMITTED)
-        await asyncio.sleep(run.random.random() * 2 * run.weather.scale)
+        await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
 
 
-async def take_and_commit(run: Run, name: str, slowness: int, patience: float = 0.2, times: int = 8) -> None:
+async def take_and_commit(
+    run: Run, name: str, slowness: int, patience: float = 0.2, times: int = 8, queue: str = "a"
+) -> None:
     """Take and commit one message after the other."""
     async with run.cluster.connect(name=name) as session:
         for _ in range(times):
             unit = run.unit(name)
             async with run.told(unit), session.begin() as tx:
-                message = await tx.take(session.queue("a"), timeout=patience)
+                message = await tx.take(session.queue(queue), timeout=patience)
                 if message is not None:
                     run.show(unit, name, session, message)
                     await asyncio.sleep(run.random.random() * slowness * run.weather.scale)

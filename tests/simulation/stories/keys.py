@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.queue.upkeep.sweeping import sweep_expired
 from aiozkqueue.testing.simulator import run_virtual
-from tests.simulation.rules.keys import Keyed, Life
+from tests.simulation.rules.keys import NEVER, Keyed, Life
 from tests.simulation.stories import story
 from tests.simulation.workload import LIMIT, Run
 
@@ -60,12 +60,14 @@ class _Scene:
         async with session.transaction() as tx:
             messages = await tx.take_many(session.queue("k"), limit, timeout=timeout)
             given = [self.known[message.body.decode()] for message in messages]
+            self.keyed.polls.append((began, [(life, max(life.put, life.free)) for life in given]))
             for life in given:
-                life.delivered = self.now
-            self.keyed.polls.append((began, given))
+                life.delivered, life.free = self.now, NEVER
             await self.pause(hold)
             if self.random.random() < 0.2:
                 await tx.rollback(delay=0)
+                for life in given:
+                    life.free = self.now
                 return given
             for life in given:
                 life.ending = self.now

@@ -1,0 +1,44 @@
+"""A real browser for tests: headless Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.async_api import async_playwright, expect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser
+
+#: Names a Chromium, or a Chrome, that is not on PATH.
+ENVIRONMENT = "AIOZKQUEUE_CHROMIUM"
+#: Milliseconds, however busy the machine.
+PATIENCE = 30_000.0
+
+
+@asynccontextmanager
+async def launched(what_for: str) -> AsyncIterator[Browser]:
+    """Start the browser; the test is skipped, and says why, where there is none."""
+    executable = await asyncio.to_thread(_executable)
+    if executable is None:
+        pytest.skip(
+            f"no Chromium on PATH, nor named by {ENVIRONMENT}: {what_for} is not seen in a browser; "
+            "`make test` installs it on Debian as root (apt-get install chromium)"
+        )
+    expect.set_options(timeout=PATIENCE)
+    async with async_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+        browser = await playwright.chromium.launch(executable_path=executable, args=arguments, timeout=90_000)
+        yield browser
+        await browser.close()
+
+
+def _executable() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return os.environ.get(ENVIRONMENT) or next(filter(None, map(shutil.which, names)), None)

@@ -1,0 +1,22 @@
+"""Pause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper import Check, Create
+from tests.simulation.mutations import mutation
+from tests.simulation.mutations.sending import is_lock, leave_out
+from tests.simulation.stories.pausing import a_queue_is_paused_while_others_take
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@mutation(a_queue_is_paused_while_others_take)
+def claims_that_do_not_look_at_the_configuration(patch: pytest.MonkeyPatch) -> None:
+    leave_out(
+        patch,
+        lambda one: isinstance(one, Check) and one.path == "/zms/a",
+        when=lambda operations: any(isinstance(one, Create) and one.ephemeral and is_lock(one) for one in operations),
+    )

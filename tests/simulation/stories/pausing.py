@@ -1,0 +1,55 @@
+"""A queue that is paused and resumed while others take from it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import run_virtual
+from tests.simulation.stories import story
+from tests.simulation.stories.acts import end, put, take_and_commit
+from tests.simulation.workload import LIMIT, Run
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+
+@dataclass
+class Pauses:
+    """When a queue was paused: from the moment that was known until it was asked to go on."""
+
+    spans: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    late: float = 0.0
+    """How long after its claim a message may be shown."""
+
+
+@story
+def a_queue_is_paused_while_others_take(seed: int | str) -> History:
+    """One pauses and resumes a queue again and again, and two take from it."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        pauses = run.history.part(Pauses)
+        pauses.late = 10 * run.weather.scale
+        async with run.cluster.connect(name="operator") as operator:
+            await run.configure(operator, "a", zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+            queue = operator.queue("a")
+
+            async def pause() -> None:
+                for _ in range(4):
+                    await asyncio.sleep(run.random.random() * 30 * run.weather.scale)
+                    await queue.configure(zq.QueueConfig(paused=True))
+                    told = run.loop.time()
+                    await asyncio.sleep(run.random.random() * 60 * run.weather.scale)
+                    pauses.spans.append((told, run.loop.time()))
+                    await queue.configure(zq.QueueConfig(paused=False))
+
+            takers = [take_and_commit(run, name, 4, patience=60 * run.weather.scale) for name in ("t1", "t2")]
+            await asyncio.gather(put(run, queue, 16, 15), pause(), *takers)
+            await end(run)
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)

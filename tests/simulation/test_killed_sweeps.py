@@ -1,0 +1,60 @@
+"""A sweep of the records of tags, killed at any of its requests, leaves every message to those who filter for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.candidates.tags import sweep_tags
+from tests.simulation.killing import When, killed_at
+
+
+async def _prepare(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    for number in range(3):
+        await jobs.put(b"%d" % number, filters={"n": number})
+    async with session.begin() as tx:
+        assert await tx.take(jobs, filters=zq.Filter("n", "eq", 0), timeout=5) is not None
+        dead = await tx.take(jobs, filters=zq.Filter("n", "eq", 2), timeout=5)
+        assert dead is not None
+        tx.reject(dead, "bad")
+
+
+async def _sweep(session: zq.QueueSession) -> int:
+    zookeeper, paths = session._engine.zookeeper, session.queue("jobs").store.paths
+    return await sweep_tags(zookeeper, paths, [paths.dlq, paths.items, paths.dlq], zookeeper.generation)
+
+
+async def _sweep_all(session: zq.QueueSession) -> None:
+    assert await _sweep(session) == 1
+
+
+async def _go_on(session: zq.QueueSession) -> list[str]:
+    """Nobody lacks its tags: what lay there, what is driven back, and what is put again; and a sweep can be made."""
+    await asyncio.sleep(10)  # until the session of the killed one is over
+    jobs = session.queue("jobs")
+    await jobs.put(b"0 again", filters={"n": 0})
+    await jobs.dead_letters.redrive()
+    await _sweep(session)
+    wrong: list[str] = []
+    for number, body in enumerate([b"0 again", b"1", b"2"]):
+        async with session.begin() as tx:
+            message = await tx.take(jobs, filters=zq.Filter("n", "eq", number), timeout=5)
+        if message is None or message.body != body:
+            wrong.append(f"n = {number}: {message and message.body!r}")
+    await _sweep(session)
+    left = await session._engine.zookeeper.children(jobs.store.paths.filters)
+    return [*wrong, f"records left: {left}"] if left else wrong
+
+
+@pytest.mark.parametrize("when", When)
+def test_a_sweep_killed_at_any_request_takes_nobodys_tags_away(when: When) -> None:
+    number = 0
+    reached = True
+    while reached:
+        number += 1
+        reached, found = killed_at(number, when, before=_prepare, work=_sweep_all, after=_go_on)
+        assert not found, f"killed at request {number}, {when.value.value}"
+    assert number > 10

@@ -1,0 +1,53 @@
+"""Every public name tells what it is: those of each `__all__`, and what users reach by them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MODULES = [
+    "aiozkqueue",
+    "aiozkqueue.bus",
+    "aiozkqueue.fastapi",
+    "aiozkqueue.http",
+    "aiozkqueue.schedule",
+    "aiozkqueue.spark",
+    "aiozkqueue.testing",
+    "aiozkqueue.tracing",
+    "aiozkqueue.worker",
+]
+
+
+def undocumented(module: str) -> Iterator[str]:
+    """The public classes and functions of a module, and the public methods of those classes, that say nothing."""
+    public = importlib.import_module(module)
+    for name in public.__all__:
+        found = getattr(public, name)
+        if not (inspect.isclass(found) or inspect.isfunction(found)):
+            continue  # a constant or an alias has its comment in the source
+        if not inspect.getdoc(found):
+            yield name
+        if inspect.isclass(found):
+            for method, value in vars(found).items():
+                documentable = inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod)
+                if not method.startswith("_") and documentable and not inspect.getdoc(getattr(found, method)):
+                    yield f"{name}.{method}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_documented(module: str) -> None:
+    assert list(undocumented(module)) == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_public_names_are_there_once(module: str) -> None:
+    public = importlib.import_module(module)
+    assert [name for name in public.__all__ if not hasattr(public, name)] == []
+    assert len(set(public.__all__)) == len(public.__all__)
+    assert public.__doc__
