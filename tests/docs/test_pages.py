@@ -73,7 +73,7 @@ def test_the_commands_of_a_page_print_and_exit_as_it_shows(
     found = blocks(page)
     if any("curl" in block.text for block in found if block.language == "console") and which("curl") is None:
         pytest.skip("no curl, which the page's commands use")
-    ports = dict(zip(DEFAULT_PORTS, map(str, free_ports(len(DEFAULT_PORTS))), strict=True))
+    ports: dict[str, str] = dict(zip(DEFAULT_PORTS, map(str, free_ports(len(DEFAULT_PORTS))), strict=True))
     for block in found:
         if block.file:
             (tmp_path / block.file).parent.mkdir(exist_ok=True)

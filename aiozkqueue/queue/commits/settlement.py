@@ -51,7 +51,7 @@ class Settlement(ABC):
         self.transaction_id = transaction_id
         self.generation = generation
         """The ZooKeeper session its claims belong to; None: it has none, and any session may send it."""
-        self.weight = weight
+        self.weight: int = weight
         """About how many bytes it takes in a multi."""
         self.stores = stores
         """The queues whose configuration must be the one known, since what is sent depends on it."""
