@@ -106,13 +106,13 @@ def load(
         PayloadError: a row cannot be read, or put.
         MessageTooLargeError, QueueFullError, ConnectionLostError, AccessDeniedError.
     """
-    parse_options(options)
+    given = parse_options(options)
     kinds = {kind_of(path) for path in files} if kind is None else {kind}
     if len(kinds) > 1:
         msg = f"{' and '.join(sorted(one.value for one in kinds))} files: load each kind by itself, or say the format"
         raise InvalidOptionError(msg)
     with _told(files), _divided_alike(spark):
-        frame = _read(spark, list(files), kinds.pop(), infer=infer)
+        frame = _as_messages(_read(spark, list(files), kinds.pop(), infer=infer), given.id_column)
         counted = Observation()
         rows = frame.observe(counted, functions.count(functions.lit(1)).alias("rows"))
         rows.write.format("aiozkqueue").mode("append").options(**options).save()
@@ -122,12 +122,10 @@ def load(
 def _read(spark: SparkSession, files: list[str], kind: Kind, *, infer: bool) -> DataFrame:
     match kind:
         case Kind.PARQUET:
-            frame = spark.read.parquet(*files)
-            return _as_messages(frame) if "body" in frame.columns else frame
+            return spark.read.parquet(*files)
         case Kind.CSV:
             reader = spark.read.options(header=True, escape='"', mode="FAILFAST")
-            frame = reader.option("inferSchema", infer).csv(files)
-            return _as_messages(frame) if "body" in frame.columns else frame
+            return reader.option("inferSchema", infer).csv(files)
         case Kind.JSON:
             return _read_lines(spark, files)
 
@@ -143,12 +141,14 @@ def _read_lines(spark: SparkSession, files: list[str]) -> DataFrame:
     if "body" not in columns.fieldNames():
         return lines.select(functions.col("value").alias("body"))
     typed = StructType([StructField(one.name, _OPTIONS.get(one.name, one.dataType)) for one in columns.fields])
-    return _as_messages(spark.read.schema(typed).option("mode", "FAILFAST").json(files))
+    return spark.read.schema(typed).option("mode", "FAILFAST").json(files)
 
 
-def _as_messages(frame: DataFrame) -> DataFrame:
+def _as_messages(frame: DataFrame, id_column: str | None) -> DataFrame:
     """The payload and how it is put, each of its type; columns of no use are left for the writer to refuse."""
-    kept = [field for field in frame.schema.fields if field.name not in _TOLD]
+    if "body" not in frame.columns:
+        return frame
+    kept = [field for field in frame.schema.fields if field.name not in _TOLD or field.name == id_column]
     return frame.select(*(_typed(field.name, field.dataType) for field in kept))
 
 
