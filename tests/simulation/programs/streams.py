@@ -124,7 +124,10 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
         if path.startswith(f"{base}/items/") and item_id(path.rpartition("/")[2]) in held
     }
     final.items[STREAMED] = [token for token in final.items[STREAMED] if token not in kept]
-    final.leftovers[:] = [one for one in final.leftovers if '"ledger:' not in one.replace("\\", "")]
+    attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # at what somebody else took before
+    final.leftovers[:] = [
+        one for one in final.leftovers if '"ledger:' not in one.replace("\\", "") and not one.startswith(attempts)
+    ]
 
 
 join(Feature("streams", prepare, [produce, drive, drive], finish))
