@@ -133,17 +133,23 @@ async def test_simple_queues_are_curators_both_ways(session: zq.QueueSession, cu
     assert [await curator.ask("poll", path, 1) for _ in range(3)] == [b"three".hex(), b"four".hex(), "none"]
 
 
-async def test_a_bounded_queue_is_bounded_for_both(session: zq.QueueSession, curator: Curator, path: str) -> None:
+async def test_a_bounded_queue_is_bounded_for_both(
+    session: zq.QueueSession, other: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    """Each has looked since what was put last: ours because it is another session, theirs because it is waited for."""
     locks = f"{path}-locks"
-    queue = session.curator_queue(path, lock_path=locks)
+    queue, beside = (one.curator_queue(path, lock_path=locks) for one in (session, other))
     await queue.configure(zq.QueueConfig(max_size=3))
     await curator.ask("open", "q", "queue", path, locks, 3)
     await queue.put_many([b"1", b"2"])
     await curator.ask("put", "q", b"3".hex())
     with pytest.raises(zq.QueueFullError):
-        await queue.put(b"4")
+        await beside.put(b"4")
+    async with asyncio.timeout(60):
+        while await curator.ask("cached", "q") != "3":  # noqa: ASYNC110 - the peer is asked
+            await asyncio.sleep(0.02)
     assert await curator.ask("put", "q", b"4".hex(), 300) == "false"
-    waiting = asyncio.create_task(queue.put(b"4", timeout=30))
+    waiting = asyncio.create_task(beside.put(b"4", timeout=60))
     assert await awaited(session, queue, 1) == [b"1"]
     await waiting
     assert await drained(session, queue) == [b"2", b"3", b"4"]

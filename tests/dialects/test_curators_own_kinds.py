@@ -45,7 +45,6 @@ async def test_a_hundred_priorities_at_random_come_in_order(
     await curator.ask("open", "q", "priority", path, locks, 0)
     for priority in priorities:
         await curator.ask("put", "q", (b"%d" % priority).hex(), priority)
-    assert await curator.ask("flush", "q", 60_000) == "true"
     assert await awaited(session, queue, 100) == in_order
 
 
@@ -66,7 +65,6 @@ async def test_what_is_urgent_overtakes_all_but_what_is_in_hand(
             assert first.body == b"0"
             await curator.ask("open", "q", "priority", path, locks, 0)
             await curator.ask("put", "q", b"urgent".hex(), 1)
-            assert await curator.ask("flush", "q", 60_000) == "true"
         assert await awaited(session, queue, 2) == [b"urgent", b"1"]
         return
     await curator.ask("consume", "c", "priority", path, locks, "hold", 1)
@@ -99,7 +97,6 @@ async def test_what_is_never_due_holds_up_nothing_that_is(
     queue = session.curator_queue(path, lock_path=locks, kind="delay")
     await curator.ask("open", "q", "delay", path, locks, 0)
     await curator.ask("put", "q", b"never".hex(), round(time.time() * 1000) + MOST)
-    assert await curator.ask("flush", "q", 60_000) == "true"
     assert await drained(session, queue) == []
     await curator.ask("put", "q", b"now".hex(), round(time.time() * 1000))
     assert await awaited(session, queue, 1) == [b"now"]
@@ -119,7 +116,6 @@ async def test_ten_moments_at_random_come_in_their_order(session: zq.QueueSessio
     await curator.ask("open", "q", "delay", path, locks, 0)
     for moment in moments:
         await curator.ask("put", "q", (b"%d" % moment).hex(), moment)
-    assert await curator.ask("flush", "q", 60_000) == "true"
     assert await awaited(session, queue, 10) == in_order
 
 
@@ -155,7 +151,6 @@ async def test_a_hundred_ids_at_random_come_in_the_order_of_their_puts(
     await curator.ask("open", "q", "id", path, locks, 0)
     for one in ids:
         await curator.ask("put", "q", one.encode().hex(), one)
-    assert await curator.ask("flush", "q", 60_000) == "true"
     assert await awaited(session, queue, 100) == [one.encode() for one in ids]
     async with session.begin() as tx:
         for one in ids:

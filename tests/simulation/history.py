@@ -81,6 +81,8 @@ class Final:
     dead: dict[str, list[str]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and timers that belong to nothing."""
+    strangers: list[str] = field(default_factory=list)
+    """Consumers in the registry whose session is over."""
 
 
 @dataclass

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
-from aiozkqueue.layout import decode
+from aiozkqueue.layout import LockRecord, decode
+from aiozkqueue.queue.claims.pages import is_of_ledger
 from aiozkqueue.testing.simulator import Cluster, Fault, Request, run_virtual, simulated
 from tests.faults.stepping import _Watched
-from tests.simulation.subjects import ENTERED, SESSION_TIMEOUT, SUBJECTS, arguments
+from tests.simulation.dialects_subjects import messages_at
+from tests.simulation.subjects import ENTERED, SESSION_TIMEOUT, arguments, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +75,7 @@ def call(kind: type | ModuleType, name: str, strike: Strike, *, skip: bool = Fal
                     cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck")
                 )
                 try:
-                    async with SUBJECTS[kind](session) as ready:
+                    async with subject_of(kind, name)(session) as ready:
                         if not skip:
                             await _struck(cluster, ready, name, strike, called)
                 except (zq.QueueError, asyncio.CancelledError) as error:
@@ -167,6 +169,8 @@ async def _still_works(session: zq.QueueSession) -> list[str]:
 
 def _beside(path: str, data: bytes) -> list[str]:
     """What belongs to a feature: a message in a queue of its own, or a record of its own."""
+    if theirs := messages_at(path, data):
+        return theirs
     _, _, owner, *_, name = path.split("/") if path.count("/") > 2 else ("", "", "", "")
     if owner in (".schedule", ".buses", ".notifications"):
         record = json.loads(data or b"{}")
@@ -186,7 +190,9 @@ async def _left(cluster: Cluster) -> tuple[dict[str, list[str]], list[str]]:
         if queue not in (["jobs"], ["results"]):
             state["beside"] += _beside(path, node.data)
             continue
-        if name.startswith("item-"):
+        if name.startswith("lock-") and is_of_ledger(LockRecord.decode(node.data)):
+            state["beside"].append("held by a ledger")
+        elif name.startswith("item-"):
             state["dead" if folder == ["dlq"] else queue[0]].append(decode(node.data)[1].decode())
         elif (
             name.startswith("lock-")

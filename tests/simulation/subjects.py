@@ -11,11 +11,13 @@ import aiozkqueue as zq
 import aiozkqueue.bus
 import aiozkqueue.queue.session
 import aiozkqueue.schedule
+from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.session import _Connecting
+from aiozkqueue.queue.staging import Staging
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
-from tests.simulation import features_subjects
+from tests.simulation import dialects_subjects, features_subjects
 from tests.simulation.features_subjects import Ready
 
 if TYPE_CHECKING:
@@ -35,6 +37,24 @@ async def _of_session(session: zq.QueueSession) -> AsyncIterator[Ready]:
 @asynccontextmanager
 async def _of_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
     yield Ready(session.queue("jobs"), session, {})
+
+
+@asynccontextmanager
+async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    queue = session.queue("jobs")
+    await queue.store.open()
+    ledger = Ledger(session.engine, queue.store, "old")
+    await ledger.next_batch(0, None)
+    yield Ready(queue, session, {})
+
+
+@asynccontextmanager
+async def _of_writer(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    queue = session.queue("staged")
+    await queue.put(b"seen")
+    staging = Staging(session.engine, queue.store, "writer")
+    await staging.begin(1, "run")
+    yield Ready(queue, session, {"writer": staging.writer})
 
 
 @asynccontextmanager
@@ -137,6 +157,12 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
     _Connecting: _of_connecting,
     zq: _of_package,
     **features_subjects.SUBJECTS,
+    **dialects_subjects.SUBJECTS,
+}
+#: What some of them are called on instead.
+SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
+    "Queue.release_ledger": _of_ledger,
+    "Queue.discard_unfinished": _of_writer,
 }
 
 #: What parameters are given, by name; those with a default that are not here keep it.
@@ -148,6 +174,7 @@ ARGUMENTS: dict[str, Callable[[Ready], Any]] = {
     "claims": lambda ready: list(ready.subject.claims),
     "id": lambda _: "nobody",
     "reason": lambda _: "bad",
+    "writer": lambda ready: ready.extras["writer"],
     "message_id": lambda _: "0" * 18,
     "config": lambda _: zq.QueueConfig(shards=2),
     "transaction_id": lambda ready: ready.extras["transaction_id"],
@@ -168,6 +195,10 @@ GRADUAL = {
     "DeadLetters.purge",
     "DeadLetters.redrive",
     "Queue.put_many",
+    "Queue.release_ledger",
+    "ForeignQueue.purge",
+    "ForeignQueue.put_many",
+    "CuratorQueue.remove",
 }
 #: What settles by itself, and goes on when that fails: the message comes again, and a warning says so.
 ABSORBING = {"Consumer.__anext__"}
@@ -180,8 +211,16 @@ def is_coroutine(member: object) -> bool:
     return inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
 
 
-#: Queues shared with Curator and kazoo: what befalls them is tried beside their peers, by tests/dialects.
-WITH_PEERS = {"CuratorQueue", "CuratorShards", "ForeignQueue"}
+def subject_of(kind: type | ModuleType, name: str) -> Callable[[zq.QueueSession], Any]:
+    """What a coroutine is called on."""
+    return SPECIAL.get(f"{kind.__name__}.{name}", SUBJECTS[kind])
+
+
+#: What is called on a class that has it from another: where its znodes lie and what they are called is the class's.
+BY_LAYOUT: dict[type | ModuleType, set[str]] = {
+    zq.ForeignQueue: {"put", "put_many", "purge", "release_claims"},
+    zq.CuratorQueue: {"put"},
+}
 
 
 def without_a_subject() -> list[str]:
@@ -190,20 +229,22 @@ def without_a_subject() -> list[str]:
         kind.__name__
         for package in (zq, aiozkqueue.bus, aiozkqueue.schedule)
         for _, kind in inspect.getmembers(package, inspect.isclass)
-        if kind not in SUBJECTS and kind.__name__ not in WITH_PEERS
+        if kind not in SUBJECTS
         if any(not name.startswith("_") for name, _ in inspect.getmembers(kind, is_coroutine))
     )
 
 
 def coroutines() -> list[tuple[type | ModuleType, str]]:
-    """Those of the package and of every class that users hold, with what ``async with`` and ``async for`` call."""
+    """Those of the package and of every class that users hold, with what ``async with`` and ``async for`` call.
+
+    What a class has from another is called on that one, and on itself where its layout decides (`BY_LAYOUT`).
+    """
     found: list[tuple[type | ModuleType, str]] = []
     for kind in SUBJECTS:
         for name, member in inspect.getmembers(kind, is_coroutine):
             public = not name.startswith("_") or name in ("__aenter__", "__aexit__", "__anext__")
-            if public and name not in ("__aenter__", "release_ledger", "discard_unfinished"):
-                # tests/spark strikes ledgers at every write, histories strike batches
-                assert member
+            inherited = any(getattr(base, name, None) is member for base in getattr(kind, "__bases__", ()))
+            if public and name != "__aenter__" and not (inherited and name not in BY_LAYOUT.get(kind, ())):
                 found.append((kind, name))
     return found
 
@@ -217,14 +258,16 @@ ANY_NUMBER: dict[str, Callable[[Ready], list[Any]]] = {
 
 def arguments(ready: Ready, function: Callable[..., Awaitable[object]]) -> tuple[list[Any], dict[str, Any]]:
     """What a coroutine is called with."""
-    positional, named = [], {}
-    special = features_subjects.IN.get(function.__qualname__, {})
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    special = {**features_subjects.IN, **dialects_subjects.IN}.get(function.__qualname__, {})
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
+            named |= ready.extras.get("options", {})
             continue
         if parameter.kind is parameter.VAR_POSITIONAL and parameter.name in ANY_NUMBER:
             positional += ANY_NUMBER[parameter.name](ready)
-        elif parameter.name in ARGUMENTS:
+        elif parameter.name in special or parameter.name in ARGUMENTS:
             value = special.get(parameter.name) or ARGUMENTS[parameter.name](ready)
             if parameter.kind is parameter.KEYWORD_ONLY:
                 named[parameter.name] = value

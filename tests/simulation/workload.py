@@ -230,6 +230,8 @@ class Run(Recorder):
                     final.dead[queue].append(decode(node.data)[1].decode())
                 elif folder == "items" or (folder.startswith(("lanes/", "later/")) and name.startswith("item")):
                     final.items[queue].append(decode(node.data)[1].decode())
+                elif folder == "consumers" and node.owner not in self.ensemble.sessions:
+                    final.strangers.append(path)
                 elif folder in ("locks", "meta", "due"):
                     final.leftovers.append(f"{path} {json.dumps(node.data.decode())}")
         self.history.final = final

@@ -151,7 +151,8 @@ class Dispenser:
             wanted=lambda: any(True for _ in self._line),
             give_back=self.release,
         )
-        self._flights = 0
+        self._flights: set[int] = set()
+        self._launched = 0
         self._promised = 0
         self._failures = 0
         self._generation = 0
@@ -200,6 +201,7 @@ class Dispenser:
         self._bell.set()
         if not waiter.future.done():
             waiter.future.cancel()
+            self.release(waiter.claims)
         elif not waiter.future.cancelled() and waiter.future.exception() is None:
             self.release(waiter.future.result())
 
@@ -328,8 +330,8 @@ class Dispenser:
         await self._lookout.tend_timers(generation)
         if self._tenures.any:
             self._hand_on()
-        wanted = self._line.wanted - self._promised
-        if wanted <= 0 or self._flights >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
+        wanted = self._line.wanted(self._promised)
+        if wanted <= 0 or len(self._flights) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
             await self._lookout.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))
@@ -388,7 +390,7 @@ class Dispenser:
     @property
     def flying(self) -> bool:
         """Whether claims are under way."""
-        return self._flights > 0 or self._tenures.reading > 0
+        return bool(self._flights) or self._tenures.reading > 0
 
     def _hand_on(self) -> bool:
         """Give the messages of groups that are held already to those who may have them; whether that brings any."""
@@ -397,7 +399,8 @@ class Dispenser:
             if waiter.generation in (None, self._generation):
                 claims = self._tenures.next_for(waiter)
                 if claims:
-                    waiter.future.set_result(claims)
+                    waiter.give(self._launched, claims)
+                    waiter.answer()
                     handed = True
         return handed or self._tenures.reading > 0
 
@@ -452,13 +455,20 @@ class Dispenser:
     ) -> None:
         locks = [*(self._lookout.lock_id(place) for place in places), *beside]
         self._lookout.held.update(locks)
-        self._flights += 1
+        self._launched += 1
+        self._flights.add(self._launched)
         self._promised += len(places)
         self._claimer.reserve(size * len(places), generation)
-        self._tasks.spawn(self._claim, claim, places, locks, generation, since, name="claims")
+        self._tasks.spawn(self._claim, self._launched, claim, places, locks, generation, since, name="claims")
 
-    async def _claim(
-        self, claim_batch: ClaimBatch, places: list[str], ids: list[str], generation: int, since: int | None
+    async def _claim(  # noqa: PLR0917 - one caller
+        self,
+        flight: int,
+        claim_batch: ClaimBatch,
+        places: list[str],
+        ids: list[str],
+        generation: int,
+        since: int | None,
     ) -> None:
         kept: set[str] = set()
         try:
@@ -471,7 +481,7 @@ class Dispenser:
                 self._lookout.relist()  # their own consumer is back at work
             if batch.lost:
                 self._lookout.relist()  # the watch told of them while they were ours
-            self._offer(batch.claims, generation, since)
+            self._offer(flight, batch.claims, generation, since)
         except ContendedError as contended:
             self._failures += 1
             self._lookout.contended(ids[contended.index])
@@ -488,11 +498,12 @@ class Dispenser:
         finally:
             if generation == self._generation:
                 self._lookout.held.difference_update(one for one in ids if one not in kept and one not in self._tenures)
-            self._flights -= 1
+            self._flights.discard(flight)
             self._promised -= len(places)
+            self._line.landed(flight)
             self._bell.set()
 
-    def _offer(self, claims: list[Claim], generation: int, since: int | None) -> None:
+    def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
         given = self._tenures.given if self._lookout.grouped else None
-        self.release(self._line.give(claims, generation, since, given))
+        self.release(self._line.give(flight, self._flights, claims, generation, since, given))

@@ -21,9 +21,13 @@ ANSWERED_KEPT = 64
 
 
 class Waiter:
-    """One taker: wants up to ``limit`` claims, of one ZooKeeper session if it has some of it already."""
+    """One taker: wants up to ``limit`` claims, of one ZooKeeper session if it has some of it already.
 
-    __slots__ = ("arrival", "future", "generation", "limit", "owner", "patient")
+    It is answered when it has them all, or when the batches have landed that flew when it got its first: they bring
+    what is next in order, and find nobody in line for it if it has gone. What it gets is in the order of their launch.
+    """
+
+    __slots__ = ("_parts", "arrival", "awaited", "count", "future", "generation", "limit", "owner", "patient")
 
     def __init__(  # noqa: PLR0917 - one is made for every take
         self,
@@ -41,6 +45,43 @@ class Waiter:
         self.patient = patient
         self.arrival = arrival
         self.future = future
+        self.count = 0
+        """How many claims there are for it so far."""
+        self.awaited: set[int] | None = None
+        """The batches that it waits for, once it has some."""
+        self._parts: list[tuple[int, list[Claim]]] | None = None
+
+    @property
+    def missing(self) -> int:
+        """How many more it wants."""
+        return self.limit - self.count
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What there is for it so far, in order."""
+        return [claim for _, part in sorted(self._parts or (), key=_launch_of) for claim in part]
+
+    def give(self, flight: int, claims: list[Claim]) -> None:
+        """Keep what a batch has brought for it."""
+        if self._parts is None:
+            self._parts = []
+        self._parts.append((flight, claims))
+        self.count += len(claims)
+
+    def is_of_another(self, generation: int) -> bool:
+        """Whether what there is for it is of another ZooKeeper session."""
+        return self._parts is not None and self._parts[0][1][0].generation != generation
+
+    def answer(self) -> None:
+        """Hand over what there is for it."""
+        self.future.set_result(self.claims)
+
+    def fail(self, error: QueueError) -> None:
+        """Tell it what waiting cannot cure; what there is for it is handed over first."""
+        if self.count:
+            self.answer()
+        else:
+            self.future.set_exception(error)
 
     @property
     def over(self) -> bool:
@@ -84,10 +125,15 @@ class Line:
             waiters.popleft()
         return not waiters
 
-    @property
-    def wanted(self) -> int:
-        """How many claims they want together."""
-        return sum([waiter.limit for waiter in self._waiters if not waiter.future.done()])
+    def wanted(self, promised: int) -> int:
+        """How many more claims to look for beside those that fly: who has some already waits for these only."""
+        missing = empty = 0
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                missing += waiter.limit - waiter.count
+                if not waiter.count:
+                    empty += waiter.limit
+        return min(missing - promised, empty)
 
     @property
     def asking(self) -> bool:
@@ -99,39 +145,63 @@ class Line:
         """Whether somebody waits for what may come."""
         return any(waiter.patient for waiter in self)
 
-    def give(
+    def give(  # noqa: PLR0917 - one caller, for every batch
         self,
+        flight: int,
+        flying: set[int],
         claims: list[Claim],
         generation: int,
         since: int | None,
         given: Callable[[list[Claim], object], None] | None,
     ) -> list[Claim]:
-        """Give claims to those in line, and return what nobody wants.
+        """Give what a batch has brought to those in line, and return what nobody wants.
 
         No one gets any who came after ``since``, when they are what was there then; ``given`` is told who got what.
         """
         start = 0
         while start < len(claims) and self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = self._waiters[0]
+            if waiter.count and waiter.is_of_another(generation):
+                self.answer(waiter)
             if waiter.future.done():
+                self._waiters.popleft()
                 continue
             if since is not None and waiter.arrival > since:
-                self._waiters.appendleft(waiter)
                 break
             if waiter.generation is not None and waiter.generation != generation:
+                self._waiters.popleft()
                 self._expire(waiter)
                 continue
-            part = claims[start : start + waiter.limit]
-            start += waiter.limit
-            waiter.future.set_result(part)
+            part = claims[start : start + waiter.limit - waiter.count]
+            start += len(part)
             if given is not None:
                 given(part, waiter.owner)
+            if len(part) == waiter.limit:
+                self._waiters.popleft()
+                waiter.future.set_result(part)
+                continue
+            if not waiter.count:
+                waiter.awaited = set(flying)
+            waiter.give(flight, part)
+            if not waiter.missing or since is not None:  # what flies behind may be newer messages of the same keys
+                self._waiters.popleft()
+                self.answer(waiter)
         return claims[start:]
 
+    def landed(self, flight: int) -> None:
+        """Answer who waited for this batch last. Only the first in line can have some of what it wants."""
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                if waiter.awaited is not None:
+                    waiter.awaited.discard(flight)
+                    if not waiter.awaited:
+                        self.answer(waiter)
+                return
+
     def answer(self, waiter: Waiter) -> None:
-        """Tell one that there is nothing for it."""
+        """Hand over what there is for one, which may be nothing."""
         if not waiter.future.done():  # one that was answered before must not keep the pump from resting
-            waiter.future.set_result([])
+            waiter.answer()
             self._bell.set()
 
     def answer_asking(self, since: int) -> None:
@@ -153,7 +223,7 @@ class Line:
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.future.done():
-                waiter.future.set_exception(error)
+                waiter.fail(error)
 
     def close(self, error: QueueError) -> None:
         """Fail all, for good."""
@@ -161,9 +231,13 @@ class Line:
         self.fail(error)
 
     def _expire(self, waiter: Waiter) -> None:
-        waiter.future.set_exception(
+        waiter.fail(
             SessionExpiredError(
                 f"queue {self._queue!r}: the ZooKeeper session of this transaction ended; "
                 "its messages go to other consumers, begin a new transaction"
             )
         )
+
+
+def _launch_of(part: tuple[int, list[Claim]]) -> int:
+    return part[0]

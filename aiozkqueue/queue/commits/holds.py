@@ -129,13 +129,14 @@ class HoldSettlement(Settlement):
             yield freed.owner, freed.operation
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """Give the claims back."""
-        for claim, ending in self._endings.items():
+        """Give the claims back, the last first: each goes before those that can be taken now."""
+        grouped: list[Claim] = []
+        for claim, ending in reversed(self._endings.items()):
             if ending is CONSUME and claim.plain:
                 claim.settled(back=False)
                 continue
             if claim.tenure is not None:
-                claim.tenure.ended(claim, ending, self._due)
+                grouped.append(claim)
                 continue
             if ending.delay and claim.store.dialect is not None:
                 claim.store.keep(claim, ending.delay)
@@ -143,6 +144,9 @@ class HoldSettlement(Settlement):
             claim.settled(back=(ending.kind == "release" and not ending.delay) or claim.rest is not None)
             if ending.kind == "release" and ending.delay:
                 claim.store.retry_at(self._due(ending), claim.id)
+        for claim in reversed(grouped):
+            if claim.tenure is not None:
+                claim.tenure.ended(claim, self._endings[claim], self._due)
 
     def tally(self, meter: Meter) -> None:
         """Tell how the holds have ended."""

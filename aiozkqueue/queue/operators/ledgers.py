@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
+from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
     Delete,
     MultiError,
+    NoAuthError,
     NoNodeError,
     SessionExpiredError,
     SetData,
@@ -23,9 +26,11 @@ from aiozkqueue.zookeeper import (
 from .leftovers import below
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import Operation, ZooKeeper
 
 #: Locks read at a time.
 TOGETHER: Final = 200
@@ -88,48 +93,98 @@ async def count_ledgers(engine: Engine, store: QueueStore) -> int:
 async def release(engine: Engine, store: QueueStore, group: str) -> int:
     """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
 
-    Raises: NotFoundError: there is no such ledger.
+    Raises: NotFoundError: there is no such ledger; AccessDeniedError.
     """
-    zookeeper = engine.zookeeper
-    path = f"{store.paths.ledgers}/{group}"
     try:
-        node = await zookeeper.read(path)
-        results = await zookeeper.multi([SetData(path, node.data)])
-    except (NoNodeError, MultiError) as error:
-        msg = f"queue {store.name!r} has no ledger {group!r}; `aiozkqueue ledgers list` shows those that there are"
-        raise NotFoundError(msg) from error
-    epoch = getattr(results[0], "version", -1)
-    released = 0
-    for name in sorted(await below(zookeeper, path)):
-        for page in sorted(await below(zookeeper, f"{path}/{name}")):
-            released += await _give_back(engine, store, Check(path, epoch), f"{path}/{name}/{page}")
-        await _apply(engine, [Check(path, epoch), Delete(f"{path}/{name}")])
-    return released
+        return await _Releasing(engine.zookeeper, store, group).run()
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
 
 
-async def _give_back(engine: Engine, store: QueueStore, check: Check, page: str) -> int:
-    zookeeper, paths = engine.zookeeper, store.paths
-    locks = [paths.lock(item_id(one.place.rpartition("/")[2])) for one in await read_page(zookeeper.read, page)]
-    ours: list[str] = []
-    for start in range(0, len(locks), TOGETHER):
-        nodes = await zookeeper.read_many(locks[start : start + TOGETHER])
-        for lock, node in zip(locks[start : start + TOGETHER], nodes, strict=True):
-            if node is not None and is_of_ledger(LockRecord.decode(node.data)):
-                ours.append(lock)
-    marks = [Delete(f"{page}/{name}") for name in await below(zookeeper, page)]
-    bell = SetData(paths.items, b"")  # what wakes idle consumers
-    await _apply(engine, [check, bell, *(Delete(lock) for lock in ours), *marks, Delete(page)])
-    return len(ours)
+class _RefusedError(Exception):
+    """A change was refused: what it is about has changed."""
 
 
-async def _apply(engine: Engine, operations: list[Operation]) -> None:
-    """Apply a change of a released ledger; one whose reply was lost is refused the second time."""
-    while True:
-        try:
-            await engine.zookeeper.multi(operations)
-        except (ConnectionLossError, SessionExpiredError):
-            await engine.zookeeper.wait_connected()
-            if await engine.zookeeper.exists(operations[-1].path) is None:
+class _Releasing:
+    """A ledger that is being given back. Each step is repeatable: what a lost reply left in doubt is looked at anew."""
+
+    def __init__(self, zookeeper: ZooKeeper, store: QueueStore, group: str) -> None:
+        self._zookeeper = zookeeper
+        self._store = store
+        self._group = group
+        self._path = f"{store.paths.ledgers}/{group}"
+        self._epoch = 0
+
+    async def run(self) -> int:
+        """Give all back; return how many messages."""
+        await self._take_over()
+        released = 0
+        for name in sorted(await below(self._zookeeper, self._path)):
+            manifest = f"{self._path}/{name}"
+            for page in sorted(await below(self._zookeeper, manifest)):
+                released += await self._give_back(f"{manifest}/{page}")
+            while await self._zookeeper.exists(manifest) is not None:
+                with suppress(_RefusedError):
+                    await self._change(Delete(manifest))
+        return released
+
+    async def _take_over(self) -> None:
+        """Begin another epoch. Raises: NotFoundError."""
+        while True:
+            try:
+                node = await self._zookeeper.read(self._path)
+                (stat,) = await self._zookeeper.multi([SetData(self._path, node.data)])
+            except (ConnectionLossError, SessionExpiredError):
+                await self._zookeeper.wait_connected()
+            except (NoNodeError, MultiError) as error:
+                if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
+                    raise error.error from error
+                msg = (
+                    f"queue {self._store.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows those "
+                    "that there are"
+                )
+                raise NotFoundError(msg) from error
+            else:
+                self._epoch = getattr(stat, "version", -1)
                 return
-        else:
-            return
+
+    async def _give_back(self, page: str) -> int:
+        """Remove a page, and the locks that it tells of; return how many these were."""
+        paths, count = self._store.paths, 0
+        bell = SetData(paths.items, b"")  # what wakes idle consumers
+        while True:
+            try:
+                entries = await read_page(self._zookeeper.read, page)
+            except NoNodeError:  # by a request whose reply was lost, or by another operator
+                return count
+            ours = await self._held([paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries])
+            count = len(ours)
+            marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
+            with suppress(_RefusedError):
+                await self._change(*(Delete(lock) for lock in ours), *marks, Delete(page), bell)
+                return count
+
+    async def _held(self, locks: Sequence[str]) -> list[str]:
+        """Tell which of these locks are a ledger's."""
+        ours: list[str] = []
+        for start in range(0, len(locks), TOGETHER):
+            some = locks[start : start + TOGETHER]
+            nodes = await self._zookeeper.read_many(some)
+            for lock, node in zip(some, nodes, strict=True):
+                if node is not None and is_of_ledger(LockRecord.decode(node.data)):
+                    ours.append(lock)
+        return ours
+
+    async def _change(self, *operations: Operation) -> None:
+        """Apply a change of this epoch. Raises: _RefusedError: it was not applied, or not by this request."""
+        try:
+            await self._zookeeper.multi([Check(self._path, self._epoch), *operations])
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoAuthError):
+                raise refusal.error from refusal
+            if refusal.index == 0:  # it was taken over meanwhile, or a lost request of ours came late
+                await self._take_over()
+            raise _RefusedError from refusal
+        except (ConnectionLossError, SessionExpiredError) as lost:
+            await self._zookeeper.wait_connected()
+            raise _RefusedError from lost

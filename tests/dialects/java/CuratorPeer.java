@@ -218,7 +218,9 @@ public class CuratorPeer {
             return "" + ((Completed) completed.get(words[1])).count.get();
         }
         if (command.equals("put")) { // put NAME HEX [priority|epoch|id]; several bodies, separated by commas, are one item
-            return put(queues.get(words[1]), words);
+            QueueBase queue = (QueueBase) queues.get(words[1]);
+            String done = put(queue, words);
+            return queue.flushPuts(60, TimeUnit.SECONDS) ? done : "error: it is not stored"; // it puts in the background
         }
         if (command.equals("remove")) { // remove NAME ID
             return "" + ((DistributedIdQueue) queues.get(words[1])).remove(words[2]);
@@ -243,8 +245,9 @@ public class CuratorPeer {
             return "" + ((QueueSharder) queues.get(words[1])).getShardQty();
         }
         if (command.equals("shardput")) { // shardput NAME HEX
-            ((DistributedQueue) ((QueueSharder) queues.get(words[1])).getQueue()).put(bytes(words[2]));
-            return "put";
+            DistributedQueue queue = (DistributedQueue) ((QueueSharder) queues.get(words[1])).getQueue();
+            queue.put(bytes(words[2]));
+            return queue.flushPuts(60, TimeUnit.SECONDS) ? "put" : "error: it is not stored";
         }
         SimpleDistributedQueue simple = new SimpleDistributedQueue(client, words[1]);
         if (command.equals("offer")) { // offer PATH HEX

@@ -361,3 +361,27 @@ async def test_many_commits_without_a_connection_all_end_in_their_time(
 
     await eventually(none)
     assert (await jobs.size(), await session.queue("results").size()) == (12 - committed, 1 + committed)
+
+
+@pytest.mark.parametrize("count", [128, 500, 1000])
+async def test_as_many_as_are_taken_at_once_are_the_oldest_in_their_order(session: zq.QueueSession, count: int) -> None:
+    """They are claimed in several batches at a time, and none is let go of to be taken again behind others."""
+    queue = session.queue("jobs")
+    bodies = [b"%04d" % number for number in range(1100)]
+    await queue.put_many(bodies)
+    async with session.begin() as tx:
+        assert [message.body for message in await tx.take_many(queue, count)] == bodies[:count]
+    async with session.begin() as tx:
+        assert [message.body for message in await tx.take_many(queue, 100)] == bodies[count : count + 100]
+
+
+async def test_what_is_rolled_back_comes_again_in_its_order_and_first(session: zq.QueueSession) -> None:
+    queue = session.queue("jobs")
+    bodies = [b"%d" % number for number in range(300)]
+    await queue.put_many(bodies)
+    for _ in range(3):
+        async with session.transaction() as tx:
+            assert [message.body for message in await tx.take_many(queue, 200)] == bodies[:200]
+            await tx.rollback(delay=0)
+    async with session.begin() as tx:
+        assert [message.body for message in await tx.take_many(queue, 300)] == bodies

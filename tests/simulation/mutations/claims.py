@@ -97,3 +97,12 @@ def claims_forced_open_without_a_look_at_the_leader(patch: pytest.MonkeyPatch) -
     async def no_sync(*_: object) -> None: ...
 
     patch.setattr(SimulatedClient, "sync", no_sync)
+
+
+@mutation()
+def a_registration_that_outlives_its_session(patch: pytest.MonkeyPatch) -> None:
+    replace_where(
+        patch,
+        lambda one: isinstance(one, Create) and "/consumers/" in one.path,
+        lambda one: one._replace(ephemeral=False),
+    )

@@ -46,5 +46,11 @@ def no_lock_outlives_its_holder(history: History) -> Iterator[str]:
             yield f"{token} in {queue!r} could not be taken any more"
 
 
+@rule
+def who_is_gone_is_in_no_registry(history: History) -> Iterator[str]:
+    for path in history.final.strangers:
+        yield f"{path} is there, its session is over"
+
+
 def _opened_between(history: History, before: Handed, after: Handed) -> bool:
     return any(one.queue == before.queue and one.began <= after.at and before.at <= one.ended for one in history.opened)

@@ -1,0 +1,81 @@
+"""What the public coroutines of other programs' queues are called on: each kind whose methods are its own."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiozkqueue as zq
+from aiozkqueue.dialects.framing import unframe
+from aiozkqueue.layout import decode
+from tests.simulation.features_subjects import Ready
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import ModuleType
+
+#: Where they lie, and the locks.
+PATH, LOCKS = "/curators", "/curators-locks"
+KAZOO = "/kazoos"
+
+
+@asynccontextmanager
+async def of_curator_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    """One with ids, two of which are the same, and a dead letter."""
+    queue = session.curator_queue(PATH, lock_path=LOCKS, kind="id", policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
+    for body in (b"dead", b"a", b"b"):
+        await queue.put(body, key="same")
+    async with session.begin() as tx:
+        message = await tx.take(queue)
+        assert message is not None
+        tx.reject(message, "bad")
+    yield Ready(queue, session, {"options": {"key": "new"}})
+
+
+@asynccontextmanager
+async def of_kazoo_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    """One with locks."""
+    queue = session.kazoo_queue(KAZOO, policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)))
+    for body in (b"dead", b"a", b"b"):
+        await queue.put(body)
+    async with session.begin() as tx:
+        message = await tx.take(queue)
+        assert message is not None
+        tx.reject(message, "bad")
+    yield Ready(queue, session, {})
+
+
+@asynccontextmanager
+async def of_shards(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    """One, with room for another."""
+    shards = session.curator_shards(PATH, lock_path=lambda shard: f"{LOCKS}/{shard.rpartition('/')[2]}")
+    await shards.put(b"a")
+    yield Ready(shards, session, {})
+
+
+SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
+    zq.CuratorQueue: of_curator_queue,
+    zq.CuratorShards: of_shards,
+    zq.ForeignQueue: of_kazoo_queue,
+}
+
+#: What is another in one coroutine.
+IN: dict[str, dict[str, Any]] = {"CuratorQueue.remove": {"key": "same"}}
+
+#: Coroutines that have no meaning there, and say so, with the error.
+REFUSED: dict[str, type[zq.QueueError]] = {
+    "ForeignQueue.cancel": zq.InvalidOptionError,
+    "ForeignQueue.update": zq.InvalidOptionError,
+}
+
+
+def messages_at(path: str, data: bytes) -> list[str]:
+    """The messages that a znode of another program's queue holds, or a dead letter of it, each with where that is."""
+    above, _, name = path.rpartition("/")
+    if above.startswith(PATH) and not above.startswith(LOCKS) and data:
+        return [f"{above}: {body.decode()}" for body in unframe(data)]
+    if above == f"{KAZOO}/entries":
+        return [f"{above}: {data.decode()}"]
+    if "/.foreign/" in path and name.startswith("item-"):
+        return [f"{above}: {decode(data)[1].decode()}"]
+    return []

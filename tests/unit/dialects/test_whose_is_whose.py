@@ -1,0 +1,22 @@
+"""The table of Curator's and kazoo's own tests names tests that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "dialects"
+#: What theirs are called in the table, too.
+OURS = re.compile(r"`(test_[a-z_]+)`")
+
+
+def test_each_test_of_ours_in_the_table_is_there() -> None:
+    rows = [row.rpartition(" | ")[2] for row in (FOLDER / "README.md").read_text().splitlines() if "`test" in row]
+    named = {name for row in rows for name in OURS.findall(row)}
+    there = {
+        name
+        for file in FOLDER.glob("test_*.py")
+        for name in re.findall(r"^async def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 30
+    assert named <= there
