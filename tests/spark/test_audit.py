@@ -104,6 +104,7 @@ def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str],
     return move(spark, folder, json.loads(servers), on_step=on_step)
 
 
+@pytest.mark.slow
 def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_doubled(
     spark: SparkSession, servers: dict[str, str], tmp_path: Path
 ) -> None:

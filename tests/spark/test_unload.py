@@ -50,6 +50,7 @@ def work(spark: SparkSession, arguments: Sequence[str], on_step: Callable[[str],
     return unload(spark, folder, json.loads(options), on_step=on_step)
 
 
+@pytest.mark.slow
 def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_doubled(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
