@@ -28,6 +28,8 @@ class Checkpoint:
     """What outlives every driver: the two logs, and a sink that knows batches by their numbers."""
 
     offsets: list[int] = field(default_factory=list[int])
+    asked: dict[int, float] = field(default_factory=dict[int, float])
+    """When a driver first asked for the batch that follows on one: nothing of it was held before."""
     commits: int = 0
     sink: dict[int, Unit] = field(default_factory=dict[int, Unit])
     differed: list[str] = field(default_factory=list[str])
@@ -72,8 +74,9 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, ledger: Led
         start = checkpoint.offsets[-1] if length else -1
         await ledger.acknowledge(start)
         for number, unit in checkpoint.sink.items():
-            if number <= start and unit.status is Status.PENDING:
+            if number <= start and unit.status is Status.PENDING and not forced_open(run, checkpoint, number):
                 run.decide(unit, Status.COMMITTED)
+        checkpoint.asked.setdefault(start, run.loop.time())
         latest = await ledger.next_batch(start, run.random.choice([None, 2, 5]))
         if latest == start or len(checkpoint.offsets) != length:
             return  # another driver has written the log: Spark ends this one
@@ -92,6 +95,13 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, ledger: Led
     elif [one.token for one in known.takes] != tokens:
         checkpoint.differed.append(f"batch {number} was {[one.token for one in known.takes]}, and then {tokens}")
     checkpoint.commits = index + 1
+
+
+def forced_open(run: Recorder, checkpoint: Checkpoint, number: int) -> bool:
+    """Whether what a batch held may have been forced open, and gone to others: the sink has it all the same."""
+    index = checkpoint.offsets.index(number)
+    asked = checkpoint.asked[checkpoint.offsets[index - 1] if index else -1]
+    return any(opened.queue == STREAMED and opened.ended >= asked for opened in run.history.opened)
 
 
 async def read_batch(session: zq.QueueSession, ledger: Ledger, number: int) -> list[str] | None:
