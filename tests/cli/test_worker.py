@@ -216,6 +216,8 @@ def test_sigusr1_tells_where_each_handler_waits_and_for_which_message(cli: Cli, 
         line = worker.stderr.readline()
         assert line, told
         told += line
+        if b"print(" in line:  # it was told before the handler had got any further than to say that it has started
+            worker.send_signal(signal.SIGUSR1)
     assert f"message {message_id} of queue orders, attempt 1".encode() in told
     assert b"in slow" in told
     go.touch()

@@ -265,13 +265,13 @@ class Lookout(Sightings):
             if not places and not self._is_quiet(level):
                 if empty is None:
                     empty = await self._skim([one for one in self._levels if not self._is_quiet(one)], generation)
-                if level in empty:
-                    places = self._pop(level, limit)  # of what is scheduled
-                elif self._demand.flying:
-                    level.must_list = True
-                    return None
-                else:
+                if level not in empty:
+                    if self._demand.flying:
+                        level.must_list = True
+                        return None
                     places = await self._list_lanes(level, limit, generation)
+            if not places and empty is not None and level in empty:  # of what is scheduled
+                places = self._pop(level, limit) or self._of_others(level, limit)
             if places:
                 return await self._guard(above, places, generation)
             above.append(level)
@@ -339,7 +339,7 @@ class Lookout(Sightings):
     async def _list_lanes(self, level: Level, limit: int, generation: int) -> list[str]:
         """List one lane of a level after the other, until one has something for this consumer."""
         began = self._clock.monotonic()
-        shards, backlog = level.tier.shard_lanes, level.backlog
+        shards = level.tier.shard_lanes
         if self._among_many and not self._watch.armed:
             await self._watch.arm(scheduled=self.store.config.scheduled, locks=self.store.dialect is not None)
             self._levels.must_list()  # what came to the others before is not told
@@ -361,12 +361,17 @@ class Lookout(Sightings):
         now = self._clock.monotonic()
         level.seen_all = True
         level.looked_at(now, now - began)
+        return self._of_others(level, limit)
+
+    def _of_others(self, level: Level, limit: int) -> list[str]:
+        """Return of what lies for other consumers: whatever there is to who asks, else what they leave lying."""
+        backlog = level.backlog
         if self._demand.asking:
             found = self._heads(backlog.take_of_others(limit, self._excluded))
             if found:
                 level.must_list = True
             return found
-        stolen = self._heads(backlog.steal(self._excluded, now))
+        stolen = self._heads(backlog.steal(self._excluded, self._clock.monotonic()))
         backlog.put_back(stolen[limit:])  # for the next batches
         self.stealing = bool(stolen)
         return stolen[:limit]
