@@ -63,7 +63,7 @@ test: $(STAMP) browser
 	@status=0; simulated=$$(mktemp); \
 	nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) >$$simulated 2>&1 & background=$$!; \
 	trap 'kill $$background; rm -f $$simulated; exit 130' INT TERM; \
-	$(PYTEST) -n 4 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
+	$(PYTEST) -n 3 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
 	$(PYTEST) tests/soak || status=1; \
 	wait $$background || status=1; cat $$simulated; rm -f $$simulated; \
 	exit $$status
