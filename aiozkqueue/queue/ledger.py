@@ -258,10 +258,16 @@ class Ledger:
         return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
 
     async def _new(self) -> int:
-        """Begin a manifest. A lost reply may leave one more, which is empty and taken next."""
+        """Begin a manifest. A lost reply may leave one more, which is empty and taken next.
+
+        Raises: ClaimLostError: another has taken the ledger over, and may have removed it.
+        """
         before = await self.batches()
-        await self._change([Create(f"{self._path}/{_BATCH}", sequential=True)], self._made_one(len(before)))
-        return next(number for number in await self.batches() if number not in before)
+        while True:
+            await self._change([Create(f"{self._path}/{_BATCH}", sequential=True)], self._made_one(len(before)))
+            made = [number for number in await self.batches() if number not in before]
+            if made:
+                return made[0]
 
     def _made_one(self, before: int) -> Callable[[], Awaitable[bool]]:
         async def made() -> bool:

@@ -16,7 +16,7 @@ from aiozkqueue.queue.operators.ledgers import ledgers, release
 from aiozkqueue.zookeeper import NoNodeError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aiozkqueue.zookeeper import Operation
 
@@ -89,6 +89,39 @@ async def fill(hosts: str, root: str, count: int) -> list[str]:
         bodies = [str(n) for n in range(count)]
         await session.queue("orders").put_many([one.encode() for one in bodies])
         return bodies
+
+
+class Slow:
+    """A client between whose writes and whatever it does next something else may happen."""
+
+    def __init__(self, zookeeper: Any, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._zookeeper = zookeeper
+        self._meanwhile: Callable[[], Awaitable[object]] | None = meanwhile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._zookeeper, name)
+
+    async def multi(self, operations: Sequence[Operation]) -> object:
+        result = await self._zookeeper.multi(operations)
+        if self._meanwhile is not None and operations[-1].path.endswith("/batch-"):
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+        return result
+
+
+async def test_a_batch_that_was_begun_and_ended_by_who_took_over_is_a_lost_claim(
+    zookeeper: str, queue_root: str
+) -> None:
+    await fill(zookeeper, queue_root, 4)
+    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
+
+        async def take_over() -> None:
+            await successor.acknowledge(await successor.next_batch(-1, None))
+
+        zombie._zookeeper = Slow(zombie._zookeeper, take_over)  # type: ignore[assignment]
+        with pytest.raises(zq.ClaimLostError):
+            await zombie.next_batch(-1, None)
+        assert await successor.next_batch(-1, None) == -1  # it had them all
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])

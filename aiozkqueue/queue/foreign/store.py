@@ -157,6 +157,18 @@ class ForeignBacklog(Backlog):
         self._dialect = dialect
         self._server_now = now
         self._lane = "items"
+        self._since: list[str] = []  # names that came, or came back, while the listing is under way
+
+    def begin_listing(self, lane: str) -> None:
+        """See `Backlog`."""
+        super().begin_listing(lane)
+        self._since.clear()
+
+    def fill(self, lane: str, names: list[str], locked: set[str]) -> None:
+        """See `Backlog`: what came after the server had read the names is not among them."""
+        super().fill(lane, names, locked)
+        for name in self._since:
+            self._insert(name)
 
     def try_later(self, place: str, now: float) -> bool:
         """See `Backlog`: it takes its place among the others."""
@@ -209,6 +221,8 @@ class ForeignBacklog(Backlog):
 
     def _insert(self, name: str) -> None:
         """Put a name where it belongs; the list is newest first."""
+        if self._freed is not None:
+            self._since.append(name)
         low, high, order = 0, len(self._listed), self._order(name)
         while low < high:
             middle = (low + high) // 2

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aiozkqueue.dialects import curator
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.candidates.share import Share
+from aiozkqueue.queue.foreign.store import ForeignBacklog
 
 NOBODY: set[str] = set()
 
@@ -124,3 +126,25 @@ def test_another_consumers_item_is_taken_only_when_it_was_left_lying() -> None:
     stolen = backlog.steal(free, now=due)
     assert stolen
     assert not set(stolen) & set(own)
+
+
+def foreign() -> ForeignBacklog:
+    return ForeignBacklog(Random(1), curator("/queue"), lambda: 0)
+
+
+def test_an_item_of_another_program_told_of_while_it_is_listed_keeps_its_place() -> None:
+    """The server may have read the names before it came, so that it is not among them."""
+    backlog = foreign()
+    backlog.begin_listing("items")
+    backlog.hear("items/queue-0000000002", 0)
+    backlog.fill("items", ["queue-0000000001"], set())
+    backlog.hear("items/queue-0000000003", 0)
+    assert backlog.pop(5, free, 0) == [f"items/queue-000000000{number}" for number in (1, 2, 3)]
+
+
+def test_an_item_of_another_program_given_back_while_it_is_listed_comes_once() -> None:
+    backlog = foreign()
+    backlog.begin_listing("items")
+    backlog.put_back(["items/queue-0000000001"])
+    backlog.fill("items", ["queue-0000000001", "queue-0000000002"], {"queue-0000000001"})
+    assert backlog.pop(5, free, 0) == ["items/queue-0000000001", "items/queue-0000000002"]
