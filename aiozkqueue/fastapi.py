@@ -10,10 +10,6 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import Depends, HTTPException, Request
-from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI reads annotations at run time
-from starlette.responses import JSONResponse
-
 from aiozkqueue.errors import (
     ConnectionLostError,
     DuplicateKeyError,
@@ -23,10 +19,16 @@ from aiozkqueue.errors import (
     OutcomeUnknownError,
     SessionClosedError,
 )
+from aiozkqueue.extras import needs
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.session import QueueSession, connect
 from aiozkqueue.queue.transaction import Transaction
+
+with needs("fastapi"):
+    from fastapi import Depends, HTTPException, Request
+    from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI reads annotations at run time
+    from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -82,7 +82,7 @@ class Scheduler:
 
         Raises:
             AccessDeniedError, SessionClosedError, WrongLoopError: what waiting cannot cure.
-            InvalidScheduleError: the extra ``schedule`` is not installed.
+            MissingExtraError: the extra ``schedule`` is not installed.
             RuntimeError: it runs already.
         """
         if self._scope is not None:
