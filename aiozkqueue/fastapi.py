@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionDep", "TransactionDep", "error_handlers", "in_transaction", "lifespan", "session_of", "state"]
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 _STATE: Final = "aiozkqueue_session"
 #: What nginx answers in the place of a client that has gone. Nobody reads it but the access log.

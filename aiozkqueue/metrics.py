@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionCollector", "collector"]
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: A look at the queues that is not older, seconds, does for another scrape.
 FRESH: Final = 1.0
@@ -63,7 +63,7 @@ class SessionCollector(Collector):
     seconds old while there is a connection; `text` looks first.
     """
 
-    content_type = CONTENT_TYPE_LATEST
+    content_type: str = CONTENT_TYPE_LATEST
 
     def __init__(self, session: QueueSession) -> None:
         engine = self._engine = session.engine

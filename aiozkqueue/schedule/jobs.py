@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from aiozkqueue.errors import (
     AccessDeniedError,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from aiozkqueue.extras import needs
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 async def reloading(command: Sequence[str], folder: Path) -> int:
