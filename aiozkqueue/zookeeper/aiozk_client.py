@@ -224,7 +224,7 @@ class AiozkSession:
         return translated
 
 
-class AiozkState:
+class AiozkState:  # noqa: PLW1641 - compared with a name, as aiozk's own
     """aiozk's state machine, as its recipes wait for it."""
 
     def __init__(self, session: Session) -> None:
