@@ -108,8 +108,8 @@ pinned.command("list", epilog=EXPLAINED)(pins.list_)
 pinned.command(epilog=EXPLAINED)(pins.remove)
 app.add_typer(pinned, name="pins")
 recurring.command("list", epilog=EXPLAINED)(jobs.list_)
-for _command in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):
-    recurring.command(epilog=EXPLAINED)(_command)
+for _of_job in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):
+    recurring.command(epilog=EXPLAINED)(_of_job)
 app.add_typer(recurring, name="jobs")
 bus.command("list", epilog=EXPLAINED)(events.buses)
 bus.command(epilog=EXPLAINED)(events.groups)
