@@ -20,9 +20,10 @@ from aiozkqueue.errors import (
     SessionClosedError,
 )
 from aiozkqueue.extras import needs
+from aiozkqueue.queue.connecting import connect
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.session import QueueSession, connect
+from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
 
 with needs("fastapi"):

@@ -43,6 +43,7 @@ QUEUE = (
     {"foreign"},
     {"engine"},
     {"session"},
+    {"connecting"},
 )
 
 
