@@ -86,7 +86,6 @@ class Final:
     strangers: list[str] = field(default_factory=list)
     """Consumers in the registry whose session is over."""
 
-
     def there(self) -> Counter[str]:
         """How often each message is in a queue."""
         return Counter(token for queues in (self.items, self.kept) for tokens in queues.values() for token in tokens)
