@@ -404,8 +404,7 @@ class Lookout(Sightings):
             locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
             if self._stages is not None:
                 names = self._stages.of_listing(names, locked)
-            backlog.fill(lane, names, locked)
-            backlog.take_over(self._clock.monotonic())
+            backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
 
