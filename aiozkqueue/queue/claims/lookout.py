@@ -122,6 +122,7 @@ class Lookout(Sightings):
 
     def _disarm(self) -> None:
         self._watch.disarm()
+        self._mind_others_no_more()
         if self._groups is not None:
             self._groups.watch(armed=False)
 
@@ -453,10 +454,7 @@ class Lookout(Sightings):
             for due in (self._timers.next, self._later.next, self._levels.next_due)
             if due is not None
         ]
-        steal = self._levels.next_steal()
-        if steal is not None:
-            waits.append(max(0.0, steal - self._clock.monotonic()))
-        self._steals = steal is not None
+        self._mind_others()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
         steal = self._levels.next_steal()  # most are gone by now: their own consumers were quick enough
