@@ -9,6 +9,7 @@ from aiozkqueue.errors import (
     BlockedLoopWarning,
     ClaimLostError,
     ConfigConflictError,
+    ConflictError,
     ConnectionLostError,
     DirectPutWarning,
     DuplicateKeyError,
@@ -17,6 +18,7 @@ from aiozkqueue.errors import (
     InvalidOptionError,
     InvalidScheduleError,
     MessageTooLargeError,
+    MissingExtraError,
     NotCommittedError,
     NotFoundError,
     OutcomeUnknownError,
@@ -52,6 +54,7 @@ from aiozkqueue.layout import (
     Schedule,
 )
 from aiozkqueue.queue.clock import Clock
+from aiozkqueue.queue.connecting import connect
 from aiozkqueue.queue.connection_state import ConnectionState
 from aiozkqueue.queue.consumer import Consumer
 from aiozkqueue.queue.delivery import Delivery
@@ -72,7 +75,7 @@ from aiozkqueue.queue.options import PutOptions, Seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.queue import Queue
 from aiozkqueue.queue.run import run
-from aiozkqueue.queue.session import QueueSession, connect
+from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
 from aiozkqueue.queue.upkeep.cleaning import Cleaned
 from aiozkqueue.zookeeper import Acl, Auth
@@ -93,6 +96,7 @@ __all__ = [
     "Cleaned",
     "Clock",
     "ConfigConflictError",
+    "ConflictError",
     "ConnectionLostError",
     "ConnectionState",
     "ConsumeOnce",
@@ -127,6 +131,7 @@ __all__ = [
     "MessageState",
     "MessageTooLargeError",
     "Middleware",
+    "MissingExtraError",
     "MoveStatus",
     "Moves",
     "NotCommittedError",

@@ -6,6 +6,7 @@ QueueError
 │   ├── ClaimLostError           the claim was forced open or taken over
 │   ├── TransactionTooLargeError more than one ZooKeeper request, or one session's locks, can hold
 │   ├── QueueFullError           the queue is at its limit
+│   ├── ConflictError            what the commit was to change has been taken or changed by others first
 │   └── DuplicateKeyError        the unique key is waiting already
 ├── OutcomeUnknownError          the commit is still being found out; `session.outcome(id)` will tell
 ├── ConnectionLostError          no server could be reached in the time given
@@ -13,6 +14,8 @@ QueueError
 ├── ConfigConflictError          another policy or configuration has been chosen for this queue
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name is there already
 ├── NotFoundError                (LookupError) there is no job, notification queue or subscriber group of this name
+├── UnknownMoveError             (LookupError) there is no move of this reference
+├── MissingExtraError            (ModuleNotFoundError) what an extra of the package brings is not installed
 ├── TransactionClosedError       (RuntimeError) the transaction or delivery has been settled already
 ├── SessionClosedError           (RuntimeError) the session has been closed
 ├── WrongLoopError               (RuntimeError) used on another event loop, or in a forked child
@@ -59,6 +62,10 @@ class QueueFullError(NotCommittedError):
     """The queue is at its limit and had no room in the time given."""
 
 
+class ConflictError(NotCommittedError):
+    """Others were first with what the commit was to change: they took, replaced or removed it. Do the work again."""
+
+
 class DuplicateKeyError(NotCommittedError):
     """A message with this unique key is waiting already."""
 
@@ -89,6 +96,10 @@ class AlreadyExistsError(QueueError):
 
 class NotFoundError(QueueError, LookupError):
     """There is no job, notification queue or subscriber group of this name."""
+
+
+class MissingExtraError(QueueError, ModuleNotFoundError):
+    """What is asked for needs an extra of the package that is not installed; the text says how to install it."""
 
 
 class TransactionClosedError(QueueError, RuntimeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.queue.transaction import Transaction
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=BaseModel)
 S = TypeVar("S", bound=BaseModel)
@@ -91,7 +91,7 @@ class Bus(Generic[E]):
         """Post an event to the bus and to every group, all or nothing; return the messages' ids.
 
         Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
-        joins or leaves between the two, the commit raises `NotCommittedError`, and doing it again is safe.
+        joins or leaves between the two, the commit raises `ConflictError`, and doing it again is safe.
 
         ``timeout`` is how many seconds to wait for room where one of these queues has a size (0: not at all; None: for
         ever); with ``tx``, its commit waits.
@@ -212,7 +212,9 @@ class Bus(Generic[E]):
                 )
                 failures.append(error)
             else:
+                # Whatever ends this from here on, but the process's death.
                 done.add(one.name)
+                delivery.leave_word({DONE: " ".join(sorted(done))})
         if not failures:
             return
         asked = next((error for error in failures if isinstance(error, Retry)), None)
@@ -220,7 +222,6 @@ class Bus(Generic[E]):
             delay=None if asked is None else asked.delay,
             schedule=None if asked is None else asked.schedule,
             exhausted=None if asked is None else asked.exhausted,
-            headers={DONE: " ".join(sorted(done))},
         ) from failures[0]
 
     # -- groups

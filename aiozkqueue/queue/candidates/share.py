@@ -23,8 +23,8 @@ class Share:
     __slots__ = ("_patience", "count", "rank")
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank = rank
-        self.count = count
+        self.rank: int = rank
+        self.count: int = count
         self._patience = [STEAL_AFTER * 2.0 ** min(distance - 1, MOST_DOUBLINGS) for distance in range(count)]
         self._patience[0] = 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.errors import ConflictError
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import NoAuthError
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .changes import Change
@@ -26,10 +27,10 @@ class Beside:
     def __init__(self, change: Change, what: str, *, removes: bool) -> None:
         self._change = change
         self._what = what
-        self.removes = removes
+        self.removes: bool = removes
         """Whether a message is gone with it."""
-        self.weight = change.weight
-        self.store = change.store
+        self.weight: int = change.weight
+        self.store: QueueStore = change.store
 
     def operations(self, clock: ServerClock) -> Iterator[tuple[Mender, Operation]]:
         """What to send now, and who answers for each."""
@@ -39,7 +40,7 @@ class Beside:
             yield companion.owner, companion.operation
 
     def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `Mender`: something is not as it was read. Raises: NotCommittedError, AccessDeniedError."""
+        """See `Mender`: something is not as it was read. Raises: ConflictError, AccessDeniedError."""
         del operation
         if isinstance(error, NoAuthError):
             raise denied(self.store.name, error)
@@ -47,4 +48,4 @@ class Beside:
             f"queue {self.store.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
             "by others; nothing of the transaction was applied, do it again"
         )
-        raise NotCommittedError(msg) from error
+        raise ConflictError(msg) from error
