@@ -52,20 +52,22 @@ browser:
 	fi
 
 PYTEST := $(BIN)/python -m pytest --dist loadscope
-# Simulated time does not mind waiting: these fill what the others leave of the processor, the soak above all.
+# Most tests wait more than they work. Simulated time does not mind waiting: these, and then the soak of three minutes,
+# fill what the others leave of the processor. What they print comes last.
 SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py)
 .PHONY: test
 ifdef PYTEST_ARGS
-test: $(STAMP) browser  ## run all tests, then a soak of three minutes (PYTEST_ARGS="tests/unit -x" for some)
+test: $(STAMP) browser  ## run all tests, a soak of three minutes among them (PYTEST_ARGS="tests/unit -x" for some)
 	@$(PYTEST) -n 2 $(PYTEST_ARGS)
 else
 test: $(STAMP) browser
-	@status=0; simulated=$$(mktemp); \
-	nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) >$$simulated 2>&1 & background=$$!; \
-	trap 'kill $$background; rm -f $$simulated; exit 130' INT TERM; \
+	@status=0; beside=$$(mktemp); \
+	{ trap 'kill $$!; exit 143' TERM; \
+	  nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) & wait $$!; simulated=$$?; \
+	  $(PYTEST) tests/soak & wait $$! && exit $$simulated; } >$$beside 2>&1 & background=$$!; \
+	trap 'kill $$background; rm -f $$beside; exit 130' INT TERM; \
 	$(PYTEST) -n 3 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
-	$(PYTEST) tests/soak || status=1; \
-	wait $$background || status=1; cat $$simulated; rm -f $$simulated; \
+	wait $$background || status=1; cat $$beside; rm -f $$beside; \
 	exit $$status
 endif
 

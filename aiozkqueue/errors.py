@@ -6,6 +6,7 @@ QueueError
 │   ├── ClaimLostError           the claim was forced open or taken over
 │   ├── TransactionTooLargeError more than one ZooKeeper request, or one session's locks, can hold
 │   ├── QueueFullError           the queue is at its limit
+│   ├── ConflictError            what the commit was to change has been taken or changed by others first
 │   └── DuplicateKeyError        the unique key is waiting already
 ├── OutcomeUnknownError          the commit is still being found out; `session.outcome(id)` will tell
 ├── ConnectionLostError          no server could be reached in the time given
@@ -57,6 +58,10 @@ class TransactionTooLargeError(NotCommittedError):
 
 class QueueFullError(NotCommittedError):
     """The queue is at its limit and had no room in the time given."""
+
+
+class ConflictError(NotCommittedError):
+    """Others were first with what the commit was to change: they took, replaced or removed it. Do the work again."""
 
 
 class DuplicateKeyError(NotCommittedError):

@@ -91,7 +91,7 @@ class Bus(Generic[E]):
         """Post an event to the bus and to every group, all or nothing; return the messages' ids.
 
         Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
-        joins or leaves between the two, the commit raises `NotCommittedError`, and doing it again is safe.
+        joins or leaves between the two, the commit raises `ConflictError`, and doing it again is safe.
 
         ``timeout`` is how many seconds to wait for room where one of these queues has a size (0: not at all; None: for
         ever); with ``tx``, its commit waits.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import AccessDeniedError, NotCommittedError, NotFoundError, PayloadError, QueueError
+from aiozkqueue.errors import AccessDeniedError, ConflictError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.queue.commits.plan import PutCompanion
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
-class GroupsChangedError(NotCommittedError):
+class GroupsChangedError(ConflictError):
     """A group joined or left the bus while an event was posted; nothing was committed, doing it again is safe."""
 
 

@@ -23,6 +23,7 @@ from aiozkqueue.cli import (
     moves,
     output,
     pause,
+    pins,
     put,
     queues,
     records,
@@ -102,6 +103,10 @@ held.command("list", epilog=EXPLAINED)(ledgers.list_)
 held.command(epilog=EXPLAINED)(ledgers.release)
 held.command(epilog=EXPLAINED)(ledgers.discard)
 app.add_typer(held, name="ledgers")
+pinned = typer.Typer(help="What keeps clean-up from histories.", epilog=EXPLAINED)
+pinned.command("list", epilog=EXPLAINED)(pins.list_)
+pinned.command(epilog=EXPLAINED)(pins.remove)
+app.add_typer(pinned, name="pins")
 recurring.command("list", epilog=EXPLAINED)(jobs.list_)
 for of_job in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):
     recurring.command(epilog=EXPLAINED)(of_job)

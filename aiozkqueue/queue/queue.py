@@ -24,6 +24,7 @@ from .operators import admin, alterations
 from .operators.alterations import Wanted
 from .operators.dead_letters import DeadLetters
 from .operators.ledgers import ledgers, release
+from .operators.pins import pins, unpin
 from .operators.records import read_history
 from .operators.registry import ConsumerInfo, consumers
 from .operators.states import MessageState, state_of
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .operators.alterations import Alteration
     from .operators.ledgers import LedgerInfo
+    from .operators.pins import Pin
     from .operators.writers import WriterInfo
     from .options import PutOptions, Seconds
     from .store import QueueStore
@@ -273,6 +275,19 @@ class Queue(Destination[T]):
         Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await give_up(self.engine, self.store, writer)
+
+    async def pins(self) -> list[Pin]:
+        """Read what keeps clean-up from its history: an audit that is under way, or was cut off. Raises: as `stats`."""
+        return await pins(self.engine, self.store)
+
+    async def unpin(self, name: str) -> bool:
+        """Let clean-up have its history again; return whether there was such a pin.
+
+        An audit that is under way then moves what clean-up leaves it, and one that was cut off is given up.
+
+        Raises: as `stats`.
+        """
+        return await unpin(self.engine, self.store, name)
 
     async def state(self, message_id: str) -> MessageState:
         """Find out where a message stands, by the id that `put` returned.

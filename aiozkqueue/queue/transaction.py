@@ -182,11 +182,13 @@ class Transaction:
         answer for up to the session timeout; then the commit goes on without it.
 
         Raises:
-            NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next five.
+            NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next six.
             SessionExpiredError: the ZooKeeper session of the messages taken is over.
             ClaimLostError: a message taken was forced open or taken over.
             TransactionTooLargeError: it is more than one request of ZooKeeper's may hold.
             QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
+            ConflictError: what it was to cancel or replace has been taken by others, or a group has joined a bus since
+                its post; what was taken is given back at once.
             DuplicateKeyError: a message that was put with ``unique`` waits already.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` tells later.
             TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import (
     ClaimLostError,
+    ConflictError,
     InvalidOptionError,
     NotCommittedError,
     OutcomeUnknownError,
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 #: The transaction whose block this task is in, for `DirectPutWarning`.
 current: ContextVar[Work | None] = ContextVar("aiozkqueue_transaction", default=None)
+
+#: What a commit fails with through nobody's fault: it is done again at once, not after a delay.
+_OTHERS_WERE_FIRST = (ClaimLostError, ConflictError)
 
 #: Requests estimated below this share of the server's limit are not measured exactly.
 SURELY_SMALL = 0.5
@@ -498,7 +502,7 @@ class Work:
             self._decide(_IN_DOUBT)
         else:
             if not isinstance(error, SessionExpiredError):
-                self._give_back(0 if isinstance(error, ClaimLostError) else None, str(error))
+                self._give_back(0 if isinstance(error, _OTHERS_WERE_FIRST) else None, str(error))
             self._decide(_ROLLED_BACK)
 
     def _give_back(self, delay: float | None, error: str | None, rewrite: bytes | None = None) -> None:

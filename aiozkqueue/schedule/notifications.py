@@ -217,7 +217,7 @@ class NotificationQueue(Generic[T]):
     async def update(self, notification_id: str, event: T, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
         """Replace the event of one that waits; False when it is being handled, or is not there (any more).
 
-        With ``tx`` it is part of its commit, which raises NotCommittedError when somebody takes the entry before.
+        With ``tx`` it is part of its commit, which raises ConflictError when somebody takes the entry before.
 
         Raises: PayloadError, MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError,
         SessionClosedError, WrongLoopError.

@@ -186,9 +186,28 @@ async def test_a_message_taken_by_somebody_before_the_commit_fails_it_as_a_whole
         assert await tx.cancel(jobs, id=first)
         tx.put(jobs, b"2")
         assert await others.take(other.queue("jobs"), timeout=20) is not None
-        with pytest.raises(zq.NotCommittedError, match=f"{first}.*do it again"):
+        with pytest.raises(zq.ConflictError, match=f"{first}.*do it again"):
             await tx.commit()
     assert await jobs.size() == 0
+
+
+async def test_a_commit_that_others_were_faster_than_is_done_again_at_once(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs, waiting = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(3600))), session.queue("waiting")
+    await jobs.put(b"withdraw the order")
+    order = await waiting.put(b"order")
+    async with session.begin() as tx, other.begin() as others:
+        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.cancel(waiting, id=order)
+        assert await others.take(other.queue("waiting"), timeout=20) is not None
+        with pytest.raises(zq.ConflictError):
+            await tx.commit()
+    async with session.begin() as tx:
+        again = await tx.take(jobs, timeout=20)
+        assert again is not None
+        assert again.attempt == 2
+        assert await tx.cancel(waiting, id=order) is NOT_FOUND
 
 
 async def test_a_transaction_does_not_find_what_it_cancels_and_replaces_what_it_has_replaced(

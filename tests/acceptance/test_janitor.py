@@ -12,15 +12,15 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
-from aiozkqueue.queue.upkeep.pins import pin, read_pins, unpin
+from aiozkqueue.queue.operators.pins import pin, read_pins
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.operators.pins import Pins
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.queue.upkeep.pins import Pins
     from tests.observer import Observer
 
 NOW = datetime.now(UTC)
@@ -122,8 +122,10 @@ async def test_what_an_audit_has_pinned_stays_until_it_is_unpinned(
     await pin(jobs.engine, jobs.store, "audit", NOW - timedelta(days=2))
     await session.clean("jobs")
     assert await ids(jobs) == ["r2"]
-    await unpin(jobs.engine, jobs.store, "audit")
-    await unpin(jobs.engine, jobs.store, "audit")
+    assert [(one.queue, one.name) for one in await jobs.pins()] == [("jobs", "audit")]
+    assert await jobs.unpin("audit")
+    assert not await jobs.unpin("audit")
+    assert await jobs.pins() == []
     await session.clean("jobs")
     assert await ids(jobs) == []
 

@@ -19,6 +19,7 @@ from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
         (zq.AccessDeniedError("refused"), Exit.REFUSED),
         (zq.ClaimLostError("taken over"), Exit.CONFLICT),
         (zq.DuplicateKeyError("waiting already"), Exit.CONFLICT),
+        (zq.ConflictError("taken by others"), Exit.CONFLICT),
         (zq.ConfigConflictError("another policy"), Exit.CONFLICT),
         (zq.OutcomeUnknownError("not known yet", "transaction"), Exit.UNKNOWN),
     ],

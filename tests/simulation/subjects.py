@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ import aiozkqueue.bus
 import aiozkqueue.queue.session
 import aiozkqueue.schedule
 from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.operators.pins import pin
 from aiozkqueue.queue.session import _Connecting
 from aiozkqueue.queue.staging import Staging
 from aiozkqueue.queue.transaction import TransactionBlock
@@ -45,6 +47,13 @@ async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
     await queue.store.open()
     ledger = Ledger(session.engine, queue.store, "old")
     await ledger.next_batch(0, None)
+    yield Ready(queue, session, {})
+
+
+@asynccontextmanager
+async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
+    queue = session.queue("jobs")
+    await pin(session.engine, queue.store, "old", datetime(2026, 3, 1, tzinfo=UTC))
     yield Ready(queue, session, {})
 
 
@@ -162,6 +171,7 @@ SUBJECTS: dict[type | ModuleType, Callable[[zq.QueueSession], Any]] = {
 #: What some of them are called on instead.
 SPECIAL: dict[str, Callable[[zq.QueueSession], Any]] = {
     "Queue.release_ledger": _of_ledger,
+    "Queue.unpin": _of_pin,
     "Queue.discard_unfinished": _of_writer,
 }
 

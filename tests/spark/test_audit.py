@@ -122,6 +122,34 @@ def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_double
     assert ends.kept() == ends.pins() == []
 
 
+class CutOffError(Exception):
+    """What befalls an audit."""
+
+
+@pytest.mark.slow
+def test_one_whose_folder_is_lost_is_given_up_by_taking_its_pins_off(
+    spark: SparkSession, servers: dict[str, str], tmp_path: Path
+) -> None:
+    def cut_off(step: str) -> None:
+        if step == "publish":
+            raise CutOffError
+
+    async def unpin() -> None:
+        async with zq.connect(servers["hosts"], root=servers["root"]) as session:
+            assert [await session.queue(name).unpin("audit") for name in QUEUES] == [True, True]
+
+    ends = Ends(servers)
+    ids = ends.make(2)
+    with pytest.raises(CutOffError):
+        move(spark, str(tmp_path / "lost"), servers, on_step=cut_off)
+    with pytest.raises(zq.ConfigConflictError, match="aiozkqueue pins remove audit"):
+        move(spark, str(tmp_path / "other"), servers)
+    asyncio.run(unpin())
+    assert move(spark, str(tmp_path / "other"), servers) == Moved(records=4, finished=False)
+    assert written(tmp_path / "other") == Counter(ids)
+    assert ends.kept() == ends.pins() == []
+
+
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 
 

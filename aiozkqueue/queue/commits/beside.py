@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.errors import ConflictError
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import NoAuthError
 
@@ -39,7 +39,7 @@ class Beside:
             yield companion.owner, companion.operation
 
     def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `Mender`: something is not as it was read. Raises: NotCommittedError, AccessDeniedError."""
+        """See `Mender`: something is not as it was read. Raises: ConflictError, AccessDeniedError."""
         del operation
         if isinstance(error, NoAuthError):
             raise denied(self.store.name, error)
@@ -47,4 +47,4 @@ class Beside:
             f"queue {self.store.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
             "by others; nothing of the transaction was applied, do it again"
         )
-        raise NotCommittedError(msg) from error
+        raise ConflictError(msg) from error

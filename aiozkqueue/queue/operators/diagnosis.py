@@ -133,6 +133,8 @@ class QueueFacts:
     """Timed locks that should have ended a while ago."""
     orphan_metas: Sequence[str] = ()
     """Records of attempts whose item is gone."""
+    old_pins: Sequence[str] = ()
+    """What has kept clean-up from the history for a day."""
     open_to_all: Sequence[str] = ()
     readable_by_all: Sequence[str] = ()
 
@@ -294,6 +296,13 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
     ):
         if names:
             yield Finding(severity, facts.name, f"{len(names)} {text}: {_some(names)}", advice)
+    for pin in facts.old_pins:
+        yield Finding(
+            Severity.WARNING,
+            facts.name,
+            f"{pin!r} has kept clean-up from its history for a day",
+            f"run that audit again, or give it up with `aiozkqueue pins remove {pin} {facts.name}`",
+        )
     if facts.overdue:
         severity = Severity.ERROR if facts.consumers else Severity.INFO
         yield Finding(

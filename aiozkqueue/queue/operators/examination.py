@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 ROUND_TRIPS: Final = 20
 #: Children of one folder whose ACLs are looked at.
 ACL_SAMPLE: Final = 200
+#: Seconds after which a pin is told of: no audit takes so long.
+OLD_PIN: Final = 86_400
 _CHANGES: Final = Permission.ALL & ~Permission.READ
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
@@ -183,6 +185,7 @@ class _Examination:
             overdue=bad.overdue,
             stray_dues=await stray_dues(self._zookeeper, paths, dues),
             orphan_metas=[left.name for left in await orphan_metas(self._zookeeper, paths, metas, ids)],
+            old_pins=[pin for pin in await below(zookeeper, paths.pins) if await self._is_old(paths.pin(pin))],
             open_to_all=open_to_all,
             readable_by_all=readable,
         )
@@ -192,6 +195,10 @@ class _Examination:
         # The server tells creations and deletions together; a sequence counts the creations.
         counter = 0 if stat is None else (stat.cversion + stat.num_children) // 2
         return FolderFacts(path, len(names), sum(len(name.encode()) + 4 for name in names), counter)
+
+    async def _is_old(self, path: str) -> bool:
+        stat = await self._stat(path)
+        return stat is not None and stat.mtime < (self._now - OLD_PIN) * 1000
 
     # -- reading
 

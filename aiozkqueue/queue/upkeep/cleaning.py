@@ -29,6 +29,7 @@ from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.tags import sweep_tags
 from aiozkqueue.queue.operators.admin import configuration, lanes
 from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, below, old_clients, orphan_metas
+from aiozkqueue.queue.operators.pins import read_pins
 from aiozkqueue.queue.operators.writers import clear_away, forget
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
@@ -43,7 +44,6 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
-from .pins import read_pins
 from .sweeping import sweep_expired
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueueConfig
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.operators.leftovers import Left
+    from aiozkqueue.queue.operators.pins import Pins
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation
 
-    from .pins import Pins
 
 #: Znodes that one pass removes at the most; what is left is for the next.
 BUDGET: Final = 10_000

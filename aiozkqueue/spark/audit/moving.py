@@ -12,6 +12,9 @@ A run has these steps, and `.audit` (see `state`) says in which phase it is:
 Cut off before 3, what was written is thrown away and the records are still there; cut off later, 4 to 6 are done again,
 each of which can be repeated. A state is written only over the version that was read or written before: who is
 overtaken fails at 3 at the latest, with nothing published.
+
+Whoever takes the pins off gives up a run that was cut off: one into another folder may begin. What the folder of the
+first holds of it stays there, and may be moved a second time, into the other.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from aiozkqueue.errors import (
     ConnectionLostError,
     NotFoundError,
 )
-from aiozkqueue.queue.upkeep.pins import pin, unpin
+from aiozkqueue.queue.operators.pins import pin, pins, unpin
 from aiozkqueue.spark.connection import opened
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder, named
@@ -140,9 +143,12 @@ class _Audit:
             if run is None or run.phase is not Phase.WRITTEN:
                 return False
             if run.folder != self._mark:
+                if self._portal.call(_given_up, self._session):
+                    return False
                 msg = (
                     f"an audit of {self._servers.root} was cut off when its files were whole: finish it first, in the "
-                    f"same folder: aiozkqueue audit --to {run.where}"
+                    f"same folder: aiozkqueue audit --to {run.where}; if that folder is lost, give the run up: "
+                    f"aiozkqueue pins remove {_PIN}"
                 )
                 raise ConfigConflictError(msg)
             self._finish(run)
@@ -188,8 +194,7 @@ class _Audit:
         if files:
             self._on_step("remove")
             records = self._remove(files)
-        for name in self._portal.call(self._session.queues):
-            self._portal.call(_unpin, self._session, name)
+        self._portal.call(_unpin, self._session)
         self._folder.remove(place)
         self._on_step("end")
         with suppress(ClaimLostError):  # whoever has overtaken us has finished this run before his own
@@ -268,10 +273,15 @@ async def _pin(session: QueueSession, queue: str) -> None:
         await pin(session.engine, store, _PIN, _EARLIEST)
 
 
-async def _unpin(session: QueueSession, queue: str) -> None:
-    store = session.engine.store(queue)
-    if await session.engine.zookeeper.exists(store.paths.pin(_PIN)) is not None:
-        await unpin(session.engine, store, _PIN)
+async def _unpin(session: QueueSession) -> None:
+    for queue in await session.queues():
+        await unpin(session.engine, session.engine.store(queue), _PIN)
+
+
+async def _given_up(session: QueueSession) -> bool:
+    """Whether an operator has taken the pins off a run that was cut off; or it had come so far itself."""
+    found = [one for queue in await session.queues() for one in await pins(session.engine, session.engine.store(queue))]
+    return _PIN not in {one.name for one in found}
 
 
 @contextmanager

@@ -112,6 +112,7 @@ async def test_under_random_resets_what_was_acknowledged_is_there_and_nothing_ha
 
     async def disturb() -> None:
         while True:
+            await zk.wait_connected()  # however long a slow machine takes: what is struck is work, not only connecting
             await asyncio.sleep(chance.uniform(0, 0.05))
             if chance.random() < 0.5:
                 zookeeper_proxy.reset_connections()

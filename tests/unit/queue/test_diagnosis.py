@@ -88,6 +88,7 @@ def test_each_trouble_of_the_servers_is_found(change: dict[str, Any], expected: 
         ({"vain_locks": ["a", "b", "c", "d"]}, "warning"),
         ({"stray_dues": ["x"]}, "warning"),
         ({"orphan_metas": ["x"]}, "warning"),
+        ({"old_pins": ["audit"]}, "warning"),
         ({"overdue": 2}, "error"),
         ({"overdue": 2, "consumers": 0}, "info"),
         ({"open_to_all": ["x"]}, "error"),

@@ -7,10 +7,12 @@ clean-up that had listed the pins before.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import hour_of, parse_hour
-from aiozkqueue.queue.operators.records import milliseconds
+from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -24,12 +26,46 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
-if TYPE_CHECKING:
-    from datetime import datetime
+from .admin import list_children
+from .records import milliseconds
 
+if TYPE_CHECKING:
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """What keeps clean-up from a queue's history, or from the later part of it."""
+
+    queue: str
+    name: str
+    """Whose it is: ``audit`` is that of `aiozkqueue audit`."""
+    since: datetime
+    """From when on records are kept."""
+    changed: datetime
+    """When it was set, in ZooKeeper's time."""
+
+
+async def pins(engine: Engine, store: QueueStore) -> list[Pin]:
+    """Read the pins of a queue. Raises: AccessDeniedError."""
+    names = sorted(await list_children(engine, store, store.paths.pins))
+    nodes = await read_all(engine, store, [store.paths.pin(name) for name in names])
+    return [
+        Pin(
+            queue=store.name,
+            name=name,
+            since=_moment(parse_hour(node.data.decode("utf-8", "replace")) or 0),
+            changed=_moment(node.stat.mtime),
+        )
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+    ]
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 async def pin(engine: Engine, store: QueueStore, name: str, since: datetime) -> None:
@@ -45,9 +81,12 @@ async def pin(engine: Engine, store: QueueStore, name: str, since: datetime) -> 
     await _apply(engine, store, [[Create(path, hour), folder], [SetData(path, hour), folder]])
 
 
-async def unpin(engine: Engine, store: QueueStore, name: str) -> None:
-    """Take a pin off, if there is one of this name. Raises: AccessDeniedError."""
+async def unpin(engine: Engine, store: QueueStore, name: str) -> bool:
+    """Take a pin off; return whether there was one of this name. Raises: AccessDeniedError."""
+    if name not in await list_children(engine, store, store.paths.pins):
+        return False
     await _apply(engine, store, [[Delete(store.paths.pin(name))], []])
+    return True
 
 
 class Pins:

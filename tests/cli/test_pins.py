@@ -1,0 +1,38 @@
+"""What keeps histories from clean-up is listed, and given up."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.queue.operators.pins import pin
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+
+def test_what_an_audit_that_never_came_back_keeps_is_shown_and_given_up(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
+    async def audit_and_die() -> None:
+        async with zq.connect(zookeeper, root=queue_root) as session:
+            for name in ("orders", "invoices"):
+                await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
+                await pin(session.engine, session.engine.store(name), "audit", datetime(1970, 1, 1, tzinfo=UTC))
+
+    assert cli("pins", "list").status == 1
+    asyncio.run(audit_and_die())
+    assert [(one["queue"], one["name"]) for one in cli("pins", "list", "--json").records] == [
+        ("invoices", "audit"),
+        ("orders", "audit"),
+    ]
+    assert "1970-01-01" in cli("pins", "list", "orders").text
+    assert cli("pins", "remove", "audit").status == 2, "nobody is there to be asked"
+    assert cli("pins", "remove", "audit", "orders", "--yes", "--json").records == [
+        {"name": "audit", "queues": ["orders"]}
+    ]
+    assert [one["queue"] for one in cli("pins", "list", "--json").records] == ["invoices"]
+    assert cli("pins", "remove", "audit", "--yes").stderr == "aiozkqueue: 'audit' taken off invoices\n"
+    assert cli("pins", "remove", "audit", "--yes").status == 1

@@ -1,0 +1,146 @@
+"""What is in a message, and what was put with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+import aiozkqueue as zq
+
+from .story import FAR, LONG, WITHIN, Now, Old, Parcel, take, until
+
+
+class Payloads:
+    """Bare bytes, JSON, what begins as an envelope does, headers; and several priorities."""
+
+    queues: tuple[str, ...] = ("payloads",)
+
+    async def made(self, old: Old) -> None:
+        raw, parcels = old.session.queue("payloads"), old.session.queue("payloads", Parcel)
+        await raw.put(b"bare \xff")
+        old.known["envelope"] = await raw.put(b"tea", headers={"to": "Rome"}, key="k")
+        await raw.put((await self._envelope(old)), priority=3)
+        await parcels.put(Parcel(order=1), priority=-3)
+
+    async def found(self, now: Now) -> None:
+        raw, parcels = now.session.queue("payloads"), now.session.queue("payloads", Parcel)
+        assert (await raw.stats()).size == 4
+        (first,) = await take(now.session, parcels)
+        assert first.value == Parcel(order=1)
+        bare, with_headers, like_an_envelope = await take(now.session, raw, 3)
+        assert bare.body == b"bare \xff"
+        assert (with_headers.id, with_headers.body) == (now.known["envelope"], b"tea")
+        assert (with_headers.headers, with_headers.key) == ({"to": "Rome"}, "k")
+        assert like_an_envelope.body == now.known["like an envelope"].encode("latin-1")
+
+    async def _envelope(self, old: Old) -> bytes:
+        """The bytes of an envelope, as a payload."""
+        node = next(path for path in await self._items(old) if old.known["envelope"] in path)
+        body = (await old.session.engine.zookeeper.read(node)).data
+        old.known["like an envelope"] = body.decode("latin-1")
+        return body
+
+    async def _items(self, old: Old) -> list[str]:
+        items = old.session.engine.store("payloads").paths.items
+        return [f"{items}/{name}" for name in await old.session.engine.zookeeper.children(items)]
+
+
+class Scheduled:
+    """What is due later, and what lives only for some time."""
+
+    queues: tuple[str, ...] = ("scheduled",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("scheduled")
+        await queue.configure(zq.QueueConfig(expired="dead-letter"))
+        await queue.put(b"short", ttl=0.05)
+        await queue.put(b"long", ttl=LONG)
+        await queue.put(b"far", at=FAR)
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("scheduled")
+        assert (await queue.stats()).scheduled == 1
+        assert FAR in [message.due for message in await queue.peek()]
+        assert [message.body for message in await take(now.session, queue)] == [b"long"]
+
+        async def expired() -> bool:
+            await now.session.clean("scheduled")
+            return [dead.body for dead in await queue.dead_letters.peek()] == [b"short"]
+
+        await until(expired)
+        now.clock.advance(FAR - datetime.now(UTC))
+        assert [message.body for message in await take(now.session, queue)] == [b"far"]
+        await queue.dead_letters.purge()
+
+
+class Keyed:
+    """A unique key that is taken; and one message for several of a key."""
+
+    queues: tuple[str, ...] = (
+        "unique",
+        "collapsing",
+    )
+
+    async def made(self, old: Old) -> None:
+        unique, collapsing = old.session.queue("unique"), old.session.queue("collapsing")
+        old.known["unique"] = await unique.put(b"1", key="k", unique=True)
+        await collapsing.configure(zq.QueueConfig(collapse=True))
+        for body in (b"1", b"2", b"3"):
+            await collapsing.put(body, key="k")
+
+    async def found(self, now: Now) -> None:
+        unique, collapsing = now.session.queue("unique"), now.session.queue("collapsing")
+        with pytest.raises(zq.DuplicateKeyError):
+            await unique.put(b"2", key="k", unique=True)
+        assert await unique.put(b"2", key="k", unique="ignore") == now.known["unique"]
+        await take(now.session, unique)
+        await unique.put(b"2", key="k", unique=True)
+        await take(now.session, unique)
+        assert [message.body for message in await take(now.session, collapsing)] == [b"3"]
+        assert await collapsing.size() == 0
+
+
+class Tagged:
+    """Tags, by which consumers choose."""
+
+    queues: tuple[str, ...] = ("tagged",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("tagged")
+        await queue.put(b"1", filters={"country": "it", "weight": 3})
+        await queue.put(b"2", filters={"country": "no", "weight": 5})
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("tagged")
+        async with now.session.begin() as tx:
+            message = await tx.take(queue, timeout=WITHIN, filters=zq.Filter("country", "eq", "no"))
+            assert message is not None
+            assert (message.body, message.filters) == (b"2", {"country": "no", "weight": 5})
+        await queue.put(b"3", filters={"country": "it", "weight": 3})  # rests on the record that is there
+        assert [message.body for message in await take(now.session, queue, 2)] == [b"1", b"3"]
+
+
+class Spread:
+    """A queue in shards, with as many messages as it takes, that is paused."""
+
+    queues: tuple[str, ...] = ("spread",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("spread", int)
+        await queue.configure(zq.QueueConfig(shards=4, max_size=12))
+        await queue.put_many(range(12))
+        await queue.configure(zq.QueueConfig(shards=4, max_size=12, paused=True))
+
+    async def found(self, now: Now) -> None:
+        queue = now.session.queue("spread", int)
+        config = await queue.configuration()
+        assert (config.shards, config.max_size, config.paused) == (4, 12, True)
+        with pytest.raises(zq.QueueFullError):
+            await queue.put(12)
+        async with now.session.begin() as tx:
+            assert await tx.take(queue) is None
+        await queue.configure(zq.QueueConfig(shards=4, max_size=12, paused=False))
+        assert sorted(message.value for message in await take(now.session, queue, 12)) == [*range(12)]
+        await queue.put(12)
+        await take(now.session, queue)

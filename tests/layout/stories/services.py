@@ -1,0 +1,238 @@
+"""What is built on queues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from aiozkqueue.bus import Bus, Buses
+from aiozkqueue.http.keys import Keys
+from aiozkqueue.http.permissions import Verb
+from aiozkqueue.layout.moves import MovePaths, MoveRecord
+from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
+from aiozkqueue.zookeeper import Create
+
+from .story import FAR, WITHIN, Now, Old, Parcel, take, until
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+
+
+class OrderEvent(BaseModel):
+    order: int
+
+
+class OrderPaid(OrderEvent):
+    cents: int
+
+
+class Moved:
+    """A move that has ended, and one whose program died."""
+
+    queues: tuple[str, ...] = (
+        "moved",
+        "moved-target",
+        "moving",
+        "moving-target",
+    )
+
+    async def made(self, old: Old) -> None:
+        session = old.session
+        for name in ("moved", "moving"):
+            await session.queue(name).put_many([b"1", b"2"])
+        old.known["moved"] = await session.moves.start("moved", "moved-target")
+
+        async def done() -> bool:
+            return (await session.moves.status(old.known["moved"])).state == "done"
+
+        await until(done)
+        # As `Moves.start` leaves it when its process dies at once.
+        record = MoveRecord("moving", "moving-target").encode()
+        await session.engine.zookeeper.multi([Create(MovePaths(session.engine.root).move("unfinished"), record)])
+
+    async def found(self, now: Now) -> None:
+        session = now.session
+        ended = await session.moves.status(now.known["moved"])
+        assert (ended.source, ended.target, ended.state, ended.moved) == ("moved", "moved-target", "done", 2)
+        assert await session.moves.resume() == 1
+
+        async def done() -> bool:
+            return (await session.moves.status("unfinished")).state == "done"
+
+        await until(done)
+        for name in ("moved", "moving"):
+            assert await session.queue(name).size() == 0
+            assert [one.body for one in await take(session, session.queue(f"{name}-target"), 2)] == [b"1", b"2"]
+
+
+class Posted:
+    """Events of a bus, for its own listeners and for a group."""
+
+    queues: tuple[str, ...] = ()
+
+    async def made(self, old: Old) -> None:
+        bus = Bus(old.session, "orders", OrderEvent)
+        await bus.join("billing")
+        await bus.post(OrderPaid(order=1, cents=5))
+
+    async def found(self, now: Now) -> None:
+        assert await Buses(now.session).list() == ["orders"]
+        bus = Bus(now.session, "orders", OrderEvent)
+        seen: list[tuple[str, OrderPaid]] = []
+
+        async def noted(event: OrderPaid) -> None:
+            seen.append(("", event))
+
+        async def billed(event: OrderPaid) -> None:
+            seen.append(("billing", event))
+
+        bus.subscribe(OrderPaid, noted)
+        bus.subscribe(OrderPaid, billed, group="billing")
+        async with bus.listener(), bus.listener(group="billing"):
+
+            async def both() -> bool:
+                return len(seen) == 2 and not await bus.queue().size() and not await bus.queue("billing").size()
+
+            await until(both)
+        paid = OrderPaid(order=1, cents=5)
+        assert dict(seen) == {"": paid, "billing": paid}
+
+
+class Recurring:
+    """Jobs that recur: one that has been missed ever since, and one that is paused."""
+
+    queues: tuple[str, ...] = ("reports",)
+
+    async def made(self, old: Old) -> None:
+        jobs, queue = Jobs(old.session), old.session.queue("reports", Parcel)
+        await jobs.add("often", "* * * * *", queue, Parcel(order=1), missed="all", limit=3, headers={"to": "Rome"})
+        await jobs.add("nightly", "0 3 * * *", queue, Parcel(order=2), zone="Europe/Berlin")
+        await jobs.pause("nightly")
+
+    async def found(self, now: Now) -> None:
+        jobs, queue = Jobs(now.session), now.session.queue("reports", Parcel)
+        nightly = await jobs.get("nightly")
+        assert (nightly.cron, nightly.zone, nightly.paused) == ("0 3 * * *", "Europe/Berlin", True)
+        assert [job.name for job in await jobs.list()] == ["nightly", "often"]
+        async with Scheduler(now.session):
+            messages = await take(now.session, queue, 3)
+        assert [(one.value, one.headers["job"], one.headers["to"]) for one in messages] == [
+            (Parcel(order=1), "often", "Rome")
+        ] * 3
+        dates = [datetime.fromisoformat(one.headers["occurrence"]) for one in messages]
+        assert dates[2] - dates[0] == timedelta(minutes=2)
+        for name in ("nightly", "often"):
+            await jobs.remove(name)
+        await queue.purge()
+
+
+class Notified:
+    """Notifications, found by their keys."""
+
+    queues: tuple[str, ...] = ("billing:reminders",)
+
+    async def made(self, old: Old) -> None:
+        reminders = await Notifications(old.session).create("billing", "reminders", Parcel)
+        old.known["reminder"] = await reminders.schedule(
+            Parcel(order=1), FAR, search_key1="account-1", search_key2="customer-7", user_token="token"
+        )
+        await reminders.schedule(Parcel(order=2), FAR, search_key1="account-2", search_key2="customer-7")
+        await reminders.schedule(Parcel(order=3), FAR - timedelta(days=1), search_key2="customer-8")
+
+    async def found(self, now: Now) -> None:
+        notifications = Notifications(now.session)
+        assert await notifications.list() == [("billing", "reminders")]
+        reminders = await notifications.get("billing", "reminders", Parcel)
+        (first,) = await reminders.find("customer-7", search_key1="account-1")
+        assert (first.id, first.event, first.effective_date) == (now.known["reminder"], Parcel(order=1), FAR)
+        assert (first.user_token, first.status) == ("token", "future")
+        assert await reminders.update(first.id, Parcel(order=11))
+        assert await reminders.remove_all("customer-7", search_key1="account-2") == 1
+        assert await reminders.ready(FAR) == 2
+        seen: list[int] = []
+
+        async def remind(notification: Notification[Parcel]) -> None:
+            seen.append(notification.event.order)
+
+        async with reminders.listener(remind, concurrency=1):
+            now.clock.advance(FAR - datetime.now(UTC) + timedelta(days=1))
+
+            async def handled() -> bool:
+                return await reminders.queue.size() == 0
+
+            await until(handled)
+        assert sorted(seen) == [3, 11]
+
+
+class HttpKeys:
+    """Keys of the HTTP service."""
+
+    queues: tuple[str, ...] = ()
+
+    async def made(self, old: Old) -> None:
+        old.known["key"] = await Keys(old.session.engine).create("shop", ["queue|post|orders*"])
+
+    async def found(self, now: Now) -> None:
+        keys = Keys(now.session.engine)
+        assert [(one.name, one.allow) for one in await keys.all()] == [("shop", ("queue|post|orders*",))]
+        caller = await keys.caller(now.known["key"])
+        assert caller is not None
+        assert caller.name == "shop"
+        assert caller.permissions.allows(Verb.POST, "orders-1")
+        assert not caller.permissions.allows(Verb.POLL, "orders-1")
+        assert await keys.revoke("shop") == 1
+
+
+class Streamed:
+    """A batch that a stream has made and not acknowledged."""
+
+    queues: tuple[str, ...] = ("streamed",)
+
+    async def made(self, old: Old) -> None:
+        queue = old.session.queue("streamed")
+        await queue.put_many([b"1", b"2", b"3"])
+        old.known["batch"] = str(await self._ledger(old.session).next_batch(-1, 2))
+
+    async def found(self, now: Now) -> None:
+        queue, ledger = now.session.queue("streamed"), self._ledger(now.session)
+        (info,) = await queue.ledgers()
+        assert info.group == "audit"
+        batch = int(now.known["batch"])
+        assert await ledger.next_batch(batch - 1, 2) == batch
+        assert sum(page.items for page in await ledger.pages(batch)) == 2
+        assert [message.body for message in await take(now.session, queue)] == [b"3"]
+        assert await ledger.acknowledge(batch) == 2
+        assert await queue.size() == 0
+
+    def _ledger(self, session: zq.QueueSession) -> Ledger:
+        return Ledger(session.engine, session.engine.store("streamed"), "audit")
+
+
+class Shared:
+    """Queues that Curator and kazoo use, too, with the dead letter of one."""
+
+    queues: tuple[str, ...] = ()
+
+    async def made(self, old: Old) -> None:
+        for queue in self._queues(old.session):
+            await queue.put_many([b"1", b"2"])
+            async with old.session.begin() as tx:
+                message = await tx.take(queue, timeout=WITHIN)
+                assert message is not None
+                tx.reject(message, "because")
+
+    async def found(self, now: Now) -> None:
+        for queue in self._queues(now.session):
+            assert [(dead.body, dead.reason) for dead in await queue.dead_letters.peek()] == [(b"1", "because")]
+            assert [message.body for message in await take(now.session, queue)] == [b"2"]
+            assert await queue.dead_letters.redrive() == 1
+            assert [message.body for message in await take(now.session, queue)] == [b"1"]
+
+    def _queues(self, session: zq.QueueSession) -> list[zq.Queue[bytes]]:
+        return [
+            session.curator_queue("/app/curator", lock_path="/app/curator-locks"),
+            session.kazoo_queue("/app/kazoo"),
+        ]

@@ -1,0 +1,76 @@
+"""What a story is, and what several of them need."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import aiozkqueue as zq
+    from aiozkqueue.testing import TestClock
+
+T = TypeVar("T")
+
+#: Due after every run of these tests.
+FAR = datetime(2060, 1, 1, tzinfo=UTC)
+#: A lease or a life that lasts as long: thirty years, the most there is.
+LONG = 10**9
+WITHIN = 30.0
+
+
+@dataclass
+class Old:
+    """A program of the version that is written down."""
+
+    session: zq.QueueSession
+    known: dict[str, str] = field(default_factory=dict)
+    open: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """What is left open until everything has been written down."""
+
+
+@dataclass
+class Now:
+    """A program of today, on what the old one has left. That one lives until `gone` is called."""
+
+    session: zq.QueueSession
+    known: dict[str, str]
+    clock: TestClock
+    gone: Callable[[], Awaitable[None]]
+
+
+class Story(Protocol):
+    """A feature's."""
+
+    queues: tuple[str, ...]
+    """Of which nothing is left in the end but their names."""
+
+    async def made(self, old: Old) -> None: ...
+    async def found(self, now: Now) -> None: ...
+
+
+async def take(session: zq.QueueSession, queue: zq.Queue[T], count: int = 1) -> list[zq.Message[T]]:
+    """Take and commit so many, one after the other."""
+    taken: list[zq.Message[T]] = []
+    for _ in range(count):
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=WITHIN)
+            assert message is not None, f"{queue}: {len(taken)} of {count}"
+            taken.append(message)
+    return taken
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WITHIN):
+        while not await condition():  # noqa: ASYNC110 - what others do is seen by looking
+            await asyncio.sleep(0.02)
+
+
+class Parcel(BaseModel):
+    order: int
