@@ -53,6 +53,7 @@ from aiozkqueue.layout import (
     Schedule,
 )
 from aiozkqueue.queue.clock import Clock
+from aiozkqueue.queue.connecting import connect
 from aiozkqueue.queue.connection_state import ConnectionState
 from aiozkqueue.queue.consumer import Consumer
 from aiozkqueue.queue.delivery import Delivery
@@ -73,7 +74,7 @@ from aiozkqueue.queue.options import PutOptions, Seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.queue import Queue
 from aiozkqueue.queue.run import run
-from aiozkqueue.queue.session import QueueSession, connect
+from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
 from aiozkqueue.queue.upkeep.cleaning import Cleaned
 from aiozkqueue.zookeeper import Acl, Auth

@@ -23,9 +23,10 @@ from aiozkqueue.errors import (
     OutcomeUnknownError,
     SessionClosedError,
 )
+from aiozkqueue.queue.connecting import connect
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.session import QueueSession, connect
+from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -212,7 +212,9 @@ class Bus(Generic[E]):
                 )
                 failures.append(error)
             else:
+                # Whatever ends this from here on, but the process's death.
                 done.add(one.name)
+                delivery.leave_word({DONE: " ".join(sorted(done))})
         if not failures:
             return
         asked = next((error for error in failures if isinstance(error, Retry)), None)
@@ -220,7 +222,6 @@ class Bus(Generic[E]):
             delay=None if asked is None else asked.delay,
             schedule=None if asked is None else asked.schedule,
             exhausted=None if asked is None else asked.exhausted,
-            headers={DONE: " ".join(sorted(done))},
         ) from failures[0]
 
     # -- groups

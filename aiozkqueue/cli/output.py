@@ -68,8 +68,14 @@ def message_record(message: Message[bytes]) -> dict[str, Json]:
         "enqueued_at": message.enqueued_at.isoformat(),
         "headers": dict(message.headers),
     }
+    if message.priority:
+        record["priority"] = message.priority
     if message.group is not None:
         record["group"] = message.group
+    if message.key is not None:
+        record["key"] = message.key
+    if message.filters:
+        record["filters"] = dict(message.filters)
     try:
         record["body"] = message.body.decode()
     except UnicodeDecodeError:

@@ -86,6 +86,10 @@ async def stats(
                     "put": s.put,
                     "removed": s.removed,
                     "paused": s.paused,
+                    "priorities": {str(priority): number for priority, number in s.priorities.items()},
+                    "bound": s.bound,
+                    "tags": s.tags,
+                    "records": s.records,
                 }
             )
     else:

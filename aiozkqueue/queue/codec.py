@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from aiozkqueue.errors import PayloadError
+from aiozkqueue.errors import InvalidOptionError, PayloadError
 
 T = TypeVar("T")
 
@@ -111,3 +111,20 @@ def _summary(error: ValidationError | PydanticSerializationError) -> str:
         )
     expected = [f"{field or 'value'}: {what}" for what, field in _EXPECTED.findall(str(error))]
     return "; ".join(expected[:5]) or str(error).splitlines()[0][:300]
+
+
+BYTES = BytesCodec()
+
+
+def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:  # noqa: ANN401 - any type form
+    """Return the codec of a type. Raises: InvalidOptionError."""
+    if type_ is bytes:
+        return BYTES
+    try:
+        codec = known.get(type_)
+        if codec is None:
+            codec = known[type_] = AdapterCodec(TypeAdapter[Any](type_))
+    except Exception as error:  # pydantic raises many kinds here; all mean the same
+        msg = f"queue {name!r}: {type_!r} is no type that pydantic knows: {error}"
+        raise InvalidOptionError(msg) from error
+    return codec

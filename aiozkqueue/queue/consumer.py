@@ -7,13 +7,14 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
-from aiozkqueue.errors import ClaimLostError, ImplicitSettleWarning, SessionExpiredError
+from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
 from .delivery import Delivery, WorkSettling, deliver
 from .hand_over import hand_over, show
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave, leave
+from .work import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -156,7 +157,7 @@ class Consumer(Generic[T]):
         if self._prefetch == 1 or not work.ready:
             try:
                 await commit_or_leave(work)
-            except (SessionExpiredError, ClaimLostError) as error:
+            except PASSING as error:
                 self._absorb(error)
             return
         try:
@@ -180,7 +181,7 @@ class Consumer(Generic[T]):
         """Tell of commits that failed behind the loop's back."""
         failures, self._flights.failures[:] = list(self._flights.failures), []
         for failure in failures:
-            if not isinstance(failure, SessionExpiredError | ClaimLostError):
+            if not isinstance(failure, PASSING):
                 raise failure
             self._absorb(failure)
 

@@ -151,6 +151,11 @@ class Delivery(Message[T_co]):
         """
         await self._settling.reject(reason_text(reason))
 
+    def leave_word(self, headers: Mapping[str, str]) -> None:
+        """Have it bear these headers, besides its own, when it is given back; for the package's own use."""
+        if isinstance(self._settling, WorkSettling):
+            self._settling.word = headers
+
     async def __aenter__(self) -> Self:
         self.entered = True
         return self
@@ -176,10 +181,12 @@ class Delivery(Message[T_co]):
 class WorkSettling:
     """Settles a delivery by a unit of work of its own."""
 
-    __slots__ = ("_claim", "work")
+    __slots__ = ("_claim", "word", "work")
 
     def __init__(self, engine: Engine, claim: Claim) -> None:
         self._claim = claim
+        self.word: Mapping[str, str] = {}
+        """What a message that is given back bears besides its own headers."""
         self.work = Work(engine, engine.ids.next(), claim, LATE)
         self.work.hold(claim)
 
@@ -220,7 +227,7 @@ class WorkSettling:
         elif isinstance(error, Reject):
             await self.reject(error.reason)
         else:
-            await leave(self.work, error)
+            await leave(self.work, error, rewrite=self._rewritten(self.word))
 
     async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
         """See `Settling`. What fails is tried again after the policy's delay."""
@@ -244,17 +251,24 @@ class WorkSettling:
             await commit_or_leave(self.work)
 
     async def _retry(self, error: Retry) -> None:
-        claim, rewrite = self._claim, None
+        claim = self._claim
         try:
             delay = retry_delay(error, claim.attempt, due_of(claim), self.work.engine.server_clock.now())
-            if error.headers:
-                header = replace(claim.header, headers={**claim.header.headers, **error.headers})
-                rewrite = encode(claim.body, header)
-                claim.header = header  # a dead letter has them, too
+            rewrite = self._rewritten({**self.word, **(error.headers or {})})
         except QueueError as refused:  # of a bad option: the message goes back all the same
             await self.work.rollback(None, describe(refused))
             raise
         await self.work.rollback(delay, describe(error.__cause__ or error), rewrite=rewrite)
+
+    def _rewritten(self, headers: Mapping[str, str]) -> bytes | None:
+        """The message with these headers, which a dead letter has, too; None: it stays as it is. Raises: QueueError."""
+        if not headers:
+            return None
+        claim = self._claim
+        header = replace(claim.header, headers={**claim.header.headers, **headers})
+        rewritten = encode(claim.body, header)
+        claim.header = header
+        return rewritten
 
 
 def retry_delay(error: Retry, attempt: int, due: int, now: int) -> float | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
 
 import anyio
 
-from aiozkqueue.errors import ClaimLostError, QueueError, Reject, Retry, SessionClosedError, SessionExpiredError
+from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, SessionExpiredError
 from aiozkqueue.zookeeper import State
 
 from .background import Background
@@ -19,6 +19,7 @@ from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave
+from .work import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -247,7 +248,7 @@ class Listener(Generic[T]):
                 raise
             if work.open:
                 await commit_or_leave(work)
-        except (SessionExpiredError, ClaimLostError) as error:
+        except PASSING as error:
             told = about(claim, delivery.work.id)
             log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=told)
         except SessionClosedError:

@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
-from aiozkqueue.layout import check_condition, check_queue_name, check_root
-from aiozkqueue.zookeeper import AuthFailedError, ConnectionLossError, NoAuthError, ZooKeeperError, parse_hosts
+from aiozkqueue.layout import check_condition, check_queue_name
+from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
-from aiozkqueue.zookeeper import connect as connect_zookeeper
 
-from .clock import Clock
-from .codec import AdapterCodec, BytesCodec, Codec
+from .codec import BYTES, AdapterCodec, Codec, codec_of
 from .connection_state import on_connection_state
-from .engine import Engine
 from .foreign.queue import CuratorQueue, ForeignQueue
 from .foreign.shards import CuratorShards
 from .listener import Listener
 from .middleware import wrapped
 from .operators.examination import examine
 from .operators.moves import Moves
-from .options import positive, required_seconds, seconds
+from .options import positive, seconds
 from .queue import Queue
-from .tracing import tracing_of
 from .transaction import Transaction, TransactionBlock
 from .upkeep.cleaning import Cleaned, clean, queue_names
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
+    from pydantic import TypeAdapter
     from typing_extensions import TypeForm
 
     from aiozkqueue.dialects import CuratorKind
     from aiozkqueue.layout import Condition, Policy
-    from aiozkqueue.zookeeper import Acl, Auth
 
     from .connection_state import ConnectionState
     from .delivery import Delivery
     from .destination import Undecodable
+    from .engine import Engine
     from .middleware import Middleware
     from .operators.diagnosis import Diagnosis
     from .options import Seconds
     from .outcome import Outcome
-    from .tracing import Tracing
 
 T = TypeVar("T")
-
-_BYTES = BytesCodec()
 
 
 class QueueSession:
@@ -384,7 +374,7 @@ class QueueSession:
                 msg = f"queue {name!r}: give a type or an adapter, not both"
                 raise InvalidOptionError(msg)
             return AdapterCodec(adapter)
-        return _BYTES if type_ is None else codec_of(name, type_, self._codecs)
+        return BYTES if type_ is None else codec_of(name, type_, self._codecs)
 
 
 def _checked(undecodable: Undecodable) -> Undecodable:
@@ -392,126 +382,3 @@ def _checked(undecodable: Undecodable) -> Undecodable:
         msg = f"undecodable={undecodable!r}: give 'dead-letter' or 'raise'"
         raise InvalidOptionError(msg)
     return undecodable
-
-
-def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:  # noqa: ANN401 - any type form
-    """Return the codec of a type. Raises: InvalidOptionError."""
-    if type_ is bytes:
-        return _BYTES
-    try:
-        codec = known.get(type_)
-        if codec is None:
-            codec = known[type_] = AdapterCodec(TypeAdapter[Any](type_))
-    except Exception as error:  # pydantic raises many kinds here; all mean the same
-        msg = f"queue {name!r}: {type_!r} is no type that pydantic knows: {error}"
-        raise InvalidOptionError(msg) from error
-    return codec
-
-
-class _Connecting:
-    """What ``async with connect(...)`` enters and leaves."""
-
-    def __init__(
-        self,
-        hosts: str,
-        root: str,
-        clock: Clock,
-        connect_timeout: float,
-        *,
-        janitor: bool,
-        node: str | None,
-        tracing: Tracing | bool | None,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        self._hosts = hosts
-        self._root = root
-        self._clock = clock
-        self._connect_timeout = connect_timeout
-        self._janitor = janitor
-        self._node = node
-        self._tracing = tracing
-        self._options = options
-        self._engine: Engine | None = None
-
-    async def __aenter__(self) -> QueueSession:
-        tracing = tracing_of(option=self._tracing)
-        try:
-            zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
-        except AuthFailedError as error:
-            raise AccessDeniedError(str(error)) from error
-        except ZooKeeperError as error:
-            msg = f"no ZooKeeper server of {self._hosts} answered within {self._connect_timeout:g} s: {error}"
-            raise ConnectionLostError(msg) from error
-        engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing)
-        try:
-            await engine.start()
-        except BaseException:
-            await engine.close()
-            raise
-        self._engine = engine
-        return QueueSession(engine)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._engine is not None:
-            await self._engine.close()
-
-
-def connect(
-    hosts: str,
-    *,
-    root: str = "/zms",
-    session_timeout: Seconds = 10,
-    connect_timeout: Seconds = 15,
-    tls: ssl.SSLContext | None = None,
-    auth: Sequence[Auth] = (),
-    acl: Sequence[Acl] | None = None,
-    clock: Clock | None = None,
-    janitor: bool = True,
-    node: str | None = None,
-    tracing: Tracing | bool | None = None,
-) -> AbstractAsyncContextManager[QueueSession]:
-    """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
-
-    ``root`` is where the queues lie. ``session_timeout`` is how long a dead process keeps its messages (the server
-    may negotiate it), ``connect_timeout`` how long to wait for the first connection. ``tls`` is a context that
-    verifies host names; ``auth`` is sent on every connection; ``acl`` is set on every znode made (with ``auth``:
-    for that user only; without: for everybody). ``clock`` replaces the system's, in tests.
-    With ``janitor``, this session takes its turn at cleaning the queues it uses (see `QueueConfig.clean_every`).
-    ``node`` names what queues with `QueueConfig.affinity` keep together, the host by default: one name for all that
-    may take each other's messages, the same after a restart.
-    ``tracing`` is whether messages are followed by OpenTelemetry (see `aiozkqueue.tracing`): by default if the program
-    has set up a tracer provider before it connects. Their headers carry the context then.
-
-    On leaving, what is under way is settled within the session timeout, then all locks are gone.
-
-    Raises:
-        ConnectionLostError: on entering, no server answered within ``connect_timeout``.
-        AccessDeniedError: on entering, the credentials were refused.
-        InvalidOptionError: at once, an option is out of range, or the hosts do not parse; on entering,
-            ``tracing=True`` without the extra ``observability``.
-    """
-    parse_hosts(hosts)
-    check_root(root)
-    timeout = required_seconds(session_timeout, "session_timeout")
-    patience = required_seconds(connect_timeout, "connect_timeout")
-    if not timeout or not patience:
-        msg = "session_timeout and connect_timeout are greater than 0"
-        raise InvalidOptionError(msg)
-    return cast(
-        "AbstractAsyncContextManager[QueueSession]",
-        _Connecting(
-            hosts,
-            root,
-            clock or Clock(),
-            patience,
-            janitor=janitor,
-            node=node,
-            tracing=tracing,
-            session_timeout=timeout,
-            tls=tls,
-            auth=tuple(auth),
-            acl=acl,
-        ),
-    )

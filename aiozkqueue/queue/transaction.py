@@ -281,10 +281,10 @@ async def leave_unsent(work: Work, error: BaseException) -> None:
         await leave(work, error)
 
 
-async def leave(work: Work, error: BaseException | None) -> None:
+async def leave(work: Work, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
     """Undo the work that a block left with an error: after the policy's delay when it is the work that failed."""
     interrupted = not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError)
-    await work.rollback(0 if interrupted else None, None if interrupted else describe(error))
+    await work.rollback(0 if interrupted else None, None if interrupted else describe(error), rewrite=rewrite)
 
 
 def describe(error: BaseException | None) -> str:

@@ -58,6 +58,9 @@ current: ContextVar[Work | None] = ContextVar("aiozkqueue_transaction", default=
 #: What a commit fails with through nobody's fault: it is done again at once, not after a delay.
 _OTHERS_WERE_FIRST = (ClaimLostError, ConflictError)
 
+#: What a commit fails with and nothing is wrong: its messages come again.
+PASSING = (SessionExpiredError, *_OTHERS_WERE_FIRST)
+
 #: Requests estimated below this share of the server's limit are not measured exactly.
 SURELY_SMALL = 0.5
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiozkqueue.errors import Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
+from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.delivery import LATE, Delivery, retry_delay
 from aiozkqueue.queue.engine import MESSAGE_MARGIN
 from aiozkqueue.queue.message import Content
@@ -19,7 +20,6 @@ from aiozkqueue.queue.options import positive, put_header
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.puts.putting import check
 from aiozkqueue.queue.queue import Queue
-from aiozkqueue.queue.session import codec_of
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:

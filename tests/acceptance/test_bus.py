@@ -114,6 +114,27 @@ async def test_a_subscriber_that_goes_on_failing_is_called_four_times_and_the_de
     assert (good.calls, bad.calls) == (1, 5)
 
 
+async def test_one_that_is_stopped_in_the_middle_leaves_word_of_who_is_done(session: zq.QueueSession) -> None:
+    bus, first, second, hangs = Bus(session, "shop", Event), Log(), Log(), asyncio.Event()
+
+    async def hang(_: Event) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    bus.subscribe(Event, first, name="first")
+    bus.subscribe(Event, hang, name="second")
+    await bus.post(Placed(order=1))
+    async with bus.listener(drain_timeout=0):
+        await hangs.wait()
+    later = Bus(session, "shop", Event)
+    later.subscribe(Event, first, name="first")
+    later.subscribe(Event, second, name="second")
+    async with later.listener():
+        await second.got(1)
+        await emptied(later)
+    assert first.calls == 1
+
+
 async def test_another_process_takes_over_with_the_ones_that_failed(open_session: Opener) -> None:
     one, two = [Bus(await open_session(), "orders", Event) for _ in range(2)]
     good, failing = Log(), Log(fails=1)

@@ -184,6 +184,7 @@ async def test_records_of_tags_are_stored_once_and_whatever_lies_there_breaks_no
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"], filters={"b": 1, "a": "x"})
+    assert (await jobs.stats()).tags == 1
     tree = await server_view.tree(f"{queue_root}/jobs/filters")
     assert [json.loads(data) for path, data in tree.items() if not path.endswith("/filters")] == [{"a": "x", "b": 1}]
     for path in tree:

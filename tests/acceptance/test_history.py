@@ -51,6 +51,7 @@ async def test_a_message_is_waiting_then_claimed_by_somebody_then_finished(
         assert claimed.claimed_at >= waiting.put_at
     finished = await session.queue("jobs").state(job)
     assert finished.status is zq.Status.FINISHED
+    assert (await jobs.stats()).records == 1
     assert finished.claimed_by == claimed.claimed_by
     assert finished.put_by == waiting.put_by
     assert finished.claimed_at == claimed.claimed_at

@@ -203,3 +203,15 @@ async def test_an_idle_consumer_hears_of_a_priority_that_is_new(open_session: Op
 
 async def _registered(session: zq.QueueSession) -> bool:
     return (await session.queue("jobs").stats()).consumers == 1
+
+
+async def test_stats_tell_how_many_wait_at_each_priority(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    assert (await jobs.stats()).priorities == {}
+    await jobs.put(b"2", priority=-5)
+    await jobs.put(b"3", priority=7)
+    await jobs.put(b"4", priority=7)
+    await jobs.put(b"later", priority=7, delay=3600)
+    stats = await jobs.stats()
+    assert (stats.priorities, stats.scheduled) == ({-5: 1, 0: 1, 7: 2}, 1)

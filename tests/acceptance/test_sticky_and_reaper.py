@@ -50,6 +50,7 @@ async def test_a_node_takes_what_it_has_put_and_nothing_else(nodes: dict[str, zq
     for name, session in nodes.items():
         async with session.begin() as tx:
             tx.put(session.queue("jobs"), f"of {name}".encode())
+    assert (await nodes["a"].queue("jobs").stats()).bound == 3
     for name in ("c", "a", "b"):
         assert await take(nodes[name], timeout=10) == f"of {name}"
         assert await take(nodes[name]) is None

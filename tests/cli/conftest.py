@@ -46,7 +46,7 @@ class Cli:
             env=self.environment | variables,
             input=stdin,
             capture_output=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
         return Done(done.returncode, done.stdout, done.stderr.decode())

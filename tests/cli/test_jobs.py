@@ -39,4 +39,4 @@ def test_a_scheduler_of_the_command_line_puts_until_it_is_told_to_stop(cli: Cli)
     while not cli("peek", "reports", "--json").records:
         assert time.monotonic() < deadline
     scheduler.send_signal(signal.SIGTERM)
-    assert scheduler.wait(20) == 0
+    assert scheduler.wait(90) == 0

@@ -107,7 +107,7 @@ def test_the_service_finishes_what_it_has_when_told_to_stop(start: Start, comman
     service = start(str(EXAMPLES / "service.py"))
     assert {_line(service) for _ in range(20)} == {str(n * n) for n in range(20)}
     service.send_signal(signal.SIGTERM)
-    rest, errors = service.communicate(timeout=20)
+    rest, errors = service.communicate(timeout=90)
     assert rest == "drained\n", errors
     assert service.returncode == 0
     assert "natural" in json.loads(command("dlq", "list", "numbers", "--json"))["reason"]
@@ -166,7 +166,7 @@ def test_the_http_service_is_mounted_beside_the_applications_own_routes(
     with urllib.request.urlopen(f"{url}/queues/queue/1/public-orders/size", timeout=20) as response:
         assert json.load(response) == 1
     service.send_signal(signal.SIGTERM)
-    service.communicate(timeout=30)
+    service.communicate(timeout=90)
 
 
 def _until_it_serves(url: str) -> object:

@@ -78,11 +78,17 @@ class Final:
 
     items: dict[str, list[str]] = field(default_factory=dict)
     """By queue, the tokens."""
+    kept: dict[str, list[str]] = field(default_factory=dict)
+    """Those that are there too, and stay with somebody who may come back for them."""
     dead: dict[str, list[str]] = field(default_factory=dict)
     leftovers: list[str] = field(default_factory=list)
     """Locks, attempts and timers that belong to nothing."""
     strangers: list[str] = field(default_factory=list)
     """Consumers in the registry whose session is over."""
+
+    def there(self) -> Counter[str]:
+        """How often each message is in a queue."""
+        return Counter(token for queues in (self.items, self.kept) for tokens in queues.values() for token in tokens)
 
 
 @dataclass

@@ -12,9 +12,9 @@ import aiozkqueue as zq
 import aiozkqueue.bus
 import aiozkqueue.queue.session
 import aiozkqueue.schedule
+from aiozkqueue.queue.connecting import _Connecting
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.pins import pin
-from aiozkqueue.queue.session import _Connecting
 from aiozkqueue.queue.staging import Staging
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler

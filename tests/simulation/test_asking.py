@@ -1,12 +1,16 @@
-"""Takers that look once, beside one of the same session that waits."""
+"""Takers that look once beside one of the same session that waits, and takers that go while much is on its way."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from functools import partial
+from random import Random
 
 import pytest
 
 from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
 
 @pytest.mark.timeout(20)
@@ -25,3 +29,26 @@ def test_who_has_looked_behind_one_that_waits_is_not_looked_for_again() -> None:
                 return cluster.ensemble.arrivals - before
 
     assert run_virtual(main) < 10
+
+
+@pytest.mark.timeout(60)
+def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -> None:
+    async def main(seed: int) -> bool:
+        random = Random(seed)
+        cluster = Cluster(Ensemble(random, delays=Delays(*([lambda: random.random() * 0.02] * 4))), seed)
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 300)
+            cut_off = False
+            async with session.transaction() as tx:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.random() * 0.2):
+                        await tx.take_many(jobs, 300, timeout=10)
+                cut_off = not list(tx.claims)
+                await tx.rollback(delay=0)
+            async with session.begin() as tx:
+                assert len(await tx.take_many(jobs, 300, timeout=10)) == 300, seed
+            return cut_off
+
+    cut_off = [run_virtual(partial(main, seed)) for seed in range(16, 32)]
+    assert 0 < sum(cut_off) < 16, "before and after"

@@ -25,6 +25,9 @@ LIMIT = 600.0
 #: By when a more urgent message of another's is known, seconds.
 NOTICED = 0.1
 
+#: A rest that outlasts whatever is done meanwhile, seconds.
+LONG = 100.0
+
 SOON = zq.AtLeastOnce(backoff=zq.Fixed(0.05))
 
 #: What becomes of what is taken: committed, given back at once or for a while, or failed with by a handler.
@@ -198,4 +201,53 @@ def test_nothing_scheduled_is_early_and_a_lone_consumer_gets_it_in_the_order_of_
                     await tx.commit()
 
     failing = set(failing)
+    played(main)
+
+
+@histories
+@given(
+    acts=st.lists(
+        st.tuples(st.just("put"), st.sampled_from("abc"))
+        | st.tuples(st.just("take"), st.integers(1, 3), st.sampled_from(["commit", "back", "rests"])),
+        min_size=1,
+        max_size=25,
+    ),
+    by_another=st.booleans(),
+)
+def test_what_lies_under_a_key_is_handed_over_once_the_newest_when_it_is_the_oldests_turn(
+    *, acts: list[tuple[str, str] | tuple[str, int, str]], by_another: bool
+) -> None:
+    async def main() -> None:
+        async with simulated(servers=1) as cluster, cluster.connect() as session, cluster.connect() as other:
+            queue = session.queue("jobs")
+            await queue.configure(zq.QueueConfig(policy=SOON, collapse=True))
+            target = other.queue("jobs") if by_another else queue
+            waiting, resting = list[tuple[int, str]](), list[tuple[int, str]]()
+
+            async def take(limit: int, fate: str) -> None:
+                sets = defaultdict[str, list[int]](list)
+                for number, key in sorted(waiting):
+                    sets[key].append(number)
+                due = [(max(numbers), key) for key, numbers in sets.items()][:limit]
+                async with session.begin() as tx:
+                    taken = await tx.take_many(queue, limit)
+                    assert [int(one.body) for one in taken] == [number for number, _ in due]
+                    waiting[:] = [one for one in waiting if one[1] not in {key for _, key in due}]
+                    if fate == "commit":
+                        await tx.commit()
+                    else:
+                        (waiting if fate == "back" else resting).extend(due)
+                        await tx.rollback(delay=0 if fate == "back" else LONG)
+
+            for number, act in enumerate(acts):
+                if len(act) == 2:
+                    await target.put(b"%d" % number, key=act[1])
+                    waiting.append((number, act[1]))
+                else:
+                    await take(act[1], act[2])
+            await asyncio.sleep(2 * LONG)
+            waiting += resting
+            await take(10, "commit")
+            assert await queue.size() == 0
+
     played(main)

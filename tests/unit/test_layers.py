@@ -42,6 +42,7 @@ QUEUE = (
     {"foreign"},
     {"engine"},
     {"session"},
+    {"connecting"},
 )
 
 

@@ -199,11 +199,13 @@ class Dispenser:
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""
         self._bell.set()
-        if not waiter.future.done():
-            waiter.future.cancel()
+        future = waiter.future
+        if future.done() and not future.cancelled():
+            if future.exception() is None:
+                self.release(future.result())
+        else:  # who awaits it and is cancelled has cancelled it, too
+            future.cancel()
             self.release(waiter.claims)
-        elif not waiter.future.cancelled() and waiter.future.exception() is None:
-            self.release(waiter.future.result())
 
     def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
         """Give claims back at once, as if they had never been made; the future is done when the locks are gone."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,8 +19,10 @@ from aiozkqueue.layout import (
     decode,
     generation_of,
     parse_due,
+    parse_hour,
     parse_lock,
     priority_at,
+    priority_of,
 )
 from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.candidates.reaper import waiting
@@ -29,13 +32,14 @@ from aiozkqueue.queue.claims.found import find_pages, read_all, record_of_attemp
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
+from aiozkqueue.queue.puts.sticky import node_of
 from aiozkqueue.queue.store import configuration_of, denied
 from aiozkqueue.zookeeper import Delete, NoAuthError, NoNodeError, SetData
 
 from .ledgers import count_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
@@ -87,6 +91,15 @@ class QueueStats:
     """Streams that hold messages for a batch; these are ``claimed`` until the batch is done."""
     staged: int = 0
     """Batches that are not complete: their messages count in ``size``, and nobody can see or take them yet."""
+
+    priorities: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Messages by priority, but for those that are put for later; of a queue that has had none but 0: nothing."""
+    bound: int = 0
+    """Messages that are for the node that put them alone (`QueueConfig.affinity`)."""
+    tags: int = 0
+    """Combinations of tags that are stored for its messages."""
+    records: int = 0
+    """What is kept of messages that have ended; of queues with `QueueConfig.history`."""
 
     @property
     def room(self) -> int | None:
@@ -210,8 +223,9 @@ async def size(engine: Engine, store: QueueStore) -> int:
 async def stats(engine: Engine, store: QueueStore) -> QueueStats:
     """Read a queue's figures."""
     paths = store.paths
-    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys)
-    locks, due, dead, consumers, waiting, keys = await asyncio.gather(*(count(engine, store, path) for path in folders))
+    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
+    counts = await asyncio.gather(*(count(engine, store, path) for path in folders))
+    locks, due, dead, consumers, waiting, keys, tags = counts
     config = await configuration(engine, store)
     oldest = await peek(engine, store, 1)
     moment = None
@@ -246,7 +260,27 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
         paused=config is not None and bool(config.paused),
         ledgers=await count_ledgers(engine, store),
         staged=staged,
+        priorities=_by_priority(held, f"{paths.later}/"),
+        bound=named.bound,
+        tags=tags,
+        records=await _count_records(engine, store) if config is not None and config.history else 0,
     )
+
+
+def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
+    """Sum what lies in the lanes of each priority."""
+    found = Counter[int]()
+    for lane, number in held.items():
+        if not lane.startswith(later):
+            found[priority_of(lane)] += number
+    return dict(sorted(found.items())) if len(found) > 1 else {}
+
+
+async def _count_records(engine: Engine, store: QueueStore) -> int:
+    """Count the records of a history, without listing any."""
+    hours = await list_children(engine, store, store.paths.history)
+    places = [store.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
+    return sum(await asyncio.gather(*(count(engine, store, place) for place in places)))
 
 
 class _Named(NamedTuple):
@@ -256,25 +290,30 @@ class _Named(NamedTuple):
     groups_held: int = 0
     duplicates: int = 0
     expired: int = 0
+    bound: int = 0
 
 
 async def _read_names(engine: Engine, store: QueueStore, config: QueueConfig | None) -> _Named:
     """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
-    if config is None or not (config.grouped or config.collapse or config.lifetime is not None):
+    if config is None:
+        return _Named()
+    sticky = config.affinity == "producer"
+    if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
         return _Named()
     held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     now = engine.server_clock.now()
-    groups, likes, duplicates, expired = set[str](), set[tuple[object, ...]](), 0, 0
+    groups, likes, duplicates, expired, bound = set[str](), set[tuple[object, ...]](), 0, 0, 0
     for one in await list_items(engine, store, await lanes(engine, store)):
         if config.grouped and is_group(lock := lock_id(config, one.item.text)):
             groups.add(lock)
         expired += one.item.expires is not None and one.item.expires <= now
+        bound += sticky and node_of(one.item.text) is not None
         like = like_of(one.item) if config.collapse else None
         if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
             place = (one.path.rpartition("/")[0], like)
             duplicates += place in likes
             likes.add(place)
-    return _Named(len(groups), len(groups & held), duplicates, expired)
+    return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
 async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, int]) -> int:

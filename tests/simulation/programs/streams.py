@@ -133,7 +133,9 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
         for path, node in nodes.items()
         if path.startswith(f"{base}/items/") and item_id(path.rpartition("/")[2]) in held
     }
-    final.items[STREAMED] = [token for token in final.items[STREAMED] if token not in kept]
+    final.items[STREAMED], final.kept[STREAMED] = (
+        [token for token in final.items[STREAMED] if (token in kept) is whether] for whether in (False, True)
+    )
     attempts = tuple(f"{base}/meta/meta-{one} " for one in held)  # at what somebody else took before
     final.leftovers[:] = [
         one for one in final.leftovers if '"ledger:' not in one.replace("\\", "") and not one.startswith(attempts)

@@ -25,7 +25,7 @@ def no_committed_message_is_lost(history: History) -> Iterator[str]:
     settled_unknown = {
         one.token for unit in history.units if unit.status in (Status.UNKNOWN, Status.PENDING) for one in unit.takes
     }
-    left = {token for tokens in history.final.items.values() for token in tokens}
+    left = history.final.there()
     purged = Counter[str]()
     for one in history.purged:
         purged[one.queue] += one.removed  # type: ignore[assignment]  # infinity counts, too
@@ -42,7 +42,7 @@ def no_committed_message_is_lost(history: History) -> Iterator[str]:
 
 @rule
 def each_message_ends_once(history: History) -> Iterator[str]:
-    left = Counter(token for tokens in history.final.items.values() for token in tokens)
+    left = history.final.there()
     ends = history.ends()
     for token in sorted({*left, *ends}):
         if left[token] + ends[token] > 1:

@@ -1,0 +1,70 @@
+"""What a queue can be told to do, from the command line: said with `put` and `configure`, seen in `stats`.
+
+The commands run in this process: what starts one is shown elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozkqueue.cli.app import run
+from aiozkqueue.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Told = Callable[..., list[dict[str, Any]]]
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def told(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Told:
+    """Runs a command, and returns what its ``--json`` prints."""
+    monkeypatch.setenv("AIOZKQUEUE_HOSTS", zookeeper)
+    monkeypatch.setenv("AIOZKQUEUE_ROOT", queue_root)
+
+    def tell(*arguments: str, status: Exit = Exit.OK) -> list[dict[str, Any]]:
+        assert run([*arguments, "--json"]) == status
+        return [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+
+    return tell
+
+
+def test_messages_come_by_priority_and_not_before_their_time(told: Told) -> None:
+    told("put", "jobs", "can wait", "--priority", "5")
+    told("put", "jobs", "tomorrow", "--delay", "1d")
+    told("put", "jobs", "urgent", "--priority", "-5")
+    [stats] = told("stats", "jobs")
+    assert (stats["size"], stats["scheduled"], stats["priorities"]) == (3, 1, {"-5": 1, "0": 0, "5": 1})
+    taken = told("consume", "jobs")
+    assert [(one["body"], one["priority"]) for one in taken] == [("urgent", -5), ("can wait", 5)]
+    told("put", "jobs", "x", "--at", "2999-01-01T00:00", status=Exit.USAGE)
+
+
+def test_messages_of_a_group_are_in_order_and_an_ordered_queue_refuses_what_is_not(told: Told) -> None:
+    for body in "123":
+        told("put", "accounts", body, "--group", "a")
+    [stats] = told("stats", "accounts")
+    assert stats["groups"] == 1
+    assert [(one["body"], one["group"]) for one in told("consume", "accounts")] == [("1", "a"), ("2", "a"), ("3", "a")]
+    told("configure", "ledger", "--ordered")
+    told("put", "ledger", "x", "--priority", "1", status=Exit.USAGE)
+
+
+def test_what_lies_under_one_key_is_delivered_once_and_what_is_too_old_not_at_all(told: Told) -> None:
+    told("configure", "prices", "--collapse", "--history", "600", "--ttl", "inf")
+    told("put", "prices", "costs 10", "--key", "article 7")
+    told("put", "prices", "costs 12", "--key", "article 7")
+    told("put", "prices", "too late", "--ttl", "0.001")
+    [stats] = told("stats", "prices")
+    assert (stats["duplicates"], stats["expired"]) == (1, 1)
+    assert [(one["body"], one["key"]) for one in told("consume", "prices")] == [("costs 12", "article 7")]
+    assert sorted(one["outcome"] for one in told("history", "prices")) == ["collapsed", "expired", "finished"]
+    [stats] = told("stats", "prices")
+    assert (stats["records"], stats["size"]) == (3, 0)
