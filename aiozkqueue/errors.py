@@ -14,6 +14,8 @@ QueueError
 ├── ConfigConflictError          another policy or configuration has been chosen for this queue
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name is there already
 ├── NotFoundError                (LookupError) there is no job, notification queue or subscriber group of this name
+├── UnknownMoveError             (LookupError) there is no move of this reference
+├── MissingExtraError            (ModuleNotFoundError) what an extra of the package brings is not installed
 ├── TransactionClosedError       (RuntimeError) the transaction or delivery has been settled already
 ├── SessionClosedError           (RuntimeError) the session has been closed
 ├── WrongLoopError               (RuntimeError) used on another event loop, or in a forked child
@@ -94,6 +96,10 @@ class AlreadyExistsError(QueueError):
 
 class NotFoundError(QueueError, LookupError):
     """There is no job, notification queue or subscriber group of this name."""
+
+
+class MissingExtraError(QueueError, ModuleNotFoundError):
+    """What is asked for needs an extra of the package that is not installed; the text says how to install it."""
 
 
 class TransactionClosedError(QueueError, RuntimeError):

@@ -10,10 +10,6 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import Depends, HTTPException, Request
-from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI reads annotations at run time
-from starlette.responses import JSONResponse
-
 from aiozkqueue.errors import (
     ConnectionLostError,
     DuplicateKeyError,
@@ -23,11 +19,17 @@ from aiozkqueue.errors import (
     OutcomeUnknownError,
     SessionClosedError,
 )
+from aiozkqueue.extras import needs
 from aiozkqueue.queue.connecting import connect
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
+
+with needs("fastapi"):
+    from fastapi import Depends, HTTPException, Request
+    from starlette.requests import HTTPConnection  # noqa: TC002 - FastAPI reads annotations at run time
+    from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionDep", "TransactionDep", "error_handlers", "in_transaction", "lifespan", "session_of", "state"]
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 _STATE: Final = "aiozkqueue_session"
 #: What nginx answers in the place of a client that has gone. Nobody reads it but the access log.

@@ -11,14 +11,16 @@ import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
-
 from aiozkqueue.errors import QueueError
+from aiozkqueue.extras import needs
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.zookeeper import State, ZooKeeperError
+
+with needs("observability"):
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionCollector", "collector"]
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: A look at the queues that is not older, seconds, does for another scrape.
 FRESH: Final = 1.0
@@ -61,7 +63,7 @@ class SessionCollector(Collector):
     seconds old while there is a connection; `text` looks first.
     """
 
-    content_type = CONTENT_TYPE_LATEST
+    content_type: str = CONTENT_TYPE_LATEST
 
     def __init__(self, session: QueueSession) -> None:
         engine = self._engine = session.engine

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.session import QueueSession
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 EVERY: Final = 10.0
 KEPT: Final = 360

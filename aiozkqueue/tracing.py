@@ -24,12 +24,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opentelemetry import context, propagate, trace
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
-
 from aiozkqueue.errors import Reject, Retry
+from aiozkqueue.extras import needs
 from aiozkqueue.layout import MalformedError, decode
 from aiozkqueue.queue.outcome import Outcome
+
+with needs("observability"):
+    from opentelemetry import context, propagate, trace
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence

@@ -19,6 +19,7 @@ MODULES: Final = (
     "aiozkqueue.schedule",
     "aiozkqueue.fastapi",
     "aiozkqueue.http",
+    "aiozkqueue.http.client",
     "aiozkqueue.metrics",
     "aiozkqueue.spark",
     "aiozkqueue.spark.audit",

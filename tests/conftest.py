@@ -8,9 +8,12 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from tests.observer import Observer, observer
+from tests.order import Scopes, slowest_first
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from xdist.remote import Producer
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +27,17 @@ async def server_view(zookeeper: str) -> AsyncIterator[Observer]:
     """What is on the shared server, seen by an independent client."""
     async with observer(zookeeper) as view:
         yield view
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long."""
+    slowest_first(items)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scopes | None:
+    """Have modules divided among workers by `order`."""
+    return Scopes(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.queue.transaction import Transaction
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 E = TypeVar("E", bound=BaseModel)
 S = TypeVar("S", bound=BaseModel)

@@ -8,17 +8,17 @@ typer and rich come with the extra ``cli``, and are imported only when the comma
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
+
+from aiozkqueue.errors import MissingExtraError
+from aiozkqueue.extras import needs
 
 
 def main() -> None:
     """Run the command line, and exit with one of `aiozkqueue.cli.exits`."""
-    missing = [name for name in ("typer", "rich") if find_spec(name) is None]
-    if missing:
-        sys.stderr.write(
-            f"aiozkqueue: the command line needs {' and '.join(missing)}: pip install 'aiozkqueue[cli,embedded]'\n"
-        )
+    try:
+        with needs("cli,embedded"):
+            from aiozkqueue.cli.app import run  # noqa: PLC0415 - what it imports need not be there
+    except MissingExtraError as error:
+        sys.stderr.write(f"aiozkqueue: {error}\n")
         sys.exit(2)
-    from aiozkqueue.cli.app import run  # noqa: PLC0415 - only now is it known that what it imports is there
-
     sys.exit(run())

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -39,12 +39,12 @@ from aiozkqueue.cli.demo import command as demo
 from aiozkqueue.cli.demo import worker as demo_worker
 from aiozkqueue.cli.exits import EXPLAINED, Exit, expected, status_of
 
-app = typer.Typer(name="aiozkqueue", rich_markup_mode="rich", pretty_exceptions_enable=False, epilog=EXPLAINED)
-dlq = typer.Typer(help="What a queue's policy gave up on: dead letters.", epilog=EXPLAINED)
-bus = typer.Typer(help="Typed events, and who gets them.", epilog=EXPLAINED)
-notifications = typer.Typer(help="Events for a date.", epilog=EXPLAINED)
-keys = typer.Typer(help="Who may use the queues over HTTP.", epilog=EXPLAINED)
-recurring = typer.Typer(help="Messages that are put again and again, by a cron expression.", epilog=EXPLAINED)
+app: Final = typer.Typer(name="aiozkqueue", rich_markup_mode="rich", pretty_exceptions_enable=False, epilog=EXPLAINED)
+dlq: Final = typer.Typer(help="What a queue's policy gave up on: dead letters.", epilog=EXPLAINED)
+bus: Final = typer.Typer(help="Typed events, and who gets them.", epilog=EXPLAINED)
+notifications: Final = typer.Typer(help="Events for a date.", epilog=EXPLAINED)
+keys: Final = typer.Typer(help="Who may use the queues over HTTP.", epilog=EXPLAINED)
+recurring: Final = typer.Typer(help="Messages that are put again and again, by a cron expression.", epilog=EXPLAINED)
 
 
 def _show_version(wanted: bool) -> None:
@@ -62,7 +62,7 @@ def start(
     """Transactional queues on ZooKeeper, from the command line."""
 
 
-for command in (
+for _command in (
     demo.demo,
     zookeeper.zookeeper,
     put.put,
@@ -92,24 +92,24 @@ for command in (
     worker.worker,
     dump.dump,
 ):
-    app.command(epilog=EXPLAINED)(command)
+    app.command(epilog=EXPLAINED)(_command)
 app.command("demo-worker", hidden=True)(demo_worker.demo_worker)
 dlq.command("list", epilog=EXPLAINED)(dead_letters.list_)
 dlq.command(epilog=EXPLAINED)(dead_letters.redrive)
 dlq.command(epilog=EXPLAINED)(dead_letters.purge)
 app.add_typer(dlq, name="dlq")
-held = typer.Typer(help="What Spark streams hold of a queue.", epilog=EXPLAINED)
+held: Final = typer.Typer(help="What Spark streams hold of a queue.", epilog=EXPLAINED)
 held.command("list", epilog=EXPLAINED)(ledgers.list_)
 held.command(epilog=EXPLAINED)(ledgers.release)
 held.command(epilog=EXPLAINED)(ledgers.discard)
 app.add_typer(held, name="ledgers")
-pinned = typer.Typer(help="What keeps clean-up from histories.", epilog=EXPLAINED)
+pinned: Final = typer.Typer(help="What keeps clean-up from histories.", epilog=EXPLAINED)
 pinned.command("list", epilog=EXPLAINED)(pins.list_)
 pinned.command(epilog=EXPLAINED)(pins.remove)
 app.add_typer(pinned, name="pins")
 recurring.command("list", epilog=EXPLAINED)(jobs.list_)
-for of_job in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):
-    recurring.command(epilog=EXPLAINED)(of_job)
+for _of_job in (jobs.add, jobs.pause, jobs.resume, jobs.remove, jobs.run):
+    recurring.command(epilog=EXPLAINED)(_of_job)
 app.add_typer(recurring, name="jobs")
 bus.command("list", epilog=EXPLAINED)(events.buses)
 bus.command(epilog=EXPLAINED)(events.groups)

@@ -36,6 +36,7 @@ _STATUS: Final[tuple[tuple[type[Exception], Exit], ...]] = (
     (errors.NotCommittedError, Exit.CONFLICT),
     (errors.ConfigConflictError, Exit.CONFLICT),
     (errors.AlreadyExistsError, Exit.CONFLICT),
+    (errors.MissingExtraError, Exit.USAGE),
     (errors.OutcomeUnknownError, Exit.UNKNOWN),
     (ValueError, Exit.USAGE),
 )

@@ -13,15 +13,13 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import AsJson
-from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.extras import needs
 from aiozkqueue.http.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiozkqueue import QueueSession
-
-_NEEDED = "this needs the extra `http`: pip install 'aiozkqueue[http]'"
 
 
 @connected
@@ -54,12 +52,10 @@ async def serve(
     [dim]aiozkqueue keys create orders-service --allow 'queue|post|orders*'
     aiozkqueue serve --hosts zk1:2181 --host 0.0.0.0 --port 8080[/dim]
     """
-    try:
+    with needs("http"):
         from aiozkqueue.http import Settings, create_app  # noqa: PLC0415 - an extra
         from aiozkqueue.http.discovery import Registration, registered  # noqa: PLC0415 - an extra
         from aiozkqueue.http.server import server as server_of  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise InvalidOptionError(_NEEDED) from error
     settings = Settings(anonymous=tuple(anonymous or ()), rate=rate, separate_purge=separate_purge)
 
     @asynccontextmanager

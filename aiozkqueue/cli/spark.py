@@ -18,6 +18,7 @@ import typer
 from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import AUTH, DEFAULT_HOSTS, Connection
 from aiozkqueue.cli.exits import CommandFailedError
+from aiozkqueue.extras import missing
 from aiozkqueue.testing.spark import java_home
 
 if TYPE_CHECKING:
@@ -82,13 +83,12 @@ def place(path: str) -> str:
 def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
     """A session for as long as the block lasts; one that the process has already is used, and left.
 
-    Raises: typer.BadParameter; CommandFailedError: Spark is not installed, does not start, or fails.
+    Raises: typer.BadParameter; MissingExtraError; CommandFailedError: Spark does not start, or fails.
     """
     settings = _settings(conf or ())
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-    if missing:
-        msg = f"this needs {' and '.join(missing)}: pip install 'aiozkqueue[cli,spark,embedded]'"
-        raise CommandFailedError(msg)
+    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if absent:
+        raise missing(absent[0], "cli,spark,embedded")
     from pyspark.sql import SparkSession  # noqa: PLC0415 - takes a second, and only now is it known to be there
 
     from aiozkqueue.spark.failures import SPARK_ERRORS, condition_of  # noqa: PLC0415 - so too

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aiozkqueue.extras import needs
+
 from .keys import KeyInfo, Keys
 from .permissions import Permissions, Verb
 
@@ -21,11 +23,13 @@ __all__ = ["KeyInfo", "Keys", "Permissions", "Settings", "Verb", "create_app"]
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
     """Import what needs the extra when it is asked for."""
     if name == "create_app":
-        from .app import create_app  # noqa: PLC0415 - needs the extra
+        with needs("http"):
+            from .app import create_app  # noqa: PLC0415 - needs the extra
 
         return create_app
     if name == "Settings":
-        from .backend import Settings  # noqa: PLC0415 - needs the extra
+        with needs("http"):
+            from .backend import Settings  # noqa: PLC0415 - needs the extra
 
         return Settings
     msg = f"module {__name__!r} has no attribute {name!r}"

@@ -12,17 +12,24 @@ from .api import SECURITY, Api, router
 from .backend import Backend, Settings
 from .dashboard.pages import router as dashboard
 from .names import Kind
+from .parameters import with_slashes_kept
 from .permissions import Verb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from contextlib import AbstractAsyncContextManager
 
+    from starlette.types import Receive, Scope, Send
+
     from aiozkqueue.queue.session import QueueSession
 
 
 class _Service(FastAPI):
     """An application whose document tells how a key is given."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        await super().__call__(with_slashes_kept(scope), receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""

@@ -64,7 +64,7 @@ _AWAY: Final = (
     AccessDeniedError,
 )
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: How often the moves of servers that are gone are looked for, seconds.
 MOVES_LOOK: Final = 5.0
@@ -100,9 +100,9 @@ class Backend:
         self._gate: Gate | None = None
         self._services: dict[Kind, QueueService] = {}
         self._sampler: Sampler | None = None
-        self.metrics = None if _METRICS is None else _METRICS(self._latest)
+        self.metrics: Metrics | None = None if _METRICS is None else _METRICS(self._latest)
         """None where ``aiozkqueue[observability]`` is not installed."""
-        self.leaving = asyncio.Event()
+        self.leaving: asyncio.Event = asyncio.Event()
         """Set when the server is about to stop: who waits for messages is sent home."""
 
     def _latest(self) -> dict[str, Sample]:

@@ -11,16 +11,20 @@ import asyncio
 import json
 import random
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-import httpx
-
-from aiozkqueue.errors import InvalidOptionError, QueueError
+from aiozkqueue.errors import InvalidOptionError, PayloadError, QueueError
+from aiozkqueue.extras import needs
 from aiozkqueue.queue.options import required_seconds
+from aiozkqueue.zookeeper import ZooKeeperError
 
 from .discovery import DEFAULT_CLUSTER, service_urls
 from .names import Kind
-from .problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
+
+with needs("http"):
+    import httpx
+
+    from .problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +34,20 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.session import QueueSession
+
+__all__ = [
+    "Discovery",
+    "FixedHosts",
+    "IllegalArgumentError",
+    "QueueServiceClient",
+    "RegisteredHosts",
+    "ServiceError",
+    "ServiceMessage",
+    "ServiceMove",
+    "ServiceUnavailableError",
+    "UnauthorizedError",
+    "UnknownMoveReferenceError",
+]
 
 RETRIES: Final = 5
 FIRST_DELAY: Final = 0.05
@@ -90,14 +108,25 @@ class Discovery(Protocol):
     """Where servers are found."""
 
     async def urls(self, kind: Kind) -> Sequence[str]:
-        """Return the services' addresses, each ending in ``/queue/1`` or ``/dedupq/1``."""
+        """Return the services' addresses, each ending in ``/queue/1`` or ``/dedupq/1``.
+
+        Raises: ServiceUnavailableError: they cannot be looked up now; it is tried again.
+        """
         ...
 
 
 class FixedHosts:
-    """Servers at known addresses, such as ``"http://host:8080"``."""
+    """Servers at known addresses, such as ``"http://host:8080"``.
+
+    Raises:
+        InvalidOptionError: an address is none, or there is none.
+    """
 
     def __init__(self, *bases: str) -> None:
+        wrong = [base for base in bases if not _is_address(base)]
+        if wrong or not bases:
+            msg = f"servers: give addresses as 'http://host:8080', not {', '.join(map(repr, wrong)) or 'none'}"
+            raise InvalidOptionError(msg)
         self._bases = tuple(base.rstrip("/") for base in bases)
 
     async def urls(self, kind: Kind) -> Sequence[str]:
@@ -113,8 +142,12 @@ class RegisteredHosts:
         self._cluster = cluster
 
     async def urls(self, kind: Kind) -> Sequence[str]:
-        """Return those registered now."""
-        return await service_urls(self._session.engine.zookeeper, self._cluster, kind)
+        """Return those registered now. Raises: ServiceUnavailableError: ZooKeeper does not tell."""
+        try:
+            return await service_urls(self._session.engine.zookeeper, self._cluster, kind)
+        except ZooKeeperError as error:
+            msg = f"where the servers of {self._cluster!r} are registered: {error}"
+            raise ServiceUnavailableError(msg) from error
 
 
 class QueueServiceClient:
@@ -128,7 +161,7 @@ class QueueServiceClient:
         transport: how requests are made; one of httpx's, with TLS of your own for instance.
 
     Raises:
-        InvalidOptionError: no key looks like this, or the timeout is none.
+        InvalidOptionError: no key or address looks like this, or the timeout is none.
     """
 
     def __init__(
@@ -163,7 +196,7 @@ class QueueServiceClient:
     # -- messages
 
     async def send(self, queue: str, message: JsonValue) -> None:
-        """Put a message, any JSON. Raises: ServiceError."""
+        """Put a message, any JSON. Raises: PayloadError: it is not; ServiceError."""
         await self._request("POST", f"{_part(queue)}/send", content=_json(message))
 
     async def send_all(
@@ -171,7 +204,9 @@ class QueueServiceClient:
     ) -> None:
         """Put several messages into a queue, or into several: ``send_all({"a": [1, 2], "b": [3]})``.
 
-        Raises: ServiceError: some may have been put.
+        Raises:
+            PayloadError: a message is not JSON; none was sent.
+            ServiceError: some may have been put.
         """
         if isinstance(queue, str):
             await self._request("POST", f"{_part(queue)}/sendbatch", content=_json(list(messages or ())))
@@ -256,7 +291,11 @@ class QueueServiceClient:
             if attempt:
                 longest = min(LONGEST_DELAY, FIRST_DELAY * 2**attempt)
                 await asyncio.sleep(random.uniform(FIRST_DELAY, longest))  # noqa: S311 - it spreads load
-            urls = await self._discovery.urls(self._kind)
+            try:
+                urls = await self._discovery.urls(self._kind)
+            except ServiceUnavailableError as error:
+                trouble = error
+                continue
             if not urls:
                 continue
             url = random.choice([one for one in urls if one not in failed] or urls)  # noqa: S311 - it spreads load
@@ -270,7 +309,7 @@ class QueueServiceClient:
                     headers=headers,
                     timeout=self._timeout + patience,
                 )
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 trouble = ServiceUnavailableError(f"{method} {url}/{path}: {error!r}")
                 trouble.__cause__ = error
                 continue
@@ -323,7 +362,19 @@ def _part(name: str) -> str:
 
 
 def _json(value: JsonValue) -> bytes:
-    return json.dumps(value).encode()
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        msg = f"messages are JSON: {error}"
+        raise PayloadError(msg) from error
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _whole(value: Seconds) -> int:

@@ -23,7 +23,7 @@ _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class Metrics:
     """The metrics of one server; ``queues`` tells how they stand."""
 
-    content_type = CONTENT_TYPE_LATEST
+    content_type: str = CONTENT_TYPE_LATEST
 
     def __init__(self, queues: Callable[[], dict[str, Sample]]) -> None:
         self._registry = CollectorRegistry()

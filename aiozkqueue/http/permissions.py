@@ -32,7 +32,7 @@ class Permissions:
     __slots__ = ("_allowed", "patterns")
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self.patterns = tuple(patterns)
+        self.patterns: tuple[str, ...] = tuple(patterns)
         self._allowed = tuple(_parse(pattern) for pattern in self.patterns)
 
     def allows(self, verb: Verb, queue: str) -> bool:

@@ -9,7 +9,7 @@ from aiozkqueue.layout import EMPTY_HEADER, priority_of
 if TYPE_CHECKING:
     import asyncio
 
-    from aiozkqueue.layout import ItemName
+    from aiozkqueue.layout import Header, ItemName
 
     from .claims.tenure import Tenure
     from .store import QueueStore
@@ -25,7 +25,7 @@ class EphemeralBudget:
     __slots__ = ("_bells", "used")
 
     def __init__(self, bells: dict[asyncio.Event, None]) -> None:
-        self.used = 0
+        self.used: int = 0
         self._bells = bells
 
     @property
@@ -127,30 +127,30 @@ class Claim:
         size: int,
         tenure: Tenure | None = None,
     ) -> None:
-        self.store = store
-        self.place = place
-        self.id = message_id
-        self.path = path
+        self.store: QueueStore = store
+        self.place: str = place
+        self.id: str = message_id
+        self.path: str = path
         """The item's znode."""
-        self.lock = lock
+        self.lock: str = lock
         """The lock's znode."""
-        self.owner = owner
+        self.owner: str = owner
         """The client that locked it."""
-        self.generation = generation
-        self.budget = budget
-        self.size = size
+        self.generation: int = generation
+        self.budget: EphemeralBudget = budget
+        self.size: int = size
         """What the lock takes of the budget; nothing where a tenure holds it."""
-        self.tenure = tenure
+        self.tenure: Tenure | None = tenure
         """The hold on its group, whose lock it is then; None for a message in no group."""
-        self.version = -1
-        self.raw = b""
+        self.version: int = -1
+        self.raw: bytes = b""
         """What is stored."""
-        self.body = b""
-        self.header = EMPTY_HEADER
+        self.body: bytes = b""
+        self.header: Header = EMPTY_HEADER
         self.rest: bytes | None = None
         """What is to be left of the item when its message has been consumed: further ones; None: nothing."""
-        self.created = 0
-        self.attempts = 0
+        self.created: int = 0
+        self.attempts: int = 0
         self.meta_version: int | None = None
         """Of the record of attempts; None: there is none."""
         self.fields: ItemName | None = None
@@ -159,9 +159,9 @@ class Claim:
         """When it was claimed, ms in ZooKeeper's time."""
         self.value: object = UNDECODED
         """The payload decoded to the type of the queue that took it."""
-        self.recorded = False
+        self.recorded: bool = False
         """Whether this hand-over has been recorded in ``meta/``."""
-        self.handed = False
+        self.handed: bool = False
         """Whether a handler has seen it."""
         self.handed_at: float | None = None
         """When that was, by the monotonic clock; only where it is counted."""

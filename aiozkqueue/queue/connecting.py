@@ -108,8 +108,8 @@ def connect(
     Raises:
         ConnectionLostError: on entering, no server answered within ``connect_timeout``.
         AccessDeniedError: on entering, the credentials were refused.
-        InvalidOptionError: at once, an option is out of range, or the hosts do not parse; on entering,
-            ``tracing=True`` without the extra ``observability``.
+        InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
+        MissingExtraError: on entering, ``tracing=True`` without the extra ``observability``.
     """
     parse_hosts(hosts)
     check_root(root)

@@ -74,7 +74,7 @@ class Consumer(Generic[T]):
         self._idle = False
         self._stopped = False
         self._closed = False
-        self.absorbed = 0
+        self.absorbed: int = 0
         """How many deliveries that the loop settled by itself could not be committed, and come again."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
 from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ItemName, encode
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .options import PutOptions, Seconds
     from .queue import Queue
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -94,7 +94,7 @@ class Delivery(Message[T_co]):
     def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object = UNDECODED) -> None:
         super().__init__(content, codec, value)
         self._settling = settling
-        self.entered = False
+        self.entered: bool = False
         """Whether an ``async with`` block has taken charge of settling it."""
 
     @property
@@ -187,7 +187,7 @@ class WorkSettling:
         self._claim = claim
         self.word: Mapping[str, str] = {}
         """What a message that is given back bears besides its own headers."""
-        self.work = Work(engine, engine.ids.next(), claim, LATE)
+        self.work: Work = Work(engine, engine.ids.next(), claim, LATE)
         self.work.hold(claim)
 
     @property

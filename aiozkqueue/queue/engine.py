@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .tracing import Tracing
     from .work import Work
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: How many outcomes of past transactions `Engine.outcome` remembers, at the least.
 OUTCOMES_KEPT = 10_000
@@ -87,15 +87,15 @@ class Engine:
         """What is counted; None: nothing is."""
         self.root = root
         self.clock = clock
-        self.ids = ids or IdSource()
+        self.ids: IdSource = ids or IdSource()
         #: Spreads load and retries; all chance in a session comes from its ids, so that a simulation can repeat it.
-        self.random = Random(self.ids.client)  # noqa: S311 - it guards nothing
-        self.about = this_process() if about is None else about
-        self.node = node_hash(process_of(self.about)[0] if node is None else node)
+        self.random: Random = Random(self.ids.client)  # noqa: S311 - it guards nothing
+        self.about: bytes = this_process() if about is None else about
+        self.node: str = node_hash(process_of(self.about)[0] if node is None else node)
         """The hash of the node's name: of the host's, if it has not been given another."""
-        self.server_clock = ServerClock(clock, zookeeper)
-        self.tasks = TaskOwner("aiozkqueue session", self._failed)
-        self.committer = Committer(
+        self.server_clock: ServerClock = ServerClock(clock, zookeeper)
+        self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)
+        self.committer: Committer = Committer(
             zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
         )
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN

@@ -54,7 +54,7 @@ class Lease(Message[T]):
 
     def __init__(self, message: Message[T], token: str) -> None:
         super().__init__(message._content, message._codec, message._value)  # noqa: SLF001 - the same message
-        self.token = token
+        self.token: str = token
         """Settles it, from any session."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, cast
 
 import anyio
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .destination import Destination
     from .engine import Engine
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -31,10 +31,10 @@ class Histogram:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+        self.bounds: Sequence[float] = bounds
+        self.counts: list[int] = [0] * (len(bounds) + 1)
         """By bound, not cumulative; the last is what lies beyond all of them."""
-        self.total = 0.0
+        self.total: float = 0.0
 
     def observe(self, value: float) -> None:
         """Count one."""
@@ -48,17 +48,17 @@ class QueueFigures:
     __slots__ = ("consumed", "dead", "handling", "put", "retried", "wait")
 
     def __init__(self) -> None:
-        self.put = 0
+        self.put: int = 0
         """Messages stored."""
-        self.consumed = 0
+        self.consumed: int = 0
         """Messages handed over and removed by a commit."""
-        self.retried = 0
+        self.retried: int = 0
         """Messages handed over and given back: they come again."""
-        self.dead = 0
+        self.dead: int = 0
         """Messages moved into the dead letters."""
-        self.wait = Histogram(SECONDS)
+        self.wait: Histogram = Histogram(SECONDS)
         """Of first hand-overs: from the put, or when it was due, to the claim."""
-        self.handling = Histogram(SECONDS)
+        self.handling: Histogram = Histogram(SECONDS)
         """From the hand-over until its end was stored."""
 
 
@@ -70,10 +70,10 @@ class Meter:
         self.queues: dict[str, QueueFigures] = {}
         self.outcomes: dict[Outcome, int] = dict.fromkeys((Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.UNKNOWN), 0)
         """How transactions and deliveries have ended."""
-        self.groups = Histogram(SIZES)
+        self.groups: Histogram = Histogram(SIZES)
         """Settlements that shared a request."""
-        self.reconnects = 0
-        self.expirations = 0
+        self.reconnects: int = 0
+        self.expirations: int = 0
         """ZooKeeper sessions that the server has declared over."""
 
     def of(self, queue: str) -> QueueFigures:

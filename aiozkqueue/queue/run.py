@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from signal import SIGINT, SIGTERM, Signals
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .options import seconds
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .background import Service
     from .options import Seconds
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 async def run(

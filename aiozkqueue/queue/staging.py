@@ -75,7 +75,7 @@ class StagedSettlement(PutSettlement):
 
     def __init__(self, transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> None:
         super().__init__(transaction_id, puts)
-        self.weight += 2 * OPERATION_WEIGHT + len(progress.data)
+        self.grow(2 * OPERATION_WEIGHT + len(progress.data))
         self._before: tuple[Operation, Operation] = (fence.check(), progress)
 
     def operations(self) -> Sequence[Operation]:
@@ -103,8 +103,8 @@ class Staging:
         self._zookeeper = engine.zookeeper
         self._store = store
         self._name = name
-        self.writer = key_hash(name)
-        self.path = f"{store.paths.sinks}/{self.writer}"
+        self.writer: str = key_hash(name)
+        self.path: str = f"{store.paths.sinks}/{self.writer}"
         """The writer's znode; what its parts write down lies below it."""
 
     async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:

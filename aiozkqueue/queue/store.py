@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.layout import Policy
+    from aiozkqueue.layout import Policy, Tier
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .claim import Claim
@@ -102,7 +102,7 @@ class QueueStore:
     ) -> None:
         self._lane_ends = lane_ends
         self._random = random
-        self.paths = paths or QueuePaths(root, name)
+        self.paths: QueuePaths = paths or QueuePaths(root, name)
         self.name = name
         self.dialect: Dialect | None = None
         """Whose layout it has; None: our own."""
@@ -122,21 +122,21 @@ class QueueStore:
         """Who adds to the multis that end messages of this queue."""
         self.room: Room | None = None
         """Who lets puts in, where the queue has a size."""
-        self.tags = TagRecords(zookeeper, self.paths)
+        self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """What the digests in items' names stand for."""
-        self.config = QueueConfig()
-        self.version = -1
-        self.forced = 0
+        self.config: QueueConfig = QueueConfig()
+        self.version: int = -1
+        self.forced: int = 0
         """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
-        self.ready = False
+        self.ready: bool = False
         """Whether `open` has nothing left to do."""
         self._chosen: Policy | None = None
         self._groups_expected = False
-        self.tiers = self.config.tiers
+        self.tiers: tuple[Tier, ...] = self.config.tiers
         """The lanes that may hold items, of each priority, the most urgent first."""
-        self.lanes = PutLanes(self.config, self.paths)
+        self.lanes: PutLanes = PutLanes(self.config, self.paths)
         """Those that are put to."""
 
     @property

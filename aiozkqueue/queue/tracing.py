@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from aiozkqueue.errors import InvalidOptionError
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
@@ -68,7 +66,7 @@ def tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
     """Return what follows a session's messages: what was given, or OpenTelemetry if that is asked for or set up.
 
     Raises:
-        InvalidOptionError: it is asked for, and not installed.
+        MissingExtraError: it is asked for, and not installed.
     """
     if option is None:
         api = sys.modules.get("opentelemetry.trace")
@@ -81,9 +79,8 @@ def tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
         return option
     try:
         from aiozkqueue.tracing import OpenTelemetry  # noqa: PLC0415 - an extra, for those who use it
-    except ImportError as error:
+    except ImportError:
         if option is None:
             return None
-        msg = f"tracing=True needs OpenTelemetry: install aiozkqueue[observability] ({error})"
-        raise InvalidOptionError(msg) from error
+        raise
     return OpenTelemetry()

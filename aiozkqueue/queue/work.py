@@ -106,7 +106,7 @@ class Work:
 
     def __init__(self, engine: Engine, work_id: str, shown: Claim | None = None, hint: str = "") -> None:
         self._engine = engine
-        self.id = work_id
+        self.id: str = work_id
         self._shown = shown  # the message that it is the delivery of
         self._hint = hint
         self._state = _OPEN

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
 
 from aiozkqueue.errors import InvalidScheduleError
+from aiozkqueue.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,8 @@ class Cron:
     """A cron expression in a time zone. Moments are milliseconds since 1970.
 
     Raises:
-        InvalidScheduleError: not an expression, or no such zone, or it never occurs; or the extra is not installed.
+        InvalidScheduleError: not an expression, or no such zone, or it never occurs.
+        MissingExtraError: the extra ``schedule`` is not installed.
     """
 
     __slots__ = ("_expression", "_zone")
@@ -100,11 +102,8 @@ def to_put(cron: Cron, *, last: int, now: int, missed: Missed, tolerance: int, l
 
 
 def _occurrences(expression: str, start: datetime) -> Iterator[datetime]:
-    try:
+    with needs("schedule"):
         from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra, for those who use it
-    except ImportError as error:
-        msg = "recurring jobs need the extra 'schedule': pip install 'aiozkqueue[schedule]'"
-        raise InvalidScheduleError(msg) from error
     try:
         return CronSim(expression, start)
     except CronSimError as error:

@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from aiozkqueue.errors import (
     AccessDeniedError,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -120,6 +120,7 @@ class Jobs:
         Raises:
             AlreadyExistsError: there is a job of this name.
             InvalidScheduleError: no cron expression, an unknown time zone, or one that never occurs.
+            MissingExtraError: the extra ``schedule`` is not installed.
             PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError, AccessDeniedError,
             OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
@@ -220,14 +221,20 @@ class Jobs:
         await apply(self._session.engine, [Delete(path)], explain)
 
     async def get(self, name: str) -> Job:
-        """Read a job. Raises: NotFoundError, PayloadError, AccessDeniedError, SessionClosedError, WrongLoopError."""
+        """Read a job.
+
+        Raises:
+            NotFoundError: there is no such job.
+            MissingExtraError: the extra ``schedule`` is not installed.
+            PayloadError, AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
         record, _ = await self._read(name)
         return await _shown(name, record)
 
     async def list(self) -> list[Job]:
         """Read all jobs, by name. What does not decode is left out.
 
-        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: MissingExtraError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         with readable(self._paths.base):
             records = await read_jobs(self._session.engine, self._paths, None)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import WatchEvent
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: Seconds after which a job whose message could not be put is tried again.
 AGAIN = 5.0
@@ -82,7 +82,7 @@ class Scheduler:
 
         Raises:
             AccessDeniedError, SessionClosedError, WrongLoopError: what waiting cannot cure.
-            InvalidScheduleError: the extra ``schedule`` is not installed.
+            MissingExtraError: the extra ``schedule`` is not installed.
             RuntimeError: it runs already.
         """
         if self._scope is not None:

@@ -10,6 +10,9 @@ and nothing imports it but those who want it. `docs/spark.md` has the guarantees
 
 from __future__ import annotations
 
-from .source import AiozkqueueDataSource, register
+from aiozkqueue.extras import needs
+
+with needs("spark"):
+    from .source import AiozkqueueDataSource, register
 
 __all__ = ["AiozkqueueDataSource", "register"]

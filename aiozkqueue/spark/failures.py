@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: What Spark fails with: its own errors, and those of its JVM that it has no class for.
-SPARK_ERRORS: Final = (PySparkException, Py4JJavaError)
+SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaError)
 
 # The condition that Spark names, and the line that tells of it.
 _CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9_]*)(?:[.][A-Z0-9_]+)*\] (.+)")

@@ -31,7 +31,7 @@ class Folder:
         self._path = jvm.org.apache.hadoop.fs.Path
         given = self._path(path)
         self._system = given.getFileSystem(java.hadoopConfiguration())
-        self.path = str(self._system.makeQualified(given))
+        self.path: str = str(self._system.makeQualified(given))
         """Where it is, with its scheme."""
 
     @property

@@ -68,7 +68,7 @@ class Part:
         self._link = link
         self._staging = staging
         self._batch = batch
-        self.fence = fence
+        self.fence: Fence = fence
         self._path = f"{staging.path}/p{partition:05d}"
         self._progress = Progress(0, _NOTHING, -1)
         self._passed = 0  # rows that are known to be stored

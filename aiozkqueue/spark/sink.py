@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .connection import Link
     from .options import Options
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: Where a task finds what it belongs to.
 _QUERY: Final = "sql.streaming.queryId"

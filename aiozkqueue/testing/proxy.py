@@ -69,7 +69,7 @@ class Connection:
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         self.number: Final = number  #: counted from 1, in order of arrival
-        self.over = False
+        self.over: bool = False
         self._client = client[1]
         self._server = server[1]
         self.flows: Final = (
@@ -126,7 +126,7 @@ class FaultProxy:
         self._delay = dict.fromkeys(Direction, 0.0)
         self._dropping: set[Direction] = set()
         self._budget: dict[Direction, int] = {}
-        self.accepted = 0
+        self.accepted: int = 0
         for flowing in self._open.values():
             flowing.set()
 

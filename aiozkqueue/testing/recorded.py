@@ -53,7 +53,7 @@ class _Record:
         self._what = what
         self._attempt = attempt
         self._put_at = put_at
-        self.outcome = Outcome.OPEN
+        self.outcome: Outcome = Outcome.OPEN
         self.lost = False
         self.puts: list[Put[Any]] = []
         self.delay: float | None = None

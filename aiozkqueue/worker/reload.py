@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.extras import needs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 async def reloading(command: Sequence[str], folder: Path) -> int:
@@ -23,13 +23,10 @@ async def reloading(command: Sequence[str], folder: Path) -> int:
     change starts it again. SIGTERM and SIGINT are passed on, and end this with it.
 
     Raises:
-        InvalidOptionError: what watches files is not installed.
+        MissingExtraError: what watches files is not installed.
     """
-    try:
+    with needs("reload"):
         import watchfiles  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        msg = f"--reload needs watchfiles: install aiozkqueue[reload] ({error})"
-        raise InvalidOptionError(msg) from error
     # Its type names one of trio's, which need not be here.
     watch = cast("Any", watchfiles).awatch
     changes: AsyncIterator[object] = watch(folder, watch_filter=watchfiles.PythonFilter())

@@ -64,16 +64,16 @@ class Client(aiozk.ZKClient):  # type: ignore[misc]  # aiozk has no types
     ) -> None:
         # Not aiozk's own initialisation, which makes its own session: "h1:x" would hang that one's start() for ever.
         ensemble = parse_hosts(servers)
-        self.chroot = ensemble.chroot or None
+        self.chroot: str | None = ensemble.chroot or None
         if chroot:
             self.chroot = self.normalize_path(chroot)
         unrestricted = protocol.AUTHED_UNRESTRICTED if auth else protocol.UNRESTRICTED_ACCESS
-        self.default_acl = list(default_acl or [unrestricted])
+        self.default_acl: list[Any] = list(default_acl or [unrestricted])
         self.stat_cache: dict[str, Any] = {}
-        self.session = AiozkSession(
+        self.session: AiozkSession = AiozkSession(
             Session(ensemble, timeout=session_timeout, tls=tls, auth=auth, max_request=max_request)
         )
-        self.recipes = RecipeProxy(self)
+        self.recipes: RecipeProxy = RecipeProxy(self)
         self._connect_timeout = connect_timeout
 
     @property
@@ -162,7 +162,7 @@ class AiozkSession:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.state = AiozkState(session)
+        self.state: AiozkState = AiozkState(session)
 
     async def start(self, within: float | None, prepare: Callable[[], Any]) -> None:
         """Connect. Raises as `Client.start`."""
@@ -224,7 +224,7 @@ class AiozkSession:
         return translated
 
 
-class AiozkState:
+class AiozkState:  # noqa: PLW1641 - compared with a name, as aiozk's own
     """aiozk's state machine, as its recipes wait for it."""
 
     def __init__(self, session: Session) -> None:
@@ -254,8 +254,6 @@ class AiozkState:
 
     def __eq__(self, state: object) -> bool:
         return self.current_state == state
-
-    __hash__ = None  # type: ignore[assignment]  # compared with a name, as aiozk's own
 
 
 def _decoder(opcode: int) -> Callable[[bytes, int], Any]:

@@ -59,11 +59,12 @@ class Connection(asyncio.Protocol):
         self._incoming = bytearray()
         self._max_frame = _MAX_FIRST_REPLY
         self.peer = peer
-        self.last_zxid = 0
-        self.answered = 0  # requests, whatever the answer
-        self.last_received = self.last_sent = self._loop.time()
+        self.last_zxid: int = 0
+        self.answered: int = 0  # requests, whatever the answer
+        self.last_received: float = self._loop.time()
+        self.last_sent: float = self.last_received
         #: The server has said on this connection that the session is over.
-        self.session_expired = False
+        self.session_expired: bool = False
         #: Why the connection is gone; None while it is there.
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()

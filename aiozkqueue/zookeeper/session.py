@@ -70,11 +70,11 @@ class Session:
         if max_request < 1:
             raise InvalidOptionError(f"max_request={max_request}: give the server's jute.maxbuffer, bytes")
         self.ensemble = ensemble
-        self.states = StateMachine()
-        self.watches = WatchRegistry()
+        self.states: StateMachine = StateMachine()
+        self.watches: WatchRegistry = WatchRegistry()
         self.max_request = max_request
-        self.timeout = timeout
-        self.session_id = 0
+        self.timeout: float = timeout
+        self.session_id: int = 0
         #: Why the last attempt to reach each server failed.
         self.attempts: dict[Server, str] = {}
         self._wanted_timeout = timeout

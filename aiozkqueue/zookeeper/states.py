@@ -27,8 +27,8 @@ class StateMachine:
     """The state and the generation, which move together."""
 
     def __init__(self) -> None:
-        self.state = State.CONNECTING
-        self.generation = 0
+        self.state: State = State.CONNECTING
+        self.generation: int = 0
         self._callbacks: dict[object, Callable[[State, int], None]] = {}
         self._waiters: dict[asyncio.Future[None], None] = {}  # in order, which a set's is not
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.local import CONF
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,7 +29,7 @@ def test_orders_go_through_spark_and_the_audit_knows_what_became_of_each(
     project = os.pathsep.join([str(EXAMPLE.parents[1]), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(tmp_path / "audit")],
-        env=os.environ | {"AIOZKQUEUE_HOSTS": embedded_server().hosts, "PYTHONPATH": project},
+        env=os.environ | CONF | {"AIOZKQUEUE_HOSTS": embedded_server().hosts, "PYTHONPATH": project},
         capture_output=True,
         text=True,
         timeout=280,

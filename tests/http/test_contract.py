@@ -206,7 +206,7 @@ async def test_what_is_out_of_range_is_refused(
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-@pytest.mark.parametrize("name", ["Upper", "a b", "_one", "%2e", "%2e%2e", "a*", "é", "a" * 256, "a%7Cb"])
+@pytest.mark.parametrize("name", ["Upper", "a b", "_one", "%2e", "%2e%2e", "a*", "é", "a" * 256, "a%7Cb", "a%2Fb"])
 @pytest.mark.parametrize(
     ("method", "path", "content"),
     [

@@ -156,7 +156,30 @@ def test_importing_the_package_imports_no_optional_dependency_though_all_are_the
 
 def test_the_command_says_what_to_install_when_its_extra_is_missing(environment: Path) -> None:
     told = output(environment / "aiozkqueue", "stats", "orders", status=2)
-    assert told == ("aiozkqueue: the command line needs typer and rich: pip install 'aiozkqueue[cli,embedded]'\n")
+    assert told == "aiozkqueue: typer is not installed: pip install 'aiozkqueue[cli,embedded]'\n"
+
+
+@pytest.mark.parametrize(
+    ("use", "module", "extra"),
+    [
+        ("import aiozkqueue.fastapi", "fastapi", "fastapi"),
+        ("from aiozkqueue.http import create_app", "fastapi", "http"),
+        ("from aiozkqueue.http import Settings", "starlette", "http"),
+        ("import aiozkqueue.http.client", "httpx", "http"),
+        ("import aiozkqueue.metrics", "prometheus_client", "observability"),
+        ("import aiozkqueue.tracing", "opentelemetry", "observability"),
+        ("import aiozkqueue.spark", "pyspark", "spark"),
+        ("from aiozkqueue.schedule.cron import Cron; Cron('* * * * *')", "cronsim", "schedule"),
+    ],
+)
+def test_what_needs_an_extra_says_which_to_install(environment: Path, use: str, module: str, extra: str) -> None:
+    program = (
+        "import aiozkqueue\n"
+        f"try: {use}\n"
+        "except ImportError as error: print(repr(error.name), isinstance(error, aiozkqueue.MissingExtraError), error)"
+    )
+    told = output(environment / "python", "-W", "error", "-c", program)
+    assert told == f"{module!r} True {module} is not installed: pip install 'aiozkqueue[{extra}]'\n"
 
 
 def test_every_extra_that_a_message_names_is_there(wheel: Path) -> None:
@@ -167,8 +190,8 @@ def test_every_extra_that_a_message_names_is_there(wheel: Path) -> None:
         extra
         for name, data in files.items()
         if name.endswith(".py")
-        for extras in re.findall(rb"aiozkqueue\[([a-z,]+)\]", data)
-        for extra in extras.decode().split(",")
+        for extras in re.findall(rb"aiozkqueue\[([a-z,]+)\]|needs\(\"([a-z,]+)\"\)|missing\(.*?, \"([a-z,]+)\"\)", data)
+        for extra in b"".join(extras).decode().split(",")
     }
     assert {"cli", "embedded", "http"} <= named
     assert named <= provided

@@ -1,28 +1,33 @@
-"""The format with a halt at each step of a micro-batch: there its driver is killed, or waits as if it were dead.
+"""The format with a halt at each step of a micro-batch, where its driver is killed, or waits as if it were dead.
 
-Run as a program it is a driver of its own: ``python -m tests.spark.stepping HOSTS ROOT FOLDER`` drains one queue into
-another, from the checkpoint in the folder.
+Run as a program it is a driver of its own: ``python -m tests.spark.stepping HOSTS FOLDER`` reads names from its input,
+and for each drains a queue below the root of that name into another, from the checkpoint in a folder of that name. It
+halts where the file `STEP` in there says, tells so by the file `WAITS`, and goes on when there is a file `GO`.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
 
 from aiozkqueue.spark import AiozkqueueDataSource
 from aiozkqueue.spark.sink import QueueStreamWriter
 from aiozkqueue.spark.streaming import QueueStreamReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
 #: Where one step of a batch has ended and the next has not begun, in the order in which Spark takes them. Between the
@@ -35,21 +40,17 @@ STEPS = (
     "before the sink's commit",  # all of them are
     "behind the sink's commit",  # they can be seen, and the batch is not in the commit log
 )
-#: Where the process group of the driver, the step, and a file to wait for are told.
-DRIVER, STEP, GO = "STEPPING_DRIVER", "STEPPING_STEP", "STEPPING_GO"
+STEP, WAITS, GO, ENDED = "step", "waits", "go", "ended"
+#: Where Spark's Python processes find the folder.
+FOLDER = "STEPPING_FOLDER"
 
 
-def halt(step: str) -> None:
-    """Kill the driver, or wait for a file, if this is the step."""
-    if os.environ.get(STEP) != step:
-        return
-    go = os.environ.get(GO)
-    if not go:
-        os.killpg(int(os.environ[DRIVER]), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        Path(f"{go}.waits").touch()
-        while not Path(go).exists():
+def halt(root: str, step: str) -> None:
+    """Wait for a file, if this is the step."""
+    query = Path(os.environ[FOLDER], Path(root).name)
+    if (query / STEP).read_text() == step:
+        (query / WAITS).touch()
+        while not (query / GO).exists():
             time.sleep(0.05)
 
 
@@ -58,13 +59,13 @@ class Reader(QueueStreamReader):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         if start["seq"] >= 0:
-            halt("before the offsets")
+            halt(self._options.root, "before the offsets")
         offset = super().latestOffset(start, limit)
-        halt("behind the offsets")
+        halt(self._options.root, "behind the offsets")
         return offset
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Any:
-        halt("before the partitions")
+        halt(self._options.root, "before the partitions")
         return super().partitions(start, end)
 
 
@@ -73,13 +74,13 @@ class Writer(QueueStreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:
         written = super().write(iterator)
-        halt("behind a task")
+        halt(self._options.root, "behind a task")
         return written
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        halt("before the sink's commit")
+        halt(self._options.root, "before the sink's commit")
         super().commit(messages, batchId)
-        halt("behind the sink's commit")
+        halt(self._options.root, "behind the sink's commit")
 
 
 class SteppingDataSource(AiozkqueueDataSource):
@@ -100,22 +101,37 @@ class SteppingDataSource(AiozkqueueDataSource):
         return writer
 
 
-def main(hosts: str, root: str, folder: str) -> None:
-    """Drain ``orders`` into ``out``, two messages a batch."""
+def pipe(spark: SparkSession, options: Mapping[str, str], folder: Path, form: str) -> StreamingQuery:
+    """Start to drain ``orders`` into ``out``, two messages a batch."""
+    stream = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger="2").load("orders").select("body")
+    writer = stream.writeStream.format(form).options(**options, checkpointLocation=str(folder / "checkpoint"))
+    return writer.trigger(availableNow=True).start("out")
+
+
+def main(hosts: str, folder: Path) -> None:
+    """Drain what is named, each by a query of its own."""
     from tests.spark.local import start  # noqa: PLC0415 - not for Spark's workers
 
-    os.environ[DRIVER] = str(os.getpgrp())
-    spark = start(Path(folder), {})
+    os.environ[FOLDER] = str(folder)
+    spark = start(folder, {}, cores=8)  # a task that waits keeps its core
     spark.dataSource.register(SteppingDataSource)
-    pipe(spark, {"hosts": hosts, "root": root}, folder, "stepping")
+    for line in sys.stdin:
+        root = line.strip()
+        query = folder / Path(root).name
+        running = pipe(spark, {"hosts": hosts, "root": root}, query, "stepping")
+        Thread(target=tell_end, args=(running, query)).start()
 
 
-def pipe(spark: Any, options: dict[str, str], folder: str, form: str) -> None:
-    """Drain one queue into the other."""
-    stream = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger="2").load("orders").select("body")
-    writer = stream.writeStream.format(form).options(**options, checkpointLocation=f"{folder}/checkpoint")
-    writer.trigger(availableNow=True).start("out").awaitTermination()
+def tell_end(running: StreamingQuery, folder: Path) -> None:
+    """Write down how a query ends."""
+    try:
+        running.awaitTermination()
+        told = "well"
+    except PySparkException as error:
+        told = str(error)
+    (folder / f"{ENDED}.draft").write_text(told)
+    (folder / f"{ENDED}.draft").rename(folder / ENDED)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -15,6 +15,7 @@ import pytest
 
 from aiozkqueue.cli.app import run
 from tests.docs.pages import blocks, commands, shows
+from tests.spark.local import CONF
 from tests.spark.test_audit import known, servers
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_the_command_starts_a_spark_of_its_own_that_says_nothing(servers: dict[s
     lines.write_text('{"id": 1}\n')
     done = subprocess.run(
         [sys.executable, "-m", "aiozkqueue.cli", "load", str(lines), "--queue", "orders"],
-        env=os.environ | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]},
+        env=os.environ | CONF | {"AIOZKQUEUE_HOSTS": servers["hosts"], "AIOZKQUEUE_ROOT": servers["root"]},
         capture_output=True,
         text=True,
         timeout=240,

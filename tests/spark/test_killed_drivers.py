@@ -1,4 +1,8 @@
-"""Real drivers, killed at every step of a micro-batch, or taken for dead and back."""
+"""Real drivers, killed at every step of a micro-batch, or taken for dead and back.
+
+Each runs a query for each step, and is killed when all of them stand there; the next one goes on with all of them, and
+is killed when each has come a step further.
+"""
 
 from __future__ import annotations
 
@@ -8,85 +12,142 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spark.local import PROJECT, environment
-from tests.spark.stepping import GO, STEP, STEPS, pipe
+from tests.spark.stepping import ENDED, GO, STEP, STEPS, WAITS, pipe
 from tests.spark.test_batch import drained, put
 from tests.spark.test_stream import left
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-
-def driver(options: Mapping[str, str], folder: Path, java: str, **more: str) -> subprocess.Popen[str]:
-    """Start a driver in a process group of its own; the others are told to it by its environment."""
-    command = [sys.executable, "-m", "tests.spark.stepping", options["hosts"], options["root"], str(folder)]
-    return subprocess.Popen(
-        command,
-        cwd=PROJECT,
-        env={**os.environ, **environment(java), **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        process_group=0,
-    )
+#: Seconds until a query is where it is to be, however busy the machine.
+PATIENCE = 300
 
 
-def go_on(spark: SparkSession, options: Mapping[str, str], folder: Path) -> None:
-    """Start the query in this process, and let it come to its end."""
-    pipe(spark, {name: options[name] for name in ("hosts", "root")}, str(folder), "aiozkqueue")
+class Query:
+    """Drains a queue into another."""
+
+    def __init__(self, servers: dict[str, str], folder: Path, name: str) -> None:
+        self.root = f"{servers['root']}/{name}"
+        self._servers = {"hosts": servers["hosts"], "root": self.root}
+        self.orders = {**self._servers, "queue": "orders"}
+        self.out = {**self._servers, "queue": "out"}
+        self._folder = folder / name
+        self._folder.mkdir()
+
+    def at(self, step: str) -> None:
+        """Have the next driver halt at this step."""
+        (self._folder / STEP).write_text(step)
+        (self._folder / WAITS).unlink(missing_ok=True)
+
+    def wait(self, driver: subprocess.Popen[str]) -> None:
+        """Wait until it is there."""
+        _wait(driver, self._folder / WAITS, self._folder / ENDED)
+        assert not (self._folder / ENDED).exists(), (self._folder / ENDED).read_text()
+
+    def end(self, driver: subprocess.Popen[str]) -> str:
+        """Let it go on, and return how it ends."""
+        (self._folder / GO).touch()
+        _wait(driver, self._folder / ENDED)
+        return (self._folder / ENDED).read_text()
+
+    def go_on(self, spark: SparkSession) -> None:
+        """Start it in this process, and let it come to its end."""
+        assert pipe(spark, self._servers, self._folder, "aiozkqueue").awaitTermination(PATIENCE)
 
 
-def test_a_driver_killed_at_every_step_and_started_again_loses_and_doubles_nothing(
-    spark: SparkSession, options: dict[str, str], tmp_path: Path, spark_java: str
+def _wait(driver: subprocess.Popen[str], *files: Path) -> None:
+    """Wait until there is one of these files."""
+    deadline = time.monotonic() + PATIENCE
+    while not any(file.exists() for file in files):
+        assert driver.poll() is None, f"the driver has ended with {driver.returncode}"
+        assert time.monotonic() < deadline, f"still no {files[0]}"
+        time.sleep(0.05)
+
+
+class Drivers:
+    """Starts drivers, each in a process group of its own."""
+
+    def __init__(self, hosts: str, folder: Path, java: str) -> None:
+        self._command = [sys.executable, "-m", "tests.spark.stepping", hosts, str(folder)]
+        self._environment = {**os.environ, **environment(java)}
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self) -> subprocess.Popen[str]:
+        driver = subprocess.Popen(
+            self._command, cwd=PROJECT, env=self._environment, stdin=subprocess.PIPE, text=True, process_group=0
+        )
+        self._started.append(driver)
+        return driver
+
+    def kill(self) -> None:
+        for driver in self._started:
+            if driver.poll() is None:
+                kill(driver)
+
+
+def run(driver: subprocess.Popen[str], *queries: Query) -> None:
+    """Have a driver start these one after the other, and wait until each has come to its step."""
+    assert driver.stdin is not None
+    for query in queries:
+        print(query.root, file=driver.stdin, flush=True)
+        query.wait(driver)
+
+
+def kill(driver: subprocess.Popen[str]) -> None:
+    """Kill a driver, its JVM with it."""
+    assert driver.poll() is None
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate()
+
+
+@pytest.fixture
+def drivers(zookeeper: str, tmp_path: Path, spark_java: str) -> Iterator[Drivers]:
+    drivers = Drivers(zookeeper, tmp_path, spark_java)
+    yield drivers
+    drivers.kill()
+
+
+def test_drivers_killed_at_every_step_lose_and_double_nothing_and_one_thought_dead_changes_nothing(
+    spark: SparkSession, options: dict[str, str], drivers: Drivers, tmp_path: Path
 ) -> None:
-    bodies = [b"%d" % n for n in range(4 * len(STEPS))]
-    put(options, *bodies)
-    seen: list[bytes] = []
-    for step in STEPS:
-        process = driver(options, tmp_path, spark_java, **{STEP: step})
-        output, _ = process.communicate(timeout=600)
-        assert process.returncode == -signal.SIGKILL, f"{step}: {output[-3000:]}"
-        if len(seen) < len(bodies) // 2:  # what consumers have taken must not come again
-            seen += drained({**options, "queue": "out"})
-    go_on(spark, options, tmp_path)
-    seen += drained({**options, "queue": "out"})
-    assert Counter(seen) == Counter(bodies)
-    assert left(options) == (0, 0, 0)
-    assert left({**options, "queue": "out"}) == (0, 0, 0)
+    first, second = drivers.start(), drivers.start()
+    queries = [Query(options, tmp_path, f"killed-{number}") for number in range(len(STEPS))]
+    bodies = [b"%d" % n for n in range(6)]
+    for query, step in zip(queries, STEPS, strict=True):
+        put(query.orders, *bodies)
+        query.at(step)
+    run(first, *queries)
+    kill(first)
+    seen = {query: drained(query.out) for query in queries}  # what consumers have taken must not come again
+    for query, step in zip(queries, [*STEPS[1:], STEPS[0]], strict=True):
+        query.at(step)
+    run(second, *queries)
 
+    zombie = Query(options, tmp_path, "zombie")
+    put(zombie.orders, *bodies)
+    zombie.at("before the offsets")
+    run(second, zombie)
+    zombie.go_on(spark)
+    assert left(zombie.orders) == (0, 0, 0)
+    assert put(zombie.orders, b"late")
+    told = zombie.end(second)
+    assert "ClaimLostError" in told
+    assert "taken over" in told
+    assert Counter(drained(zombie.out)) == Counter(bodies)
+    assert left(zombie.orders) == (1, 0, 0)
 
-def test_a_driver_that_was_thought_dead_comes_back_and_changes_nothing(
-    spark: SparkSession, options: dict[str, str], tmp_path: Path, spark_java: str
-) -> None:
-    bodies = [b"%d" % n for n in range(10)]
-    put(options, *bodies)
-    go = tmp_path / "go"
-    process = driver(options, tmp_path, spark_java, **{STEP: "before the offsets", GO: str(go)})
-    try:
-        deadline = time.monotonic() + 300
-        while not Path(f"{go}.waits").exists():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        go_on(spark, options, tmp_path)
-        assert left(options) == (0, 0, 0)
-        late = put(options, b"late")
-        go.touch()
-        output, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-    assert process.returncode != 0
-    assert "ClaimLostError" in output
-    assert "taken over" in output
-    assert Counter(drained({**options, "queue": "out"})) == Counter(bodies)
-    assert late
-    assert left(options) == (1, 0, 0)
+    kill(second)
+    for query, step in zip(queries, STEPS, strict=True):
+        query.go_on(spark)
+        assert Counter(seen[query] + drained(query.out)) == Counter(bodies), f"killed {step}"
+        assert left(query.orders) == left(query.out) == (0, 0, 0)

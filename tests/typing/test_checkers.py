@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from docsite.public import by_home
 
 HERE = Path(__file__).parent
 PROGRAMS, MISUSES = HERE / "programs.py", HERE / "misuses.py"
@@ -88,6 +91,30 @@ def test_mypy_refuses_exactly_the_misuses(cache: Path) -> None:
 def test_pyright_refuses_exactly_the_misuses(tmp_path: Path) -> None:
     refused = pyright(MISUSES, tmp_path)
     assert set(refused) == BY_PYRIGHT, refused
+
+
+def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -> None:
+    here = {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(HERE.parents[1]),
+    }
+    told = subprocess.run(
+        [sys.executable, "-m", "pyright", "--verifytypes", "aiozkqueue", "--ignoreexternal", "--outputjson"],
+        stdout=subprocess.PIPE,
+        cwd=HERE,
+        env=os.environ | here,
+        text=True,
+        check=False,
+    )
+    symbols = json.loads(told.stdout)["typeCompleteness"]["symbols"]
+    assert len(symbols) > 4000
+    untold = [
+        one["name"]
+        for one in symbols
+        if any("annotation" in told["message"] or "unknown for" in told["message"] for told in one["diagnostics"])
+    ]
+    public = by_home()
+    assert [name for name in untold if name in public or name.rpartition(".")[0] in public] == []
 
 
 def test_the_misuses_are_all_found() -> None:

@@ -18,6 +18,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 #: From the bottom up. What stands in one line may import what stands in the lines before it, and itself.
 LAYERS = (
     {"errors"},
+    {"extras"},
     {"zookeeper", "layout"},
     {"dialects"},
     {"queue"},

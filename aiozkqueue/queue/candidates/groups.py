@@ -66,7 +66,7 @@ class GroupIndex:
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
-        self.blocked = False
+        self.blocked: bool = False
         """Whether locks are held by other rules than those in force, as `ordered` has just been switched."""
         self._groups: dict[str, dict[str, deque[str]]] = {}  # by group and lane, places
         self._in_lane: dict[str, set[str]] = {}

@@ -46,7 +46,7 @@ class IdleWatch:
         self._paths = paths
         self._ear = ear
         self._watches: list[Watch] = []
-        self.scheduled = False
+        self.scheduled: bool = False
         """Whether it tells of scheduled items, too."""
 
     @property

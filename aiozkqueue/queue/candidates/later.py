@@ -43,9 +43,9 @@ class Hour:
         """The zxid of the last change of its children when it was listed; None: it has not been."""
         self.beyond: int | None = None
         """When the first item is due that is not known, since there are too many; at least `LOOK` ahead."""
-        self.unsettled = False
+        self.unsettled: bool = False
         """Whether something of it was due when it was last looked at: somebody holds it, or is about to take it."""
-        self.look_after = 0.0
+        self.look_after: float = 0.0
         """Not to be listed again before this, on the monotonic clock."""
 
 
@@ -60,7 +60,7 @@ class Later:
         self._heap: list[tuple[int, str]] = []
         self._known: set[str] = set()
         self._looked = 0.0
-        self.must_look = True
+        self.must_look: bool = True
         """Whether events may have been missed."""
 
     def clear(self) -> None:

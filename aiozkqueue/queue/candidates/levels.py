@@ -37,14 +37,14 @@ class Level:
     __slots__ = ("_began", "_told", "_watches", "backlog", "last_shard", "look_again", "must_list", "seen_all", "tier")
 
     def __init__(self, tier: Tier, backlog: Backlog) -> None:
-        self.tier = tier
-        self.backlog = backlog
-        self.must_list = True
+        self.tier: Tier = tier
+        self.backlog: Backlog = backlog
+        self.must_list: bool = True
         """Whether its lanes must be listed before anything else is claimed of it."""
-        self.seen_all = False
+        self.seen_all: bool = False
         """Whether the last look went through all of its lanes."""
-        self.last_shard = -1
-        self.look_again = 0.0
+        self.last_shard: int = -1
+        self.look_again: float = 0.0
         """When it must be looked at even though a watch has told of nothing."""
         self._watches: list[Watch] = []
         self._told = 0
@@ -104,7 +104,7 @@ class Levels:
     def __init__(self, tiers: tuple[Tier, ...], backlog: Callable[[], Backlog]) -> None:
         self._backlog = backlog
         self._index: GroupIndex | None = None
-        self.tiers = tiers
+        self.tiers: tuple[Tier, ...] = tiers
         """What the configuration says of them."""
         self._levels = [Level(tier, backlog()) for tier in tiers]
         self._by_priority = {level.tier.priority: level for level in self._levels}

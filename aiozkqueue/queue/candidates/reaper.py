@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import ItemName, LockRecord, is_lane
 from aiozkqueue.zookeeper import Delete, MultiError, SetData
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.zookeeper import Node, Operation, Result, ZooKeeper
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
 async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[int, str]], generation: int) -> list[str]:

@@ -23,8 +23,8 @@ class Share:
     __slots__ = ("count", "rank")
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
-        self.rank = rank
-        self.count = count
+        self.rank: int = rank
+        self.count: int = count
 
     @classmethod
     def among(cls, own: str, registered: Iterable[str]) -> Share:

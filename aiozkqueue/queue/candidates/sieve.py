@@ -26,9 +26,9 @@ class Sieve:
         self._verdicts: dict[str, bool] = {}
         self._heard: list[str] = []
         self._unread: set[str] = set()  # digests whose record was missing, or no record
-        self.refused = 0
+        self.refused: int = 0
         """How many names the last listing had that are not for this consumer."""
-        self.passed = 0
+        self.passed: int = 0
         """How many it had that are."""
 
     def start_over(self) -> None:

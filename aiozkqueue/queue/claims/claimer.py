@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiozkqueue.errors import ClaimLostError, TransactionTooLargeError
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -135,11 +135,11 @@ class Claimer:
         self._ids = ids
         self._budgets = budgets
         self._expected_size = EXPECTED_SIZE
-        self.counts = ClaimCounts()
+        self.counts: ClaimCounts = ClaimCounts()
         # Ids of other programs are shorter than the longest of ours.
-        self.item_lock_size = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
+        self.item_lock_size: int = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
         """What the lock of one message takes of a session's budget, bytes."""
-        self.group_lock_size = zookeeper.path_size(store.paths.lock(ORDERED)) + 4
+        self.group_lock_size: int = zookeeper.path_size(store.paths.lock(ORDERED)) + 4
         """What the lock of one group takes of it."""
 
     @property

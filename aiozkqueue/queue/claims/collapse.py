@@ -91,7 +91,7 @@ class Collapse:
         self._zookeeper = zookeeper
         self.ids = ids
         self.server_clock = server_clock
-        self.removed = 0
+        self.removed: int = 0
         """Duplicates removed before a claim, since there were too many to go with it."""
         self._lanes: dict[str, _Lane] = {}
 

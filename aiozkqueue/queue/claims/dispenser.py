@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
     AccessDeniedError,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: Batches of claims in flight: of a session that is alone on the queue, and of one among several.
 FLIGHTS_ALONE = 4

@@ -38,14 +38,14 @@ class Waiter:
         future: asyncio.Future[list[Claim]],
         owner: object,
     ) -> None:
-        self.owner = owner
+        self.owner: object = owner
         """The transaction that takes, which may have several messages of a group; None: a consumer or listener."""
-        self.limit = limit
-        self.generation = generation
-        self.patient = patient
-        self.arrival = arrival
-        self.future = future
-        self.count = 0
+        self.limit: int = limit
+        self.generation: int | None = generation
+        self.patient: bool = patient
+        self.arrival: int = arrival
+        self.future: asyncio.Future[list[Claim]] = future
+        self.count: int = 0
         """How many claims there are for it so far."""
         self.awaited: set[int] | None = None
         """The batches that it waits for, once it has some."""
@@ -98,7 +98,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[Waiter] = deque()
         self._deadlines: Deadlines[Waiter] = Deadlines(clock, self.answer)
-        self.arrivals = 0
+        self.arrivals: int = 0
         """How many have come so far."""
 
     def __iter__(self) -> Iterator[Waiter]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import parse_due
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
@@ -83,7 +83,7 @@ class Lookout(Sightings):
         condition: Condition | None = None,
     ) -> None:
         super().__init__(store, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
-        self.stealing = False
+        self.stealing: bool = False
         """Whether what was found last is other consumers'."""
         self._zookeeper = zookeeper
         self._demand = demand

@@ -47,7 +47,7 @@ class Sightings:
         condition: Condition | None,
     ) -> None:
         self.store = store
-        self.bell = asyncio.Event()
+        self.bell: asyncio.Event = asyncio.Event()
         self.held: set[str] = set()
         """What this session has locked, or is about to: ids of items, and groups."""
         self._stirred: set[str] = set()  # of those, what a watch has told something of

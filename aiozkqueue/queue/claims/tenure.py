@@ -106,17 +106,17 @@ class Tenure:
     ) -> None:
         self._keeper = keeper
         self._store = store
-        self.group = group
+        self.group: str = group
         """What the lock is called by: ``g`` and the group's hash."""
-        self.record = record
+        self.record: bytes = record
         """The data of the lock, which tells it from any other's."""
-        self.generation = generation
-        self.budget = budget
-        self.size = size
-        self.begun = begun
-        self.version = store.version
+        self.generation: int = generation
+        self.budget: EphemeralBudget = budget
+        self.size: int = size
+        self.begun: float = begun
+        self.version: int = store.version
         """The configuration it was begun under: under another, the group may be another."""
-        self.forced = store.forced
+        self.forced: int = store.forced
         """See `QueueStore.forced`: known before the lock was made."""
         self.live: list[Claim] = []
         """Shown, or about to be, and not decided; oldest first."""
@@ -124,15 +124,15 @@ class Tenure:
         """Read under the lock, and next."""
         self.owner: object = None
         """The transaction that has it, and may have more of it; None: a consumer or listener, or nobody."""
-        self.fate = Fate.KEPT
-        self.settling = False
+        self.fate: Fate = Fate.KEPT
+        self.settling: bool = False
         """Whether what is under way decides all that is live, and the lock."""
         self.since: int | None = None
         """When the lock was made, ms in ZooKeeper's time, for the first message."""
-        self.reading = False
-        self.released = 0
+        self.reading: bool = False
+        self.released: int = 0
         """How often messages were given back with the lock kept: what was read ahead before that is not next."""
-        self.gone = False
+        self.gone: bool = False
         self._timed: Claim | None = None
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .line import Waiter
     from .lookout import Lookout
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: Messages of one group read at a time.
 READ_AHEAD = 16
@@ -76,7 +76,7 @@ class Tenures:
         self._give_back = give_back
         self._held: dict[str, Tenure] = {}
         self._ready: deque[Tenure] = deque()
-        self.reading = 0
+        self.reading: int = 0
         """Reads under way that may bring messages."""
 
     def __contains__(self, group: str) -> bool:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .changes import Change
@@ -26,10 +27,10 @@ class Beside:
     def __init__(self, change: Change, what: str, *, removes: bool) -> None:
         self._change = change
         self._what = what
-        self.removes = removes
+        self.removes: bool = removes
         """Whether a message is gone with it."""
-        self.weight = change.weight
-        self.store = change.store
+        self.weight: int = change.weight
+        self.store: QueueStore = change.store
 
     def operations(self, clock: ServerClock) -> Iterator[tuple[Mender, Operation]]:
         """What to send now, and who answers for each."""

@@ -63,7 +63,7 @@ class ChangeSettlement(Settlement):
         self._change = change
         self._clock = clock
         self._companions: list[Companion] = []
-        self.left = False
+        self.left: bool = False
         """Whether it was left, since something is not as it was read."""
 
     def operations(self) -> Sequence[Operation]:

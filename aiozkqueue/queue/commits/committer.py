@@ -10,7 +10,7 @@ import asyncio
 import bisect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
     AccessDeniedError,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .settlement import Settlement
     from .slot import Sending, Sent
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 SLOTS = 4
 GROUP_BYTES = 512 * 1024
@@ -96,7 +96,7 @@ class Committer:
         self._closed = False
         self.meter: Meter | None = None
         """What counts what is applied; None: nothing does."""
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
 
     @property
     def grace(self) -> float:

@@ -38,7 +38,7 @@ class Chronicler:
         self._zookeeper = zookeeper
         self._client = client
         self._host, self._pid = process_of(about)
-        self.payload = False
+        self.payload: bool = False
         """Whether payloads are kept."""
 
     def follow(self) -> None:

@@ -228,7 +228,7 @@ class CommitSettlement(HoldSettlement):
         self._puts = puts
         self._beside = beside
         for one in beside:
-            self.weight += one.weight
+            self.grow(one.weight)
 
     def operations(self) -> Sequence[Operation]:
         """End the holds, alter what is to be altered, then create the items."""

@@ -37,8 +37,8 @@ class UniqueKey(PutCompanion):
         self._store = store
         self._id = message_id
         self._dropped = False
-        self.hash = key
-        self.ignore = ignore
+        self.hash: str = key
+        self.ignore: bool = ignore
         """Whether a put that is refused is left out, rather than failed."""
         self.holder: str | None = None
         """The message that bears the key already, where the put was left out for it."""

@@ -48,19 +48,19 @@ class Settlement(ABC):
     def __init__(
         self, transaction_id: str, generation: int | None, weight: int, stores: tuple[QueueStore, ...] = ()
     ) -> None:
-        self.transaction_id = transaction_id
-        self.generation = generation
+        self.transaction_id: str = transaction_id
+        self.generation: int | None = generation
         """The ZooKeeper session its claims belong to; None: it has none, and any session may send it."""
         self.weight: int = weight
         """About how many bytes it takes in a multi."""
-        self.stores = stores
+        self.stores: tuple[QueueStore, ...] = stores
         """The queues whose configuration must be the one known, since what is sent depends on it."""
         self.plans: tuple[PutPlan, ...] = ()
         """Of the puts in it that are not plain, once they have been asked for their operations."""
-        self.mendings = 0
+        self.mendings: int = 0
         self.committer: Committer | None = None
         """Who has taken it on."""
-        self.settled = False
+        self.settled: bool = False
         self.error: BaseException | None = None
         """Why it was not applied, or that this is unknown; None when it was applied."""
         self._watchers: tuple[Callable[[Settlement], None], ...] = ()
@@ -68,6 +68,10 @@ class Settlement(ABC):
         self._done: asyncio.Future[None] | None = None
 
     # -- what it is
+
+    def grow(self, weight: int) -> None:
+        """Count what is sent with it: so many bytes more."""
+        self.weight += weight
 
     @abstractmethod
     def operations(self) -> Sequence[Operation]:

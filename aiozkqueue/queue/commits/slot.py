@@ -87,7 +87,7 @@ class Slot:
         self._paths = paths
         self._about = about
         self._clock = clock
-        self.path = paths.slot(number)
+        self.path: str = paths.slot(number)
         self._version: int | None = None
         self._stamps = count(1)
 

@@ -33,7 +33,7 @@ class GuardedPutSettlement(PutSettlement):
         super().__init__(transaction_id, puts)
         self._guard = guard
         self._guards = 0
-        self.weight += guard.weight
+        self.grow(guard.weight)
 
     @property
     def left(self) -> bool:

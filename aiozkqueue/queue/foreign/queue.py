@@ -40,7 +40,7 @@ class ForeignQueue(Queue[T]):
 
     def __init__(self, engine: Engine, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
         super().__init__(engine, dialect.path, codec, undecodable)
-        self.dialect = dialect
+        self.dialect: Dialect = dialect
         engine.foreign(dialect)
 
     @property
@@ -78,7 +78,7 @@ class CuratorQueue(ForeignQueue[T]):
         engine, patience = self.engine, seconds(timeout, "timeout")
         self._warn_of_transaction(engine)
         payloads = [self.codec.encode(value, self._name) for value in values]
-        if len(payloads) != 1 and self.dialect is not None and self.dialect.prefix == "qn-":
+        if len(payloads) != 1 and self.dialect.prefix == "qn-":
             msg = f"queue {self._name!r}: an item of {self.dialect.title()} holds one message; put each"
             raise InvalidOptionError(msg)
         put = prepare_foreign(engine, self.store, payloads, options)

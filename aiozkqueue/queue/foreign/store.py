@@ -44,9 +44,9 @@ class ForeignStore(QueueStore):
         random: Random,
     ) -> None:
         super().__init__(zookeeper, root, dialect.path, lane_ends, random, paths=ForeignPaths(root, dialect))
-        self.dialect = dialect
+        self.dialect: Dialect = dialect
         self._layout = dialect
-        self.longest_id = dialect.longest_name
+        self.longest_id: int = dialect.longest_name
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
         """See `QueueStore`: an item's lock has its name."""

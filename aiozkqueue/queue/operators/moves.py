@@ -14,7 +14,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
     AccessDeniedError,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.zookeeper import Operation
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: Seconds after which what others hold is looked at again, at first and at the most.
 FIRST_PATIENCE = 0.1

@@ -36,7 +36,7 @@ class Lifetime:
         self._store = store
         self._clock = clock
         self._seconds = seconds
-        self.within = within
+        self.within: Place | None = within
         """Where the item is created; None: in the lane whose turn it is."""
         self._end: int | None = None
 

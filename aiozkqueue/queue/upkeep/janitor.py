@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: What stands for the clients' slots among the znodes that tell when something was cleaned last.
 ROOT_DUTY: Final = "/.janitor"
@@ -65,11 +65,11 @@ class Duty:
         queue: str | None = None,
     ) -> None:
         self.path = path
-        self.extra = {} if queue is None else {"queue": queue}
+        self.extra: dict[str, str] = {} if queue is None else {"queue": queue}
         """What records of the log about it carry."""
         self.interval = interval
         self.work = work
-        self.at = 0.0
+        self.at: float = 0.0
         """When to look again, monotonic."""
         self.soon = False
 

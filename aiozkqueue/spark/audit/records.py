@@ -41,7 +41,7 @@ SHARE: Final = 20_000
 TOGETHER: Final = 500
 
 #: What is kept of a message that has ended.
-SCHEMA: Final = StructType(
+SCHEMA: Final[StructType] = StructType(
     [
         StructField("queue", StringType()),
         StructField("day", DateType()),

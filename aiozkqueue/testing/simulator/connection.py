@@ -46,13 +46,13 @@ class SimulatedConnection:
     """Requests out, replies and events in, each after a while, in order."""
 
     def __init__(self, session: SimulatedSession, server: Server, on_event: Callable[[WatchEvent], None]) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.name = session.name
-        self.peer = server.name
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.name: str = session.name
+        self.peer: str = server.name
         self.server = server
-        self.last_zxid = 0
-        self.answered = 0
-        self.session_expired = False
+        self.last_zxid: int = 0
+        self.answered: int = 0
+        self.session_expired: bool = False
         self.loss: ConnectionLossError | None = None
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._session = session
@@ -207,7 +207,7 @@ class SimulatedSession(Session):
                 return False
             session = resumed
         self._resumable = wire.Connected(session.id, session.password, session.timeout)
-        self.timeout = session.timeout
+        self.timeout: float = session.timeout
         connection.attach(session)
         wanted_watches = [(path, kind) for kind, path in self._persistent()]
         if wanted_watches:

@@ -62,12 +62,12 @@ class Ensemble:
     """Told of each ZooKeeper session that ends, and whether its client had closed it."""
 
     def __post_init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.context = Context()
-        self.epoch = 1
-        self.counter = 0
-        self.arrivals = 0
-        self.dead = False
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.context: Context = Context()
+        self.epoch: int = 1
+        self.counter: int = 0
+        self.arrivals: int = 0
+        self.dead: bool = False
         self.tree: Tree = Tree()
         """What the leader has ordered, committed or not."""
         self.sessions: dict[int, ServerSession] = {}
@@ -75,9 +75,9 @@ class Ensemble:
         self._sessions_made = 0
         self._outstanding: deque[Transaction] = deque()
         self._committing: Pipe[Transaction] = Pipe(self.loop, self._commit, self.delays.commit, self.context)
-        self.committed = 0
+        self.committed: int = 0
         trees = [self.tree] if self.size == 1 else [Tree() for _ in range(self.size)]
-        self.servers = [Server(self, f"server-{number}", tree) for number, tree in enumerate(trees, 1)]
+        self.servers: list[Server] = [Server(self, f"server-{number}", tree) for number, tree in enumerate(trees, 1)]
 
     @property
     def alone(self) -> bool:

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from anyio._backends._asyncio import CancelScope
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 #: What one round of callbacks takes. It lets a loop that spins, as anyio's does around a cancelled scope, see time go.
 ROUND = 1e-6

@@ -103,7 +103,7 @@ class Pipe(Generic[T]):
         self._together = together
         self._queue: deque[T] = deque()
         self._last = 0.0
-        self.closed = False
+        self.closed: bool = False
 
     def send(self, what: T) -> None:
         """Deliver it after all that was sent before."""

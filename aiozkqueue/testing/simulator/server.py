@@ -52,9 +52,9 @@ class Entry:
     __slots__ = ("done", "fault", "request", "result")
 
     def __init__(self, request: Request, fault: Fault | None) -> None:
-        self.request = request
-        self.fault = fault
-        self.done = False
+        self.request: Request = request
+        self.fault: Fault | None = fault
+        self.done: bool = False
         self.result: object = None
 
 
@@ -65,8 +65,8 @@ class ServerConnection:
         self.server = server
         self.session = session
         self.client = client
-        self.open = True
-        self.silent = False
+        self.open: bool = True
+        self.silent: bool = False
         self._entries: deque[Entry] = deque()
 
     @property
@@ -146,7 +146,7 @@ class Server:
         self.name = name
         self.tree: Tree = tree
         self.up = True
-        self.lag = 0.0
+        self.lag: float = 0.0
         """Seconds by which it applies everything later than it would."""
         self.connections: dict[ServerConnection, None] = {}
         self._watches: dict[str, dict[ServerConnection, bool]] = {}

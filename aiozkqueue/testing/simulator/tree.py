@@ -45,12 +45,15 @@ class Znode:
     )
 
     def __init__(self, data: bytes, owner: int, zxid: int, time: int) -> None:
-        self.data = data
-        self.owner = owner
-        self.czxid = self.mzxid = self.pzxid = zxid
-        self.ctime = self.mtime = time
-        self.version = 0
-        self.creates = 0
+        self.data: bytes = data
+        self.owner: int = owner
+        self.czxid: int = zxid
+        self.mzxid: int = zxid
+        self.pzxid: int = zxid
+        self.ctime: int = time
+        self.mtime: int = time
+        self.version: int = 0
+        self.creates: int = 0
         self.children: dict[str, None] = {}
 
     def stat(self) -> Stat:
@@ -86,7 +89,7 @@ class Tree:
     def __init__(self) -> None:
         self.nodes: dict[str, Znode] = {"/": Znode(b"", 0, 0, 0)}
         self.ephemerals: dict[int, dict[str, None]] = {}
-        self.applied = 0
+        self.applied: int = 0
         """The zxid of the last transaction."""
 
     # Writing
