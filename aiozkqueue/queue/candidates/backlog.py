@@ -231,7 +231,7 @@ class Backlog:
         return self._remove(self._random.sample(free, min(limit, len(free))))
 
     def steal(self, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take a few, at random, of what others have left lying for too long, by a listing made just now."""
+        """Take a few of what others have left lying for too long, by a listing made just now."""
         ripe: list[tuple[str, str]] = []
         for lane, others in self._others.items():
             ripe += [(lane, name) for name, since in others.items() if now - since >= self._patience(name)]
@@ -243,8 +243,11 @@ class Backlog:
         return self._remove(chosen)
 
     def _sample(self, ripe: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return a few of what others have left lying, in random order."""
-        return self._random.sample(ripe, max(1, len(ripe) // (2 * self._share.count))) if ripe else []
+        """Return a few of what others have left lying: of the newer ones by chance, which their consumers take last."""
+        few = max(1, len(ripe) // (2 * self._share.count))
+        drawn = self._random.sample(ripe, min(2 * few, len(ripe)))
+        drawn.sort(key=lambda one: self._order(one[1]), reverse=True)
+        return drawn[:few]
 
     def next_steal(self) -> float | None:
         """When the first of what others leave lying may be taken, on the clock of ``now``; None when nothing is.
