@@ -456,7 +456,7 @@ class Dispenser:
         beside: Sequence[str] = (),
     ) -> None:
         locks = [*(self._lookout.lock_id(place) for place in places), *beside]
-        self._lookout.held.update(locks)
+        self._lookout.begin(locks)
         self._launched += 1
         self._flights.add(self._launched)
         self._promised += len(places)
@@ -496,10 +496,11 @@ class Dispenser:
         except (ConnectionLossError, ZooKeeperSessionExpiredError):
             self._lookout.relist()
         except (QueueError, ZooKeeperError) as error:
+            self._lookout.relist()
             self._answer_failure(error)
         finally:
             if generation == self._generation:
-                self._lookout.held.difference_update(one for one in ids if one not in kept and one not in self._tenures)
+                self._lookout.end([one for one in ids if one not in kept and one not in self._tenures])
             self._flights.discard(flight)
             self._promised -= len(places)
             self._line.landed(flight)

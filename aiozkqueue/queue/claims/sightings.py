@@ -17,7 +17,7 @@ from aiozkqueue.queue.candidates.sieve import Sieve
 from aiozkqueue.queue.candidates.staged import stage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from random import Random
 
     from aiozkqueue.layout import Condition
@@ -50,6 +50,7 @@ class Sightings:
         self.bell: asyncio.Event = asyncio.Event()
         self.held: set[str] = set()
         """What this session has locked, or is about to: ids of items, and groups."""
+        self._stirred: set[str] = set()  # of those, what a watch has told something of
         self._clock = clock
         self._server_clock = server_clock
         self._sieve = None if condition is None else Sieve(condition, store.tags)
@@ -94,9 +95,25 @@ class Sightings:
         if self._groups is not None:
             self._groups.deleted(place)
 
+    def begin(self, locks: Iterable[str]) -> None:
+        """Locks are about to be made."""
+        self.held.update(locks)
+        self._stirred.difference_update(locks)
+
+    def end(self, locks: Iterable[str]) -> None:
+        """Locks have not been made, or are not kept."""
+        self.held.difference_update(locks)
+        self._stirred.difference_update(locks)
+
     def contended(self, lock: str) -> None:
-        """Somebody else holds a lock. Of a group it will be heard when it goes."""
-        if is_group(lock) or self.store.dialect is not None:
+        """Somebody else holds a lock that was about to be made. Of a group it will be heard when it goes.
+
+        It may have been heard already: the watches go on between the refusal and whoever is told of it.
+        """
+        if lock in self._stirred:
+            self._levels.must_list()
+            self._later.must_look = True
+        elif is_group(lock) or self.store.dialect is not None:
             self._levels.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
@@ -129,6 +146,8 @@ class Sightings:
             self._levels.of(place).must_list = True
             self.bell.set()
         elif group in self.held:
+            if heard is Heard.KNOWN:
+                self._stirred.add(group)
             self.bell.set()  # whoever has it may want more of it
         else:
             if heard is Heard.KNOWN:
@@ -153,6 +172,7 @@ class Sightings:
     def settled(self, message_id: str, *, gone: bool) -> None:
         """A lock of ours is gone, its item too or not."""
         self.held.discard(message_id)
+        self._stirred.discard(message_id)
         if gone and self._gone is not None:
             self._gone.add(message_id)
 
@@ -166,18 +186,26 @@ class Sightings:
         try:
             if self._groups is not None and self._heard_member(place, self._groups):
                 return
-            held = self.store.item_id(place.rpartition("/")[2]) in self.held
+            message_id = self.store.item_id(place.rpartition("/")[2])
         except MalformedError:
             return
+        if message_id in self.held:
+            self._stirred.add(message_id)
+        else:
+            self._heard_free(place)
+
+    def _heard_free(self, place: str) -> None:
+        """Take an item that a watch told of, which is by itself and not ours already, if it is for this consumer."""
         if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
             return
-        if self._sieve is not None and not held and not self._sieve.hear(place):
+        if self._sieve is not None and not self._sieve.hear(place):
             if self._sieve.undecided:
                 self.bell.set()
             return
-        if self._sieve is not None and self._levels.of(place).backlog.full:
-            self._levels.of(place).must_list = True  # what is not kept now is not heard of again
-        if not held and (self._levels.of(place).backlog.hear(place, self._clock.monotonic()) or not self._steals):
+        level = self._levels.of(place)
+        if level.backlog.full:
+            level.must_list = True  # what is not kept now is not heard of again
+        if level.backlog.hear(place, self._clock.monotonic()) or not self._steals:
             self.bell.set()
 
     def heard_end(self, place: str) -> None:
@@ -192,9 +220,13 @@ class Sightings:
 
     def heard_lock(self, lock: str, *, gone: bool) -> None:
         """See `Listening`."""
-        if self.store.dialect is not None and lock not in self.held:
+        if lock in self.held:
+            if gone:
+                self._stirred.add(lock)
+            return
+        if self.store.dialect is not None:
             self._heard_foreign(lock, gone=gone)
-        if self._groups is None or lock in self.held:
+        if self._groups is None:
             return
         if gone and self._groups.blocked:
             self.heard_bell()
