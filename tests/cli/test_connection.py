@@ -102,11 +102,7 @@ def test_files_that_are_no_certificates_are_refused(cli: Cli) -> None:
 
 
 def test_without_its_extra_the_command_says_what_to_install() -> None:
-    script = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'typer' else find(name, *rest)\n"
-        "from aiozkqueue.cli import main; main()"
-    )
+    script = "import sys; sys.modules['typer'] = None; from aiozkqueue.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "pip install 'aiozkqueue[cli" in done.stderr

@@ -12,6 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue import testing
+from aiozkqueue.bus import Bus
 from aiozkqueue.schedule import Notifications
 from tests.typing import parts, programs
 from tests.typing.programs import HandlerError, Invoice, Order
@@ -154,7 +155,7 @@ async def test_the_handlers_test_needs_no_server(monkeypatch: pytest.MonkeyPatch
 
 async def test_an_event_of_the_shop_is_on_its_bus_and_in_its_group(session: zq.QueueSession) -> None:
     assert len(await parts.shop(session)) == 2
-    bus = parts.Bus(session, "shop", parts.Event)
+    bus = Bus(session, "shop", parts.Event)
     assert [await bus.queue(group).size() for group in (None, "books")] == [1, 1]
 
 
