@@ -18,6 +18,7 @@ from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, ServerOption
 
 from . import (
     alike,
+    features,
     killbill,
     latency,
     machine,
@@ -70,6 +71,7 @@ def main() -> None:
             [
                 *raw.CASES,
                 *ours.CASES,
+                *features.CASES,
                 *peers,
                 *scaling.CASES,
                 *over_http.CASES,

@@ -35,7 +35,11 @@ def test_who_has_looked_behind_one_that_waits_is_not_looked_for_again() -> None:
 def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -> None:
     async def main(seed: int) -> bool:
         random = Random(seed)
-        cluster = Cluster(Ensemble(random, delays=Delays(*([lambda: random.random() * 0.02] * 4))), seed)
+
+        def slowly() -> float:
+            return random.random() * 0.02
+
+        cluster = Cluster(Ensemble(random, delays=Delays(slowly, slowly, slowly, slowly)), seed)
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
             await jobs.put_many([b"job"] * 300)

@@ -18,13 +18,15 @@ SESSION_TIMEOUT = 4.0
 class Weather:
     """Faults by chance, as many as this history gets."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, reads: Random) -> None:
         self._random = random
+        self._reads = reads
         self.level = random.choice([0.0, 0.01, 0.03, 0.08, 0.15])
         self.calm = False
         self._kinds = random.choices(list(Fault), k=3)
         self._spikes = random.choice([0.0, 0.0, 0.005, 0.03])
         self.scale = random.choice([0.0005, 0.002, 0.02])
+        self._at_once = reads.choice([0.0, 0.2, 0.7])
 
     def judge(self, _: ServerConnection, request: Request) -> Fault | None:
         """What becomes of a request."""
@@ -38,6 +40,10 @@ class Weather:
         if self._spikes and not self.calm and random() < self._spikes:
             return random() * SESSION_TIMEOUT
         return random() * self.scale
+
+    def together(self) -> bool:
+        """Whether a client reads the next reply or event together with the one before."""
+        return self._reads.random() < self._at_once
 
     def lingering(self) -> float:
         """How late a late request is."""

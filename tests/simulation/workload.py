@@ -52,11 +52,17 @@ class Run(Recorder):
         super().__init__(Random(f"{seed} workload"))
         self.feature = None if feature is None else features[feature]
         self.seed = seed
-        self.weather = Weather(Random(f"{seed} weather"))
+        self.weather = Weather(Random(f"{seed} weather"), Random(f"{seed} reads"))
         self.ensemble = Ensemble(
             Random(f"{seed} ensemble"),
             size=size or self.random.choice([1, 1, 3]),
-            delays=Delays(self.weather.delay, self.weather.delay, self.weather.delay, self.weather.lingering),
+            delays=Delays(
+                self.weather.delay,
+                self.weather.delay,
+                self.weather.delay,
+                self.weather.lingering,
+                self.weather.together,
+            ),
             judge=self.weather.judge,
             tick=0.1,
             offset=self.random.uniform(-5, 5),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
@@ -126,10 +127,11 @@ class Later:
             if again:
                 self._looked = moment
                 await self._look_for_hours(generation)
-            for number in sorted(self._hours):
+            for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
                 if number * HOUR - LEAD > now:
                     break
-                hour = self._hours[number]
+                if self._hours.get(number) is not hour:
+                    continue  # it has gone meanwhile, and whoever made it anew is heard, or looked for
                 beyond = hour.beyond is not None and hour.beyond <= now
                 if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
                     await self._look_into(number, hour, now, generation, must=beyond or must)
@@ -138,13 +140,15 @@ class Later:
             raise
 
     async def _look_for_hours(self, generation: int) -> None:
+        before = dict(self._hours)
         try:
             names = await self._zookeeper.children(self._store.paths.later, generation=generation)
         except NoNodeError:
             names = []
         numbers = {int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))}
-        for gone in self._hours.keys() - numbers:
-            del self._hours[gone]
+        for gone in before.keys() - numbers:
+            if self._hours.get(gone) is before[gone]:  # else it was heard of after the server had read the names
+                del self._hours[gone]
         for number in numbers:
             self._hours.setdefault(number, Hour())
 

@@ -61,9 +61,9 @@ class Level:
         return bool(self._watches)
 
     def seen_empty(self, now: float, took: float) -> None:
-        """Take note that there was nothing in any of its lanes when they were looked at."""
+        """Take note that there was nothing in any of its lanes when they were looked at; what is told since, stays."""
         self.backlog.forget_listed()
-        self.must_list, self.seen_all = False, True
+        self.seen_all = True
         self.looked_at(now, took)
 
     def looked_at(self, now: float, took: float) -> None:

@@ -122,6 +122,7 @@ class Lookout(Sightings):
 
     def _disarm(self) -> None:
         self._watch.disarm()
+        self._mind_others_no_more()
         if self._groups is not None:
             self._groups.watch(armed=False)
 
@@ -132,7 +133,7 @@ class Lookout(Sightings):
         self._later.clear()
         if self._sieve is not None:
             self._sieve.start_over()
-        self.held.clear()
+        self.end(list(self.held))
         self._must_list_due = True
 
     def at_work(self) -> None:
@@ -292,7 +293,7 @@ class Lookout(Sightings):
                     await level.watch(self._zookeeper, self.store.paths, self._on_urgent)
                 empty = await self._skim(unwatched, generation)
                 for level in unwatched:
-                    level.must_list = level not in empty
+                    level.must_list = level.must_list or level not in empty
             except BaseException:
                 self._levels.put_back(places)
                 raise
@@ -304,8 +305,26 @@ class Lookout(Sightings):
         self._watch.pass_on(event)
 
     async def _skim(self, levels: Sequence[Level], generation: int) -> set[Level]:
-        """Tell which of these have nothing at all, without listing any."""
+        """Tell which of these have nothing at all, without listing any.
+
+        Those need not be listed, unless something has been heard after the server had looked.
+        """
         began = self._clock.monotonic()
+        unlisted = [level for level in levels if level.must_list]
+        empty: set[Level] = set()
+        for level in levels:
+            level.must_list = False
+        try:
+            empty = await self._empty_of(levels, generation)
+        finally:
+            for level in unlisted:
+                level.must_list = level.must_list or level not in empty
+        now = self._clock.monotonic()
+        for level in empty:
+            level.seen_empty(now, now - began)
+        return empty
+
+    async def _empty_of(self, levels: Sequence[Level], generation: int) -> set[Level]:
         lanes = [(level, self.store.paths.at(lane)) for level in levels for lane in level.lanes]
         empty = set(levels)
         for start in range(0, len(lanes), SKIM):
@@ -321,9 +340,6 @@ class Lookout(Sightings):
                     raise ReopenError
                 if node.stat.num_children:
                     empty.discard(level)
-        now = self._clock.monotonic()
-        for level in empty:
-            level.seen_empty(now, now - began)
         return empty
 
     def _pop(self, level: Level, limit: int) -> list[str]:
@@ -404,8 +420,7 @@ class Lookout(Sightings):
             locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
             if self._stages is not None:
                 names = self._stages.of_listing(names, locked)
-            backlog.fill(lane, names, locked)
-            backlog.take_over(self._clock.monotonic())
+            backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
 
@@ -454,10 +469,7 @@ class Lookout(Sightings):
             for due in (self._timers.next, self._later.next, self._levels.next_due)
             if due is not None
         ]
-        steal = self._levels.next_steal()
-        if steal is not None:
-            waits.append(max(0.0, steal - self._clock.monotonic()))
-        self._steals = steal is not None
+        self._mind_others()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
         steal = self._levels.next_steal()  # most are gone by now: their own consumers were quick enough

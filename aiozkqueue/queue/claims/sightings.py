@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import MalformedError
+from aiozkqueue.layout import MalformedError, id_at
 from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
 from aiozkqueue.queue.candidates.idle import Timers
 from aiozkqueue.queue.candidates.later import Later
@@ -17,12 +17,12 @@ from aiozkqueue.queue.candidates.sieve import Sieve
 from aiozkqueue.queue.candidates.staged import stage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from random import Random
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.staged import Stages
-    from aiozkqueue.queue.clock import Clock, ServerClock
+    from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -50,6 +50,7 @@ class Sightings:
         self.bell: asyncio.Event = asyncio.Event()
         self.held: set[str] = set()
         """What this session has locked, or is about to: ids of items, and groups."""
+        self._stirred: set[str] = set()  # of those, what a watch has told something of
         self._clock = clock
         self._server_clock = server_clock
         self._sieve = None if condition is None else Sieve(condition, store.tags)
@@ -61,7 +62,7 @@ class Sightings:
         self._must_list_due = True
         self._gone: set[str] | None = None  # what was settled while a listing is under way
         self._ended: deque[str] = deque(maxlen=ENDED_KEPT)  # items of another program that have gone lately
-        self._steals = False
+        self._steal_timer: Timer | None = None
 
     @property
     def alone(self) -> bool:
@@ -77,6 +78,12 @@ class Sightings:
         """What the item at a place is locked by."""
         name = place.rpartition("/")[2]
         return self.store.item_id(name) if self._groups is None else self._groups.lock_id(name)
+
+    def lock_ids(self, places: Sequence[str]) -> list[str]:
+        """What the items at places are locked by, which were found to be items before."""
+        if self._groups is None and self.store.dialect is None:
+            return [id_at(place) for place in places]
+        return [self.lock_id(place) for place in places]
 
     def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
         """Split what is to be claimed: the oldest items of groups, and items that are in no group."""
@@ -94,9 +101,25 @@ class Sightings:
         if self._groups is not None:
             self._groups.deleted(place)
 
+    def begin(self, locks: Iterable[str]) -> None:
+        """Locks are about to be made."""
+        self.held.update(locks)
+        self._stirred.difference_update(locks)
+
+    def end(self, locks: Iterable[str]) -> None:
+        """Locks have not been made, or are not kept."""
+        self.held.difference_update(locks)
+        self._stirred.difference_update(locks)
+
     def contended(self, lock: str) -> None:
-        """Somebody else holds a lock. Of a group it will be heard when it goes."""
-        if is_group(lock) or self.store.dialect is not None:
+        """Somebody else holds a lock that was about to be made. Of a group it will be heard when it goes.
+
+        It may have been heard already: the watches go on between the refusal and whoever is told of it.
+        """
+        if lock in self._stirred:
+            self._levels.must_list()
+            self._later.must_look = True
+        elif is_group(lock) or self.store.dialect is not None:
             self._levels.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
@@ -116,8 +139,7 @@ class Sightings:
         head = self._groups.head(group)
         if head is not None:
             backlog = self._levels.of(head).backlog
-            if backlog.try_later(head, self._clock.monotonic()) or not self._steals:
-                self.bell.set()
+            self._ring_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
     def _heard_member(self, place: str, groups: GroupIndex) -> bool:
         """Take an item that a watch told of, if it is in a group."""
@@ -129,6 +151,8 @@ class Sightings:
             self._levels.of(place).must_list = True
             self.bell.set()
         elif group in self.held:
+            if heard is Heard.KNOWN:
+                self._stirred.add(group)
             self.bell.set()  # whoever has it may want more of it
         else:
             if heard is Heard.KNOWN:
@@ -136,6 +160,32 @@ class Sightings:
             if heard is Heard.KNOWN or groups.head(group) == place:
                 self._try_group(group)
         return True
+
+    def _ring_or_wait(self, *, own: bool) -> None:
+        """Ring for a candidate of this consumer's own; for another's, only when it is left lying."""
+        if own:
+            self.bell.set()
+        else:
+            self._mind_others()
+
+    def _mind_others(self) -> None:
+        """Have the bell rung when what others leave lying may be taken: most is gone by then, and wakes nobody."""
+        if self._steal_timer is None and (steal := self._levels.next_steal()) is not None:
+            wait = max(0.0, steal - self._clock.monotonic())
+            self._steal_timer = self._clock.call_later(wait, self._look_at_others)
+
+    def _look_at_others(self) -> None:
+        self._steal_timer = None
+        steal = self._levels.next_steal()
+        if steal is not None and steal <= self._clock.monotonic():
+            self.bell.set()
+        else:
+            self._mind_others()
+
+    def _mind_others_no_more(self) -> None:
+        if self._steal_timer is not None:
+            self._steal_timer.cancel()
+            self._steal_timer = None
 
     def relist(self) -> None:
         """List again before anything else is claimed."""
@@ -153,6 +203,7 @@ class Sightings:
     def settled(self, message_id: str, *, gone: bool) -> None:
         """A lock of ours is gone, its item too or not."""
         self.held.discard(message_id)
+        self._stirred.discard(message_id)
         if gone and self._gone is not None:
             self._gone.add(message_id)
 
@@ -166,19 +217,26 @@ class Sightings:
         try:
             if self._groups is not None and self._heard_member(place, self._groups):
                 return
-            held = self.store.item_id(place.rpartition("/")[2]) in self.held
+            message_id = self.store.item_id(place.rpartition("/")[2])
         except MalformedError:
             return
+        if message_id in self.held:
+            self._stirred.add(message_id)
+        else:
+            self._heard_free(place)
+
+    def _heard_free(self, place: str) -> None:
+        """Take an item that a watch told of, which is by itself and not ours already, if it is for this consumer."""
         if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
             return
-        if self._sieve is not None and not held and not self._sieve.hear(place):
+        if self._sieve is not None and not self._sieve.hear(place):
             if self._sieve.undecided:
                 self.bell.set()
             return
-        if self._sieve is not None and self._levels.of(place).backlog.full:
-            self._levels.of(place).must_list = True  # what is not kept now is not heard of again
-        if not held and (self._levels.of(place).backlog.hear(place, self._clock.monotonic()) or not self._steals):
-            self.bell.set()
+        level = self._levels.of(place)
+        if level.backlog.full:
+            level.must_list = True  # what is not kept now is not heard of again
+        self._ring_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
 
     def heard_end(self, place: str) -> None:
         """See `Listening`."""
@@ -192,9 +250,13 @@ class Sightings:
 
     def heard_lock(self, lock: str, *, gone: bool) -> None:
         """See `Listening`."""
-        if self.store.dialect is not None and lock not in self.held:
+        if lock in self.held:
+            if gone:
+                self._stirred.add(lock)
+            return
+        if self.store.dialect is not None:
             self._heard_foreign(lock, gone=gone)
-        if self._groups is None or lock in self.held:
+        if self._groups is None:
             return
         if gone and self._groups.blocked:
             self.heard_bell()

@@ -61,8 +61,11 @@ class SimulatedConnection:
         self._end: ServerConnection | None = None
         ensemble = server.ensemble
         self._context = copy_context()
-        self._outgoing: Pipe[Request] = Pipe(self.loop, self._arrive, ensemble.delays.network, ensemble.context)
-        self.stream: Pipe[tuple[int, object]] = Pipe(self.loop, self._receive, ensemble.delays.network, self._context)
+        delays = ensemble.delays
+        self._outgoing: Pipe[Request] = Pipe(self.loop, self._arrive, delays.network, ensemble.context)
+        self.stream: Pipe[tuple[int, object]] = Pipe(
+            self.loop, self._receive, delays.network, self._context, delays.together
+        )
 
     def attach(self, session: ServerSession) -> None:
         """Begin to carry a session; a connection that carried it before does so no more."""

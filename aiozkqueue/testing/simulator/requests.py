@@ -50,6 +50,14 @@ class Fault(enum.Enum):
     SILENCE = "nothing passes any more, and nobody is told"
 
 
+def _one_by_one() -> bool:
+    return False
+
+
+def _at_once() -> float:
+    return 0.0
+
+
 @dataclass
 class Delays:
     """How long things take, each as a function that draws seconds."""
@@ -62,17 +70,23 @@ class Delays:
     """From the leader's check of a request until a majority has it."""
     lingering: Callable[[], float]
     """How much later a late request is applied."""
+    together: Callable[[], bool] = _one_by_one
+    """Whether a client reads what is under way to it together with what has just come, as it does from a socket that
+    more has come to: the events and replies are all told before anybody who waited for one of them goes on."""
 
 
 def no_delays() -> Delays:
     """Everything happens at once."""
-    return Delays(*([lambda: 0.0] * 4))
+    return Delays(_at_once, _at_once, _at_once, _at_once)
 
 
 class Pipe(Generic[T]):
-    """Delivers what is sent in its order, each a while later, in a context of the receiver's."""
+    """Delivers what is sent in its order, each a while later, in a context of the receiver's.
 
-    __slots__ = ("_context", "_delay", "_deliver", "_last", "_loop", "_queue", "closed")
+    ``together`` tells whether what is under way comes with what has just come.
+    """
+
+    __slots__ = ("_context", "_delay", "_deliver", "_last", "_loop", "_queue", "_together", "closed")
 
     def __init__(
         self,
@@ -80,11 +94,13 @@ class Pipe(Generic[T]):
         deliver: Callable[[T], object],
         delay: Callable[[], float],
         context: Context,
+        together: Callable[[], bool] = _one_by_one,
     ) -> None:
         self._loop = loop
         self._deliver = deliver
         self._delay = delay
         self._context = context
+        self._together = together
         self._queue: deque[T] = deque()
         self._last = 0.0
         self.closed: bool = False
@@ -110,4 +126,6 @@ class Pipe(Generic[T]):
 
     def _next(self) -> None:
         if self._queue:
+            self._deliver(self._queue.popleft())
+        while self._queue and self._together():
             self._deliver(self._queue.popleft())

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.dialects.framing import unframe
+from aiozkqueue.dialects.framing import frame, unframe
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.zookeeper import Create, Delete, MultiError, NoNodeError
 from tests.simulation.rules.dialects import Shared
@@ -40,6 +40,40 @@ def a_peer_takes_from_a_curator_queue_too(seed: int | str) -> History:
                 await queue.put(f"m{number}".encode())
             await asyncio.gather(_ours(run, shared, one), _ours(run, shared, two), _peer(run, shared, peer))
             shared.left += await one.engine.zookeeper.children(PATH) + await one.engine.zookeeper.children(LOCKS)
+        run.finish()
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+@story
+def a_peer_lets_go_of_what_one_of_ours_asks_for(seed: int | str) -> History:
+    """A peer locks an item before a waiting consumer of ours can, and fails at once; nobody else takes."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
+        async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
+            queue, send = ours.curator_queue(PATH, lock_path=LOCKS), peer.engine.zookeeper.multi
+            assert await queue.size() == 0
+            for number in range(ITEMS):
+                body = f"m{number}"
+                shared.put.add(body)
+                async with ours.begin() as tx:
+                    taking = asyncio.create_task(tx.take(queue, timeout=30))
+                    await asyncio.sleep(1)
+                    _ = send([Create(f"{PATH}/queue-", frame([body.encode()]), sequential=True)])
+                    await asyncio.sleep(chance() * 2 * scale)
+                    lock = f"{LOCKS}/queue-{number:010d}"
+                    with suppress(MultiError):  # unless ours was quicker
+                        await send([Create(lock, b"10.0.0.1", ephemeral=True)])
+                        await asyncio.sleep(chance() * 2 * scale)
+                        await send([Delete(lock)])
+                    message = await taking
+                if message is None:
+                    break
+                shared.consumed[message.body.decode()] += 1
         run.finish()
         return run.history
 

@@ -1,0 +1,167 @@
+"""What a watch tells while a consumer looks, or asks for a lock: it is never forgotten.
+
+A client reads what has come to its socket as a whole: an event is told before whoever waits for the reply in front of
+it goes on. Each run moves what another does by a millisecond, through all that an idle consumer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.dialects.framing import frame
+from aiozkqueue.layout import LockRecord, key_hash
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
+from aiozkqueue.zookeeper import Create, Delete, MultiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import aiozkqueue as zq
+
+MILLISECONDS = 150
+HOUR = 3600.0
+#: Seconds within which an idle consumer has what has come; nothing else wakes it meanwhile.
+SOON = 60.0
+ITEMS, LOCKS = "/app/queue", "/app/locks"
+
+
+def cluster(seed: int | None = None) -> Cluster:
+    """With a seed everything takes longer or shorter by chance."""
+    random = Random(seed)
+
+    def slowly() -> float:
+        return 0.004 if seed is None else 0.008 * random.random()
+
+    delays = Delays(slowly, slowly, slowly, slowly, together=lambda: True)
+    return Cluster(Ensemble(Random(1), delays=delays), 1)
+
+
+def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.queue("jobs")
+
+
+def of_curator(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.curator_queue(ITEMS, lock_path=LOCKS)
+
+
+async def make_plain(session: zq.QueueSession) -> None:
+    await jobs(session).put(b"before")
+
+
+async def make_grouped(session: zq.QueueSession) -> None:
+    await jobs(session).put_many([b"before"], priority=1)
+    await jobs(session).put(b"before", group="g")
+
+
+async def put(session: zq.QueueSession) -> None:
+    await jobs(session).put(b"it")
+
+
+async def put_in_a_group(session: zq.QueueSession) -> None:
+    await jobs(session).put(b"it", group="g")
+
+
+CASES = {"plain": (make_plain, put), "grouped": (make_grouped, put_in_a_group)}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_put_while_a_consumer_begins_to_listen_is_taken(case: str) -> None:
+    make, act = CASES[case]
+
+    async def main() -> None:
+        ensemble = cluster()
+        async with ensemble.connect() as producer:
+            await make(producer)
+            async with producer.begin() as tx:
+                assert await tx.take_many(jobs(producer), 2, timeout=1)
+            for millisecond in range(MILLISECONDS):
+                async with ensemble.connect() as consumer, consumer.begin() as tx:
+                    taking = asyncio.create_task(tx.take(jobs(consumer), timeout=SOON))
+                    await asyncio.sleep(millisecond / 1000)
+                    await act(producer)
+                    assert await taking is not None, f"put after {millisecond} ms, it was not heard of"
+
+    run_virtual(main, limit=float("inf"))
+
+
+def curators(number: int) -> tuple[Create, str]:
+    """An item of Curator's, and its lock."""
+    return Create(f"{ITEMS}/queue-", frame([b"it"]), sequential=True), f"{LOCKS}/queue-{number:010d}"
+
+
+def of_a_group(number: int) -> tuple[Create, str]:
+    """An item of a group, and its lock."""
+    group = key_hash("g")
+    return (
+        Create(f"/zms/jobs/items/item-g{group}-i{number}-", b"it", sequential=True),
+        f"/zms/jobs/locks/lock-g{group}",
+    )
+
+
+@pytest.mark.parametrize("moment", range(1, 17))
+@pytest.mark.parametrize(("queue", "item_of"), [(of_curator, curators), (jobs, of_a_group)], ids=["curator", "group"])
+def test_a_lock_that_goes_as_its_taker_is_told_of_it_does_not_keep_the_message_from_it(
+    queue: Callable[[zq.QueueSession], zq.Queue[bytes]], item_of: Callable[[int], tuple[Create, str]], moment: int
+) -> None:
+    """Whoever was quicker lets it go without a word: it has died, or failed."""
+
+    async def main() -> None:
+        ensemble = cluster()
+        async with ensemble.connect() as peer:
+            send = peer.engine.zookeeper.multi
+            await (jobs(peer).put(b"before", group="g") if queue is jobs else queue(peer).put(b"before"))
+            async with peer.begin() as tx:
+                assert await tx.take(queue(peer), timeout=1) is not None
+            async with ensemble.connect() as consumer:
+                for held in range(1, 20):
+                    async with consumer.begin() as tx:
+                        taking = asyncio.create_task(tx.take(queue(consumer), timeout=SOON))
+                        await asyncio.sleep(1)
+                        item, lock = item_of(held)
+                        _ = send([item])
+                        await asyncio.sleep(moment / 1000)
+                        locked = send([Create(lock, LockRecord("another", "peer").encode(), ephemeral=True)])
+                        await asyncio.sleep(held / 1000)
+                        try:
+                            await locked
+                        except MultiError:
+                            pass  # the consumer was quicker
+                        else:
+                            await send([Delete(lock)])
+                        assert await taking is not None, f"held for {held} ms, it was not heard that it went"
+
+    run_virtual(main, limit=float("inf"))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_consumers_that_clear_away_the_hours_that_are_over_do_not_fall_over_each_other(seed: int) -> None:
+    async def main() -> None:
+        ensemble = cluster(seed)
+        async with ensemble.connect() as producer:
+            for hour in range(1, 6):
+                await jobs(producer).put(b"later", delay=hour * HOUR)
+            sessions = [ensemble.connect() for _ in range(3)]
+            async with sessions[0] as one, sessions[1] as two, sessions[2] as newcomer:
+
+                async def consume(session: zq.QueueSession) -> None:
+                    async with jobs(session).consume() as deliveries:
+                        async for _ in deliveries:
+                            pass
+
+                consuming = [asyncio.create_task(consume(one)), asyncio.create_task(consume(two))]
+                await asyncio.sleep(10 * HOUR)
+                consuming.append(asyncio.create_task(consume(newcomer)))
+                await asyncio.sleep(SOON)
+                await jobs(producer).put(b"it")
+                await asyncio.sleep(SOON)
+                assert await jobs(producer).size() == 0
+                for task in consuming:
+                    assert not task.done(), task.exception()
+                    task.cancel()
+                await asyncio.wait(consuming)
+
+    run_virtual(main, limit=float("inf"))

@@ -1,0 +1,87 @@
+"""What is known of scheduled items, when a watch tells of something while a look is under way."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
+from aiozkqueue.queue.candidates.later import LEAD, Later
+from aiozkqueue.queue.clock import Clock
+from aiozkqueue.zookeeper import Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.zookeeper import Delete
+
+NOW = 500_000 * HOUR
+
+
+class Folders:
+    """Hours on a server. ``meanwhile`` happens after it has answered, and before the answer is read."""
+
+    def __init__(self, *hours: int) -> None:
+        self.hours = {later_of(hour * HOUR): hour for hour in hours}
+        self.meanwhile: Callable[[str], None] = lambda _: None
+
+    async def children(self, path: str, **_: object) -> list[str]:
+        names = [folder.rpartition("/")[2] for folder in self.hours] if path.endswith("/later") else []
+        self.meanwhile(path)
+        return names
+
+    async def exists(self, path: str, **_: object) -> Stat | None:
+        there = path.removeprefix("/zms/q/") in self.hours
+        self.meanwhile(path)
+        return Stat(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) if there else None
+
+    async def multi(self, operations: list[Delete], **_: object) -> None:
+        self.hours.pop(operations[0].path.removeprefix("/zms/q/"), None)
+        self.meanwhile(operations[0].path)
+
+
+def later_on(folders: Folders) -> Later:
+    store: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=QueueConfig())
+    return Later(folders, store, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
+
+
+async def test_an_hour_heard_of_while_the_hours_are_listed_is_not_forgotten() -> None:
+    folders, far = Folders(), NOW // HOUR + 5
+    later = later_on(folders)
+
+    def put(path: str) -> None:
+        if path.endswith("/later"):
+            later.hear(f"{later_of(far * HOUR)}", NOW)
+            later.hear(f"{later_of(far * HOUR)}/item-t{far * HOUR:013d}-ia-0000000001", NOW)
+
+    folders.meanwhile = put
+    await later.look(NOW, 1, heard=True, asked=False)
+    assert later.next == far * HOUR - LEAD
+
+
+async def test_an_hour_that_is_gone_is_forgotten_by_the_next_look() -> None:
+    folders = Folders(NOW // HOUR + 5)
+    later = later_on(folders)
+    await later.look(NOW, 1, heard=False, asked=False)
+    assert later.next is not None
+    folders.hours.clear()
+    later.must_look = True
+    await later.look(NOW, 1, heard=False, asked=False)
+    assert later.next is None
+
+
+async def test_hours_that_another_clears_away_meanwhile_are_passed_by() -> None:
+    over = [NOW // HOUR - ago for ago in (4, 3, 2)]
+    folders = Folders(*over)
+    later = later_on(folders)
+
+    def another(path: str) -> None:
+        if path.endswith(f"/{over[0]}"):
+            for hour in over[1:]:
+                folders.hours.pop(later_of(hour * HOUR), None)
+                later.forget(later_of(hour * HOUR))
+
+    folders.meanwhile = another
+    await later.look(NOW, 1, heard=True, asked=False)
+    assert later.next is None
+    assert folders.hours == {}
