@@ -43,6 +43,7 @@ _COUNTERS: Final[dict[str, tuple[str, Callable[[QueueFigures], int]]]] = {
     "aiozkqueue_messages_consumed": ("Messages handled and removed.", lambda one: one.consumed),
     "aiozkqueue_messages_retried": ("Messages given back after a hand-over: they come again.", lambda one: one.retried),
     "aiozkqueue_messages_dead_lettered": ("Messages moved into the dead letters.", lambda one: one.dead),
+    "aiozkqueue_messages_reaped": ("Messages handed on that their node has left lying.", lambda one: one.reaped),
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, Callable[[QueueFigures], Histogram]]]] = {
     "aiozkqueue_message_wait_seconds": (

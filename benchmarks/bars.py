@@ -53,6 +53,8 @@ BARS = [
     Bar("take_many(100), 1 task", 0.45, "raw: lock, read, commit in 100s"),
     Bar("take_many(100), 4 tasks", 0.45, "raw: lock, read, commit in 100s"),
     Bar("async for, default settings", 6, SAFE_8),
+    Bar("put, direct, beside all features", 0.95, "put, direct"),
+    Bar("take + commit, beside all features", 0.95, TAKE),
     Bar("take one, put one, 100,000 waiting", 0.8, "take one, put one, 1,000 waiting"),
     Bar("1,000,000 waiting in 64 shards", 0.5, figure="first_s", at_most=True),
     Bar("1,000,000 waiting in 64 shards", 150, figure="grown_mb", at_most=True),

@@ -15,6 +15,7 @@ from .wire import Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from .measure import Sample, Server
 
@@ -24,6 +25,8 @@ _names = (f"queue-{number}" for number in count())
 
 #: Drains a queue of so many messages, and returns when all are settled.
 Drain: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], int], Awaitable[None]]"
+#: What else goes on in the session.
+Beside: TypeAlias = "Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]"
 
 
 async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]) -> None:
@@ -40,14 +43,21 @@ async def spread(tasks: int, messages: int, one: Callable[[], Awaitable[object]]
 
 
 @asynccontextmanager
-async def opened(server: Server) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
+async def nothing(_: zq.QueueSession) -> AsyncIterator[None]:
+    """Nothing else goes on in the session."""
+    yield
+
+
+@asynccontextmanager
+async def opened(server: Server, beside: Beside = nothing) -> AsyncIterator[tuple[zq.QueueSession, zq.Queue[bytes]]]:
     """A session and a queue that is there and empty; everything is removed afterwards."""
     async with zq.connect(server.hosts, root=ROOT, session_timeout=30) as session:
         queue = session.queue(next(_names))
         await queue.put(b"the first makes the queue")
         async with session.begin() as tx:
             await tx.take(queue)
-        yield session, queue
+        async with beside(session):
+            yield session, queue
     await asyncio.to_thread(remove, server)
 
 
@@ -57,11 +67,11 @@ def remove(server: Server) -> None:
         connection.remove(ROOT.encode())
 
 
-def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = False) -> Sample:
+def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = False, beside: Beside = nothing) -> Sample:
     """Put one message a transaction, or directly."""
 
     async def main() -> Sample:
-        async with opened(server) as (session, queue):
+        async with opened(server, beside) as (session, queue):
 
             async def in_transaction() -> None:
                 async with session.begin() as tx:
@@ -75,11 +85,11 @@ def put(server: Server, messages: int, *, body: bytes = BODY, direct: bool = Fal
     return asyncio.run(main())
 
 
-def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY) -> Sample:
+def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY, beside: Beside = nothing) -> Sample:
     """Fill a queue, and measure how it is emptied."""
 
     async def main() -> Sample:
-        async with opened(server) as (session, queue):
+        async with opened(server, beside) as (session, queue):
             await queue.put_many([body] * messages)
             counts = queue.engine.dispenser(queue.store).counts
             before = counts.batches

@@ -24,6 +24,7 @@ SUBJECTS = {
     "take_many": "Take a hundred a transaction",
     "listener": "Listen, or work",
     "iterate": "Iterate",
+    "features": "A plain queue beside all features",
     "sessions": "Consumer sessions on one queue",
     "depth": "Depth",
     "payload": "Payload",

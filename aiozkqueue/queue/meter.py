@@ -45,7 +45,7 @@ class Histogram:
 class QueueFigures:
     """What this session has done with one queue; they only grow."""
 
-    __slots__ = ("consumed", "dead", "handling", "put", "retried", "wait")
+    __slots__ = ("consumed", "dead", "handling", "put", "reaped", "retried", "wait")
 
     def __init__(self) -> None:
         self.put: int = 0
@@ -56,6 +56,8 @@ class QueueFigures:
         """Messages handed over and given back: they come again."""
         self.dead: int = 0
         """Messages moved into the dead letters."""
+        self.reaped: int = 0
+        """Messages handed on that their node has left lying."""
         self.wait: Histogram = Histogram(SECONDS)
         """Of first hand-overs: from the put, or when it was due, to the claim."""
         self.handling: Histogram = Histogram(SECONDS)

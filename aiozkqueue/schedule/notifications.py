@@ -104,7 +104,8 @@ class Notifications:
     ) -> NotificationQueue[T]:
         """Create a notification queue; its events are values of ``type``, as of `QueueSession.queue`.
 
-        With ``history`` what has been processed, removed or has failed is recorded, see `Queue.history`.
+        With ``history`` what has been processed, removed or has failed is recorded with its payload, and with its keys,
+        token and date as headers: see `Queue.history`.
 
         Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
         SessionClosedError, WrongLoopError.
@@ -119,7 +120,7 @@ class Notifications:
                 return AlreadyExistsError(f"service {service!r} has a notification queue {name!r} already; get it")
             return QueueError(f"{path}: {error}")
 
-        await made.queue.configure(QueueConfig(policy=policy, history=History() if history else None))
+        await made.queue.configure(QueueConfig(policy=policy, history=History(payload=True) if history else None))
         await apply(engine, [Create(path)], explain)
         return made
 

@@ -58,7 +58,9 @@ async def test_a_handler_gets_the_event_its_date_its_token_and_its_keys_when_the
     assert (seen.id, seen.event, seen.effective_date) == (message_id, Invoice(account=7), date)
     assert (seen.search_key1, seen.search_key2, seen.user_token, seen.attempt) == ("7", "tenant", "tok", 1)
     assert handler.at[0] >= date - timedelta(milliseconds=50), "clocks of two programs may differ by that"
-    assert [record.outcome.value async for record in invoices.queue.history()] == ["finished"]
+    [record] = [record async for record in invoices.queue.history()]
+    assert (record.outcome.value, record.payload, record.attempts) == ("finished", b'{"account":7}', 1)
+    assert sorted(record.headers.values()) == sorted(["7", "tenant", "tok", date.isoformat()])
 
 
 async def test_a_queue_that_nobody_serves_keeps_its_entries_and_another_session_finds_them(

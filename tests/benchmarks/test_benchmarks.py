@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bars import BARS, Bar
+from benchmarks.features import CASES as FEATURES
 from benchmarks.killbill import CASES as KILLBILL
 from benchmarks.latency import CASES as LATENCY
 from benchmarks.latency import percentiles
@@ -85,7 +86,7 @@ def test_a_bar_passes_at_its_limit_and_tells_nothing_of_what_was_not_measured() 
 def test_every_bar_is_about_cases_that_there_are() -> None:
     with Curator() as curator, LocalRedis() as redis:
         peers = [*of_curator(curator), *of_redis(redis), *KAZOO]
-    names = {case.name for case in (*RAW, *OURS, *SCALING, *LATENCY, *KILLBILL, *peers)}
+    names = {case.name for case in (*RAW, *OURS, *FEATURES, *SCALING, *LATENCY, *KILLBILL, *peers)}
     assert {name for bar in BARS for name in (bar.case, bar.other) if name is not None} <= names
 
 

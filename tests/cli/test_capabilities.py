@@ -5,13 +5,16 @@ The commands run in this process: what starts one is shown elsewhere.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.cli.app import run
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.schedule import Notifications
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,3 +71,37 @@ def test_what_lies_under_one_key_is_delivered_once_and_what_is_too_old_not_at_al
     assert sorted(one["outcome"] for one in told("history", "prices")) == ["collapsed", "expired", "finished"]
     [stats] = told("stats", "prices")
     assert (stats["records"], stats["size"]) == (3, 0)
+
+
+def test_events_for_a_date_are_scheduled_found_replaced_and_removed(
+    told: Told, zookeeper: str, queue_root: str
+) -> None:
+    async def create() -> None:
+        async with zq.connect(zookeeper, root=queue_root) as session:
+            await Notifications(session).create("billing", "reminders", bytes)
+
+    def notifications(command: str, *arguments: str, status: Exit = Exit.OK) -> list[dict[str, Any]]:
+        return told("notifications", command, "billing", "reminders", *arguments, status=status)
+
+    asyncio.run(create())
+    date = "2999-01-01T00:00:00+00:00"
+    [one] = notifications("schedule", "pay up", "--at", date, "--key1", "7", "--key2", "tenant", "--token", "t")
+    notifications("schedule", "another", "--at", date)
+    [found] = notifications("find", "--key2", "tenant")
+    assert found == {
+        "id": one["id"],
+        "date": date,
+        "status": "future",
+        "attempt": 0,
+        "search_key1": "7",
+        "search_key2": "tenant",
+        "user_token": "t",
+        "event": "pay up",
+    }
+    notifications("update", one["id"], "pay up!")
+    assert [other["event"] for other in notifications("find", "--key1", "7", "--key2", "tenant")] == ["pay up!"]
+    notifications("remove", one["id"])
+    notifications("remove", one["id"], status=Exit.NOTHING)
+    [stats] = told("stats", "billing:reminders")
+    assert (stats["size"], stats["scheduled"]) == (1, 1)
+    notifications("schedule", "x", "--at", "2999-01-01T00:00", status=Exit.USAGE)

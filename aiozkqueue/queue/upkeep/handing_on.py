@@ -71,7 +71,10 @@ async def hand_on(engine: Engine, store: QueueStore) -> int:
             break  # what follows was put later
     late = sorted(late, key=_date)[:MOST_REAPED]
     changes = [await _handing_on(engine, store, one) for one in late]
-    return sum(await apply(engine, changes))
+    reaped = sum(await apply(engine, changes))
+    if engine.meter is not None:
+        engine.meter.of(store.name).reaped += reaped
+    return reaped
 
 
 async def _handing_on(engine: Engine, store: QueueStore, found: Found) -> Change:

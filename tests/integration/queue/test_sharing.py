@@ -337,7 +337,7 @@ async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
 
         await eventually(taken)
         await jobs.put_many([b"%d" % number for number in range(100)])
-        async with free.listener(free.queue("jobs"), note, concurrency=4):
+        async with free.listener(free.queue("jobs"), note, concurrency=32):
             await registered(server_view, queue_root, 2)
             following = 100
 

@@ -1,0 +1,139 @@
+"""`aiozkqueue notifications schedule`, `find`, `update` and `remove`: events for a date, as their bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from aiozkqueue.cli import output
+from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.output import AsJson
+from aiozkqueue.cli.put import parse_moment
+from aiozkqueue.schedule import Notification, Notifications
+
+_Service = Annotated[str, typer.Argument(metavar="SERVICE")]
+_Name = Annotated[str, typer.Argument(metavar="NAME")]
+_Id = Annotated[str, typer.Argument(metavar="ID")]
+_Event = Annotated[str, typer.Argument(metavar="EVENT", help="The payload, as the queue's programs write it.")]
+_Key1 = Annotated[str | None, typer.Option("--key1", metavar="TEXT", help="The first search key; needs the second.")]
+_Key2 = Annotated[str | None, typer.Option("--key2", metavar="TEXT", help="The second search key.")]
+
+
+@connected
+async def schedule(
+    connection: Connection,
+    service: _Service,
+    name: _Name,
+    event: _Event,
+    at: Annotated[str, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone.")],
+    key1: _Key1 = None,
+    key2: _Key2 = None,
+    token: Annotated[str | None, typer.Option("--token", metavar="TEXT", help="The user's token.")] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Schedule an event for a date, and print its id. The queue must have been created.
+
+    [dim]aiozkqueue notifications schedule billing reminders '{"account": 7}' --at 2026-04-01T00:00Z --key2 t1[/dim]
+    """
+    moment = parse_moment(at)
+    assert moment is not None  # noqa: S101 - it is None of None only
+    async with connection.open() as session:
+        queue = await Notifications(session).get(service, name, bytes)
+        made = await queue.schedule(os.fsencode(event), moment, search_key1=key1, search_key2=key2, user_token=token)
+    if as_json:
+        output.print_json({"id": made, "queue": queue.queue.name})
+    else:
+        typer.echo(made)
+    return Exit.OK
+
+
+@connected
+async def find(
+    connection: Connection,
+    service: _Service,
+    name: _Name,
+    key1: _Key1 = None,
+    key2: _Key2 = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="WHEN", help="Those whose date is before this time with a zone.")
+    ] = None,
+    as_json: AsJson = False,
+) -> Exit:
+    """Show what waits or is being handled, all or by its keys, the earliest first. Fails with 1 when there is none.
+
+    [dim]aiozkqueue notifications find billing reminders --key2 tenant-1[/dim]
+    """
+    async with connection.open() as session:
+        queue = await Notifications(session).get(service, name, bytes)
+        found = await queue.find(key2, search_key1=key1, until=parse_moment(until))
+    if as_json:
+        for one in found:
+            output.print_json(_record(one))
+    elif found:
+        output.print_table(
+            ["id", "date", "status", "attempts", "key1", "key2", "token", "event"],
+            [
+                (
+                    one.id,
+                    output.when(one.effective_date),
+                    one.status,
+                    one.attempt,
+                    one.search_key1 or "",
+                    one.search_key2 or "",
+                    one.user_token or "",
+                    output.preview(one.event),
+                )
+                for one in found
+            ],
+        )
+    return Exit.OK if found else Exit.NOTHING
+
+
+@connected
+async def update(
+    connection: Connection, service: _Service, name: _Name, id: _Id, event: _Event, as_json: AsJson = False
+) -> Exit:
+    """Replace the event of one that waits. Fails with 1 when it is being handled, or not there.
+
+    [dim]aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
+    """
+    async with connection.open() as session:
+        queue = await Notifications(session).get(service, name, bytes)
+        done = await queue.update(id, os.fsencode(event))
+    return _told(id, "updated", done=done, as_json=as_json)
+
+
+@connected
+async def remove(connection: Connection, service: _Service, name: _Name, id: _Id, as_json: AsJson = False) -> Exit:
+    """Remove one that waits. Fails with 1 when it is being handled, or not there.
+
+    [dim]aiozkqueue notifications remove billing reminders gx8YSxIzUYf8000002[/dim]
+    """
+    async with connection.open() as session:
+        queue = await Notifications(session).get(service, name, bytes)
+        done = await queue.remove(id)
+    return _told(id, "removed", done=done, as_json=as_json)
+
+
+def _told(id: str, what: str, *, done: bool, as_json: bool) -> Exit:
+    if as_json:
+        output.print_json({"id": id, what: done})
+    else:
+        output.note(f"{id}: {what if done else 'it is being handled, or not there'}")
+    return Exit.OK if done else Exit.NOTHING
+
+
+def _record(one: Notification[bytes]) -> dict[str, output.Json]:
+    return {
+        "id": one.id,
+        "date": one.effective_date.isoformat(),
+        "status": one.status,
+        "attempt": one.attempt,
+        "search_key1": one.search_key1,
+        "search_key2": one.search_key2,
+        "user_token": one.user_token,
+        "event": one.event.decode(errors="backslashreplace"),
+    }

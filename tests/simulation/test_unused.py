@@ -1,0 +1,72 @@
+"""A feature that a queue does not use costs it nothing: not a request, not an operation, not a byte."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import Cluster, Ensemble, Request, run_virtual
+from benchmarks.features import all_in_use
+from benchmarks.ours import nothing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from benchmarks.ours import Beside
+
+
+def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
+    """The requests that twenty messages of a plain queue take, from put to commit, without their ids."""
+
+    async def main() -> list[tuple[object, ...]]:
+        trace: list[tuple[object, ...]] = []
+        cluster = Cluster(Ensemble(Random("plain"), trace=trace), "plain")
+        async with cluster.connect(name="client") as session:
+            plain = session.queue("plain")
+            await plain.put(b"the first makes the queue")
+            async with session.begin() as tx:
+                assert await tx.take(plain) is not None
+            async with beside(session):
+                before = len(trace)
+                for _ in range(10):
+                    await plain.put(b"body")
+                await plain.put_many([b"body"] * 10)
+                for _ in range(10):
+                    async with session.begin() as tx:
+                        assert await tx.take(plain) is not None
+                        tx.put(plain, b"result")
+                async with plain.consume(until_idle=0) as deliveries:
+                    assert len([delivery async for delivery in deliveries]) == 20
+                return [shape for _, _, request, _ in trace[before:] if (shape := shape_of(request)) is not None]
+
+    return run_virtual(main)
+
+
+def shape_of(request: object) -> tuple[object, ...] | None:
+    """What a request is, without ids and times; None when it is not about the plain queue."""
+    assert isinstance(request, Request)
+    paths = [request.argument] if isinstance(request.argument, str) else list(request.argument or ())
+    if not any("/plain" in str(getattr(one, "path", one)) for one in paths):
+        return None
+    return request.kind, tuple((type(one).__name__, folder(str(getattr(one, "path", one)))) for one in paths)
+
+
+def folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def test_a_plain_queue_asks_the_same_of_zookeeper_whatever_the_others_use() -> None:
+    alone = asked_of_a_plain_queue(nothing)
+    assert len(alone) > 60
+    assert asked_of_a_plain_queue(all_in_use) == alone
+
+
+def test_what_it_does_use_is_seen() -> None:
+    @asynccontextmanager
+    async def history(session: zq.QueueSession) -> AsyncIterator[None]:
+        await session.queue("plain").configure(zq.QueueConfig(history=zq.History()))
+        yield
+
+    assert asked_of_a_plain_queue(history) != asked_of_a_plain_queue(nothing)
