@@ -119,6 +119,36 @@ def test_two_tries_at_once_of_rows_told_apart_put_each_once(options: dict[str, s
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(50))
 
 
+def test_a_batch_of_a_stream_is_divided_among_tasks_and_one_of_whose_messages_is_gone_fails(
+    options: dict[str, str],
+) -> None:
+    ids = put(options, *(b"%d" % n for n in range(10)))
+    parsed = parse_options({**options, "minPartitions": "4"})
+    reader = QueueStreamReader(default_schema(parsed.content), parsed)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end != start
+        shares = reader.partitions(start, end)
+        read = [[one for batch in reader.read(share) for one in batch["id"].to_pylist()] for share in shares]
+        assert [len(found) for found in read] == [3, 3, 3, 1]
+        assert Counter(one for found in read for one in found) == Counter(ids)
+
+        async def force_open() -> None:
+            async with zq.connect(options["hosts"], root=options["root"]) as session:
+                queue = session.queue("orders")
+                assert await queue.release_claims() == 10
+                async with session.begin() as tx:
+                    assert await tx.take(queue)
+                    await tx.commit()
+
+        asyncio.run(force_open())
+        with pytest.raises(zq.ClaimLostError, match="1 messages of a batch are not there"):
+            list(reader.read(shares[0]))
+    finally:
+        reader.stop()
+
+
 def test_of_payloads_a_task_holds_some_at_a_time_however_many_it_reads(options: dict[str, str]) -> None:
     def peak(queue: str, count: int) -> int:
         """The most bytes that were held while so many thousand bytes were read."""
