@@ -16,6 +16,7 @@ What lives here, from the bottom up (imports run one way, downwards; a test sees
 ``upkeep``       clean-up, by one session at a time
 ``hand_over``    the step from a claim to a message that a handler sees
 ``work``         one unit of work: claims and puts, decided together; transactions and deliveries are faces of it
+``taking``       how a transaction comes by its messages
 ``transaction`` ``delivery`` ``consumer`` ``listener`` ``leases`` ``ledger`` ``staging`` ``queue``    the public faces
 ``foreign``      queues of other programs, by their dialect
 ``engine``       the machinery of one session, shared by all faces

@@ -16,6 +16,7 @@ from .message import Message, content_of
 from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
 from .puts.putting import prepare
+from .taking import take
 from .work import Work, current
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Transaction:
         wait, tracing = _taking(queue, timeout), self._engine.tracing
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
-        for claim in await self._work.take(queue, 1, wait, condition):
+        for claim in await take(self._work, queue, 1, wait, condition):
             message = Message(content_of(claim), queue.codec, claim.value)
             if tracing is not None:
                 tracing.received(queue.name, [message], begun)
@@ -107,7 +108,7 @@ class Transaction:
         held: list[Claim] = []
         try:
             while len(held) < wanted:
-                claims = await self._work.take(queue, wanted - len(held), 0 if held else wait, condition)
+                claims = await take(self._work, queue, wanted - len(held), 0 if held else wait, condition)
                 if not claims:
                     break
                 held += claims

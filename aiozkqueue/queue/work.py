@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import (
     ClaimLostError,
@@ -27,27 +27,23 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 
-from .claim import EPHEMERAL_CAP, Claim
 from .commits.admission import enter_all, needs_of, try_enter_all
 from .commits.committer import unknown
 from .commits.endings import CONSUME, Ending, refuse_to_overtake, release_ending
 from .commits.holds import CommitSettlement, ReleaseSettlement
 from .commits.keys import bearer
-from .hand_over import hand_over, show
 from .outcome import Outcome
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import Operation
 
-    from .claims.dispenser import Dispenser
+    from .claim import Claim
     from .commits.beside import Beside
     from .commits.items import Put
     from .commits.settlement import Settlement
-    from .destination import Destination
     from .engine import Engine
     from .puts.room import Room
 
@@ -121,7 +117,8 @@ class Work:
         self._release: asyncio.Future[None] | None = None
 
     @property
-    def _what(self) -> str:
+    def what(self) -> str:
+        """What errors call it."""
         if self._shown is None:
             return f"transaction {self.id}"
         return f"message {self._shown.id} of queue {self._shown.store.name!r}"
@@ -140,6 +137,13 @@ class Work:
     def claims(self) -> Iterable[Claim]:
         """What it holds."""
         return self._claims.values()
+
+    @property
+    def generation(self) -> int | None:
+        """The number of the ZooKeeper session that it belongs to; None: it holds nothing, any will do."""
+        for claim in self._claims.values():
+            return claim.generation
+        return None
 
     @property
     def open(self) -> bool:
@@ -164,13 +168,13 @@ class Work:
     @property
     def lost(self) -> bool:
         """Whether its claims are known to be gone: their ZooKeeper session is over."""
-        generation = self._generation()
+        generation = self.generation
         return generation is not None and generation != self._engine.zookeeper.generation
 
     def require_open(self) -> None:
         """Raise TransactionClosedError when it has been settled."""
         if self._state is not _OPEN:
-            msg = f"{self._what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
+            msg = f"{self.what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
             raise TransactionClosedError(msg)
 
     # -- collecting
@@ -196,7 +200,7 @@ class Work:
         size = len(put.data) + len(put.prefix) + 200 + (0 if put.plan is None else put.plan.weight)
         if self._size + size > self._engine.max_message + 32 * 1024:
             msg = (
-                f"{self._what}: with this message for queue {put.store.name!r} it would put {self._size + size} bytes, "
+                f"{self.what}: with this message for queue {put.store.name!r} it would put {self._size + size} bytes, "
                 f"more than one ZooKeeper request takes ({self._engine.zookeeper.max_request}); commit in parts"
             )
             raise TransactionTooLargeError(msg)
@@ -218,7 +222,7 @@ class Work:
                     self._endings = {}
                 self._endings[claim] = ending
                 return
-        msg = f"message {message_id} of queue {queue!r} was not taken by {self._what}"
+        msg = f"message {message_id} of queue {queue!r} was not taken by {self.what}"
         raise InvalidOptionError(msg)
 
     def alter(self, place: str, beside: Beside) -> None:
@@ -241,54 +245,6 @@ class Work:
         self._puts.clear()
         self._beside = self._keys = None
         self._size = 0
-
-    async def take(  # noqa: C901 - a coroutine less on every message's way
-        self, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
-    ) -> list[Claim]:
-        """Claim up to ``limit`` messages for this."""
-        engine = self._engine
-        dispenser = self._dispenser(queue, limit, condition)
-        left, deadline = timeout, engine.clock.monotonic() + timeout if timeout else None
-        while True:
-            waiter = dispenser.request(limit, left, generation=self._generation(), owner=self)
-            try:
-                claims = await waiter.future
-            except asyncio.CancelledError:
-                dispenser.give_up(waiter)
-                raise
-            if not claims:
-                return []
-            try:
-                shown = show(engine, queue, claims)
-                if shown is None:
-                    shown = await hand_over(engine, queue, claims)
-                if self._state is not _OPEN:
-                    await self.let_go(shown)
-                    self.require_open()
-                for claim in shown:
-                    self.hold(claim)
-                if shown:
-                    return shown
-            except SessionExpiredError:
-                if self._claims:
-                    raise
-                # Nothing depends on that session yet.
-            if deadline is not None:
-                left = max(0.0, deadline - engine.clock.monotonic())
-
-    def _dispenser(self, queue: Destination[Any], limit: int, condition: Condition | None) -> Dispenser:
-        """Return who hands out a queue's claims, when so many more may be held."""
-        self._engine.check()
-        self.require_open()
-        dispenser = self._engine.dispenser(self._engine.store(queue.name), condition)
-        held = sum(claim.size for claim in self._claims.values()) if self._claims else 0
-        if held + limit * dispenser.lock_size > EPHEMERAL_CAP:
-            msg = (
-                f"{self._what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
-                f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
-            )
-            raise TransactionTooLargeError(msg)
-        return dispenser
 
     async def let_go(self, claims: list[Claim]) -> None:
         """Give claims back that nobody is going to see, as if they had never been taken."""
@@ -327,7 +283,7 @@ class Work:
             if self._engine.committer.withdraw(settlement):
                 self._move(_OPEN)
                 self.give_back_soon()
-                msg = f"{self._what}: could not be sent within {timeout} s; nothing of it was applied"
+                msg = f"{self.what}: could not be sent within {timeout} s; nothing of it was applied"
                 raise NotCommittedError(msg)
             raise unknown(self.id, f"no answer within {timeout} s")
         if self._release is not None:
@@ -353,13 +309,13 @@ class Work:
         engine = self._engine
         endings = self._all_endings()
         if self._endings:
-            refuse_to_overtake(self._what, endings)
+            refuse_to_overtake(self.what, endings)
         settlement = CommitSettlement(
             self.id,
             endings,
             self._puts,
             engine.server_clock,
-            self._generation(),
+            self.generation,
             beside=tuple(self._beside.values()) if self._beside else (),
         )
         if settlement.weight > SURELY_SMALL * engine.zookeeper.max_request:
@@ -415,15 +371,10 @@ class Work:
 
     # -- inside
 
-    def _generation(self) -> int | None:
-        for claim in self._claims.values():
-            return claim.generation
-        return None
-
     def _move(self, state: _State) -> None:
         # Open work is settled first; what is being settled may be open again, when it was never sent.
         if (self._state is _OPEN) is not (state is _SETTLING) or self._state not in _MOVING:
-            msg = f"{self._what}: cannot move from {self._state.name} to {state.name}"
+            msg = f"{self.what}: cannot move from {self._state.name} to {state.name}"
             raise AssertionError(msg)
         self._state = state
 
@@ -447,7 +398,7 @@ class Work:
                     if put.plan is not None:
                         await put.plan.prepare()
         except TimeoutError as error:
-            msg = f"{self._what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
+            msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
         finally:
             self._move(_OPEN)
@@ -479,7 +430,7 @@ class Work:
         self._move(_SETTLING)
         try:
             left = None if deadline is None else max(0.0, deadline - clock.monotonic())
-            await enter_all(needs, left, clock, self._generation())
+            await enter_all(needs, left, clock, self.generation)
             self._entered = needs
         finally:
             self._move(_OPEN)
@@ -495,7 +446,7 @@ class Work:
         size = zookeeper.request_size(operations) + 512  # type: ignore[arg-type]  # the slot's operation comes on top
         if size > zookeeper.max_request:
             msg = (
-                f"{self._what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
+                f"{self.what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
                 "nothing was sent; commit in parts"
             )
             raise TransactionTooLargeError(msg)
@@ -527,7 +478,7 @@ class Work:
                 claim: ending._replace(rewrite=rewrite) if ending.kind == "release" else ending
                 for claim, ending in endings.items()
             }
-        settlement = ReleaseSettlement(engine.ids.next(), endings, engine.server_clock, self._generation())
+        settlement = ReleaseSettlement(engine.ids.next(), endings, engine.server_clock, self.generation)
         try:
             engine.committer.submit(settlement)
         except QueueError:

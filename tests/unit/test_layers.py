@@ -36,6 +36,7 @@ QUEUE = (
     {"upkeep"},
     {"hand_over"},
     {"work"},
+    {"taking"},
     {"transaction"},
     {"delivery", "leases", "ledger", "staging"},
     {"consumer", "listener"},

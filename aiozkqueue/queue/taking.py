@@ -1,0 +1,73 @@
+"""How a transaction comes by its messages: it waits in line for claims, until some can be shown."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from aiozkqueue.errors import SessionExpiredError, TransactionTooLargeError
+
+from .claim import EPHEMERAL_CAP
+from .hand_over import hand_over, show
+
+if TYPE_CHECKING:
+    from aiozkqueue.layout import Condition
+
+    from .claim import Claim
+    from .claims.dispenser import Dispenser
+    from .destination import Destination
+    from .work import Work
+
+
+async def take(  # noqa: C901 - a coroutine less on every message's way
+    work: Work, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
+) -> list[Claim]:
+    """Claim up to ``limit`` messages for work that is open; none after ``timeout`` seconds (None: never).
+
+    Raises: as `Transaction.take`.
+    """
+    engine = work.engine
+    dispenser = _dispenser(work, queue, limit, condition)
+    left, deadline = timeout, engine.clock.monotonic() + timeout if timeout else None
+    while True:
+        waiter = dispenser.request(limit, left, generation=work.generation, owner=work)
+        try:
+            claims = await waiter.future
+        except asyncio.CancelledError:
+            dispenser.give_up(waiter)
+            raise
+        if not claims:
+            return []
+        try:
+            shown = show(engine, queue, claims)
+            if shown is None:
+                shown = await hand_over(engine, queue, claims)
+            if not work.open:
+                await work.let_go(shown)
+                work.require_open()
+            for claim in shown:
+                work.hold(claim)
+            if shown:
+                return shown
+        except SessionExpiredError:
+            if work.generation is not None:
+                raise
+            # Nothing depends on that session yet.
+        if deadline is not None:
+            left = max(0.0, deadline - engine.clock.monotonic())
+
+
+def _dispenser(work: Work, queue: Destination[Any], limit: int, condition: Condition | None) -> Dispenser:
+    """Return who hands out a queue's claims, when so many more may be held."""
+    engine = work.engine
+    engine.check()
+    work.require_open()
+    dispenser = engine.dispenser(engine.store(queue.name), condition)
+    held = sum(claim.size for claim in work.claims)
+    if held + limit * dispenser.lock_size > EPHEMERAL_CAP:
+        msg = (
+            f"{work.what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
+            f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
+        )
+        raise TransactionTooLargeError(msg)
+    return dispenser
