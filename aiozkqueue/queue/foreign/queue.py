@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from aiozkqueue.dialects.curator import bears_id
 from aiozkqueue.errors import InvalidOptionError
@@ -40,7 +40,8 @@ class ForeignQueue(Queue[T]):
 
     def __init__(self, engine: Engine, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
         super().__init__(engine, dialect.path, codec, undecodable)
-        self.dialect: Dialect = dialect
+        self.dialect: Dialect | None = dialect
+        self._layout: Dialect = dialect
         engine.foreign(dialect)
 
     @property
@@ -78,8 +79,8 @@ class CuratorQueue(ForeignQueue[T]):
         engine, patience = self.engine, seconds(timeout, "timeout")
         self._warn_of_transaction(engine)
         payloads = [self.codec.encode(value, self._name) for value in values]
-        if len(payloads) != 1 and self.dialect.prefix == "qn-":
-            msg = f"queue {self._name!r}: an item of {self.dialect.title()} holds one message; put each"
+        if len(payloads) != 1 and self._layout.prefix == "qn-":
+            msg = f"queue {self._name!r}: an item of {self._layout.title()} holds one message; put each"
             raise InvalidOptionError(msg)
         put = prepare_foreign(engine, self.store, payloads, options)
         await self._put(engine, [put], patience)
@@ -91,7 +92,7 @@ class CuratorQueue(ForeignQueue[T]):
         Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         engine, store = self.engine, self.store
-        dialect: Any = self.dialect
+        dialect = self._layout
         bears_id(dialect, "", key)
         await store.open()
         placed = await admin.list_items(engine, store, [store.paths.items])

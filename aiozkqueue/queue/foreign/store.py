@@ -44,7 +44,7 @@ class ForeignStore(QueueStore):
         random: Random,
     ) -> None:
         super().__init__(zookeeper, root, dialect.path, lane_ends, random, paths=ForeignPaths(root, dialect))
-        self.dialect: Dialect = dialect
+        self.dialect: Dialect | None = dialect
         self._layout = dialect
         self.longest_id: int = dialect.longest_name
 
