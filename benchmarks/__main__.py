@@ -102,8 +102,7 @@ def main() -> None:
     options.results.mkdir(parents=True, exist_ok=True)
     about_run = {"rounds": rounds, "scale": scale, "only": options.only}
     report.save(options.results / f"{name}.json", results, about, about_run)
-    # Imported late: it takes a second, and a heap that would be the clients' to carry.
-    from .chart import draw  # noqa: PLC0415
+    from .chart import draw  # noqa: PLC0415 - it takes a second, and a heap that would be the clients' to carry
 
     drawn = draw(options.results / f"{name}.png", results, about)
     console.print(f"kept in {options.results / name}.json" + (" and .png" if drawn else ""))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
+import kazoo.protocol.connection
+import kazoo.retry
 import pytest
 from blockbuster import blockbuster_ctx
 
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from xdist.remote import Producer
+
+# Its threads draw from the module `random` at any moment; while Hypothesis makes an example, it takes that for the
+# example's doing, and fails it.
+kazoo.protocol.connection.random = kazoo.retry.random = Random()
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,7 @@ def _settings(conf: Sequence[str]) -> dict[str, str]:
 
 def _start(master: str, settings: dict[str, str], folder: Path) -> SparkSession:
     from pyspark.errors import PySparkException  # noqa: PLC0415 - as above
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - as above
 
     local = master.startswith("local")
     os.environ["JAVA_HOME"] = java_home(folder / "java")

@@ -53,6 +53,7 @@ from .lanes import (
 from .names import (
     ItemName,
     check_queue_name,
+    id_at,
     item_group,
     item_id,
     item_prefix,
@@ -139,6 +140,7 @@ __all__ = [
     "generation_of",
     "hour_end",
     "hour_of",
+    "id_at",
     "is_lane",
     "is_later",
     "item_group",

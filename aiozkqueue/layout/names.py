@@ -202,6 +202,17 @@ def item_id(text: str) -> str:
     return match[1] or match[2] or _foreign_id(match[3])
 
 
+def id_at(path: str) -> str:
+    """The id in the path of an item, whose name has been read before: as `item_id` finds it, at a third of its cost.
+
+    Raises:
+        MalformedError: it is not the path of an item.
+    """
+    _, mark, rest = path.rpartition("/item-i")
+    first, _, sequence = rest.partition("-")
+    return first if mark and sequence.isdigit() else item_id(path.rpartition("/")[2])
+
+
 def item_sequence(text: str) -> int:
     """The sequence in an item's name, as `ItemName.parse` finds it, at a fraction of its cost.
 

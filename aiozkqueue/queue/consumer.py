@@ -221,7 +221,7 @@ class Consumer(Generic[T]):
             return False
         window = self._window()
         if len(self._ready) <= window // 2:
-            self._waiter = self._dispenser.request(window - len(self._ready), patient=self._until_idle != 0)
+            self._waiter = self._dispenser.request(window - len(self._ready), 0 if self._until_idle == 0 else None)
             self._waiter.future.add_done_callback(_Ring(self._wake))
             return True
         return False

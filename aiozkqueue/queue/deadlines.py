@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
+from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -26,14 +27,16 @@ class Expiring(Protocol):
 E = TypeVar("E", bound=Expiring)
 
 
+_due_of = itemgetter(0)
+
+
 class Deadlines(Generic[E]):
     """Calls ``expire`` with each entry that is not over at its deadline."""
 
     def __init__(self, clock: Clock, expire: Callable[[E], None]) -> None:
         self._clock = clock
         self._expire = expire
-        self._entries: list[tuple[float, int, E]] = []  # a heap
-        self._count = 0
+        self._entries: list[tuple[float, E]] = []  # the first to expire first
         self._most = SLACK
         self._timer: Timer | None = None
         self._due = 0.0
@@ -41,12 +44,14 @@ class Deadlines(Generic[E]):
     def add(self, entry: E, seconds: float) -> None:
         """Set a deadline so many seconds from now."""
         due = self._clock.monotonic() + seconds
-        self._count += 1
-        heapq.heappush(self._entries, (due, self._count, entry))
-        if len(self._entries) > self._most:
-            self._entries = [one for one in self._entries if not one[2].over]
-            heapq.heapify(self._entries)
-            self._most = 2 * len(self._entries) + SLACK
+        entries = self._entries
+        if not entries or due >= entries[-1][0]:  # as nearly always: who comes later waits as long as those before
+            entries.append((due, entry))
+        else:
+            insort(entries, (due, entry), key=_due_of)
+        if len(entries) > self._most:
+            self._entries = entries = [one for one in entries if not one[1].over]
+            self._most = 2 * len(entries) + SLACK
         if self._timer is None or due < self._due:
             self._arm(due, seconds)
 
@@ -71,9 +76,12 @@ class Deadlines(Generic[E]):
         self._timer = None
         now = self._clock.monotonic()
         entries = self._entries
-        while entries and (entries[0][2].over or entries[0][0] <= now):
-            entry = heapq.heappop(entries)[2]
+        gone = 0
+        while gone < len(entries) and (entries[gone][1].over or entries[gone][0] <= now):
+            gone += 1
+        due, self._entries = entries[:gone], entries[gone:]
+        for _, entry in due:
             if not entry.over:
                 self._expire(entry)
-        if entries and self._timer is None:
-            self._arm(entries[0][0], entries[0][0] - now)
+        if self._entries and self._timer is None:
+            self._arm(self._entries[0][0], self._entries[0][0] - now)

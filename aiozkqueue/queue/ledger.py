@@ -287,7 +287,7 @@ class Ledger:
                 await self._add_page(number, path, chosen)
             except _RefusedError as refusal:
                 if refusal.index == 0:  # a page of ours whose reply was lost
-                    count += len(await read_page(self._zookeeper.read, path))
+                    count += len(await self._entries(path))
                     page += 1
                     continue
                 lasting -= len(chosen)
@@ -329,11 +329,7 @@ class Ledger:
 
     async def _end_page(self, number: int, path: str) -> int:
         """Remove a page with its items; whatever of it is not ours any more is left."""
-        try:
-            entries = await read_page(self._zookeeper.read, path)
-        except NoNodeError:
-            await self._change([], self._never)  # whoever has taken it over was quicker
-            return 0
+        entries = await self._entries(path)
         paths = self._store.paths
         simple = not self._store.attendants and not self._store.config.counts
         while True:
@@ -361,6 +357,14 @@ class Ledger:
                     await self._end_one_by_one(number, plain, {})
                     await self._change([Delete(path)], partial(self._gone, path))
             return len(entries)
+
+    async def _entries(self, page: str) -> list[Entry]:
+        """Read a page of ours. Raises: ClaimLostError: whoever has taken the ledger over was quicker to remove it."""
+        try:
+            return await read_page(self._zookeeper.read, page)
+        except NoNodeError:
+            await self._change([], self._never)
+            return []
 
     async def _reasons(self, page: str) -> dict[str, str]:
         """Read which messages of a page are to be dead letters, and why."""

@@ -148,7 +148,7 @@ class Listener(Generic[T]):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            waiter = dispenser.request(free, patient=True)
+            waiter = dispenser.request(free)
             waiter.future.add_done_callback(lambda _: self._wake.set())
             try:
                 while not waiter.future.done() and not self._stopped.is_set():

@@ -130,6 +130,7 @@ class QueueStore:
         """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
+        self._doubts = 0  # how often what has been read, or is being read, was said to be out of date
         self.ready: bool = False
         """Whether `open` has nothing left to do."""
         self._chosen: Policy | None = None
@@ -160,8 +161,8 @@ class QueueStore:
         other = self._chosen or (self.config.policy if self.ready else None)
         if other is not None and other != policy:
             raise policies_conflict(self.name, policy, other)
-        if self.config.policy != policy:
-            self.ready = False
+        if self.config.policy != policy and (self.ready or self._chosen is None):
+            self.stale()
         self._chosen = policy
 
     async def open(self) -> None:
@@ -205,9 +206,9 @@ class QueueStore:
 
     def expect_groups(self) -> None:
         """Have the queue's configuration tell that there are groups, by the next `open`."""
+        if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
+            self.stale()
         self._groups_expected = True
-        if self.ready and self.config.groups is None and not self.sticky:
-            self.ready = False
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
         """Return what locks an item, by the item's name; by a newer configuration if given. Raises: MalformedError."""
@@ -244,6 +245,7 @@ class QueueStore:
     def stale(self) -> None:
         """Take note that the configuration has changed, or that something of the queue is missing."""
         self.ready = False
+        self._doubts += 1
 
     def admits(self, priority: int, *, scheduled: bool) -> bool:
         """Whether consumers look for items of a priority, and for scheduled ones, as far as is known here."""
@@ -438,7 +440,7 @@ class QueueStore:
             self.keeper.keep(claim, delay)
 
     async def _try_open(self) -> None:
-        paths = self.paths
+        paths, doubts = self.paths, self._doubts
         try:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
@@ -468,6 +470,8 @@ class QueueStore:
             await self._zookeeper.multi([Create(path) for path in missing])
         await self._make_lanes(config)
         locks = await self._zookeeper.exists(paths.locks)
+        if doubts != self._doubts:
+            return  # read again: it may have changed since it was read, or something else is wanted of it
         self.forced = 0 if locks is None else locks.version
         self.config, self.version, self.ready, self._chosen = config, stat.version, True, None
         self.tiers = config.tiers

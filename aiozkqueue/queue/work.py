@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from contextvars import ContextVar
-from random import random
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import (
@@ -31,7 +30,7 @@ from aiozkqueue.errors import (
 from .claim import EPHEMERAL_CAP, Claim
 from .commits.admission import enter_all, needs_of, try_enter_all
 from .commits.committer import unknown
-from .commits.endings import CONSUME, Ending, exhausted
+from .commits.endings import CONSUME, Ending, refuse_to_overtake, release_ending
 from .commits.holds import CommitSettlement, ReleaseSettlement
 from .commits.keys import bearer
 from .hand_over import hand_over, show
@@ -39,7 +38,7 @@ from .outcome import Outcome
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.zookeeper import Operation
@@ -111,11 +110,12 @@ class Work:
         self._hint = hint
         self._state = _OPEN
         self._claims: dict[str, Claim] = {}  # by the path of the item
-        self._endings: dict[Claim, Ending] = {}
+        # Most transactions have none of these, and an empty dictionary each would cost as much as the claim.
+        self._endings: dict[Claim, Ending] | None = None  # but `CONSUME`
+        self._beside: dict[tuple[str, str], Beside] | None = None
+        self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
-        self._beside: dict[tuple[str, str], Beside] = {}
         self._entered: dict[Room, int] | None = None
-        self._keys: dict[tuple[str, str], str] = {}
         self._size = 0
         self._settlement: Settlement | None = None
         self._release: asyncio.Future[None] | None = None
@@ -188,8 +188,11 @@ class Work:
         Raises: TransactionClosedError, TransactionTooLargeError, DuplicateKeyError.
         """
         self.require_open()
-        if put.plan is not None and (earlier := bearer(self._keys, put)) is not None:
-            return earlier
+        if put.plan is not None:
+            if self._keys is None:
+                self._keys = {}
+            if (earlier := bearer(self._keys, put)) is not None:
+                return earlier
         size = len(put.data) + len(put.prefix) + 200 + (0 if put.plan is None else put.plan.weight)
         if self._size + size > self._engine.max_message + 32 * 1024:
             msg = (
@@ -211,6 +214,8 @@ class Work:
         self.require_open()
         for claim in self._claims.values():
             if claim.id == message_id and claim.store.name == queue:
+                if self._endings is None:
+                    self._endings = {}
                 self._endings[claim] = ending
                 return
         msg = f"message {message_id} of queue {queue!r} was not taken by {self._what}"
@@ -222,21 +227,22 @@ class Work:
         Raises: TransactionClosedError.
         """
         self.require_open()
+        if self._beside is None:
+            self._beside = {}
         self._beside[beside.store.name, place] = beside
 
     def removes(self, queue: str, place: str) -> bool:
         """Whether this removes a message that it has not taken."""
-        beside = self._beside.get((queue, place))
+        beside = None if self._beside is None else self._beside.get((queue, place))
         return beside is not None and beside.removes
 
     def drop_puts(self) -> None:
         """Forget the puts, and what was to be altered."""
         self._puts.clear()
-        self._beside.clear()
-        self._keys.clear()
+        self._beside = self._keys = None
         self._size = 0
 
-    async def take(
+    async def take(  # noqa: C901 - a coroutine less on every message's way
         self, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
     ) -> list[Claim]:
         """Claim up to ``limit`` messages for this."""
@@ -244,7 +250,12 @@ class Work:
         dispenser = self._dispenser(queue, limit, condition)
         left, deadline = timeout, engine.clock.monotonic() + timeout if timeout else None
         while True:
-            claims = await dispenser.take(limit, left, self._generation(), self)
+            waiter = dispenser.request(limit, left, generation=self._generation(), owner=self)
+            try:
+                claims = await waiter.future
+            except asyncio.CancelledError:
+                dispenser.give_up(waiter)
+                raise
             if not claims:
                 return []
             try:
@@ -342,7 +353,7 @@ class Work:
         engine = self._engine
         endings = self._all_endings()
         if self._endings:
-            self._refuse_to_overtake(endings)
+            refuse_to_overtake(self._what, endings)
         settlement = CommitSettlement(
             self.id,
             endings,
@@ -441,27 +452,19 @@ class Work:
         finally:
             self._move(_OPEN)
 
-    def _refuse_to_overtake(self, endings: dict[Claim, Ending]) -> None:
-        """A message that is given back comes again before those of its group that were put after it."""
-        for tenure in {claim.tenure: None for claim in endings if claim.tenure is not None}:
-            kinds = [endings[claim].kind for claim in tenure.live if claim in endings]
-            if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
-                msg = (
-                    f"{self._what}: it gives back a message and ends a later one of the same group, which would "
-                    "overtake it; release the later ones too"
-                )
-                raise InvalidOptionError(msg)
-
     def _all_endings(self) -> dict[Claim, Ending]:
         endings = dict.fromkeys(self._claims.values(), CONSUME)
         if self._endings:
             endings.update((claim, ending) for claim, ending in self._endings.items() if claim in endings)
         return endings
 
+    def _needs(self) -> dict[Room, int]:
+        return needs_of(self._puts, self._all_endings(), self._beside.values() if self._beside else ())
+
     def _enter_now(self) -> bool:
         """Take the room that the commit needs, if it is known to be there."""
         if self._entered is None:
-            needs = needs_of(self._puts, self._all_endings(), self._beside.values())
+            needs = self._needs()
             if not try_enter_all(needs):
                 return False
             self._entered = needs
@@ -469,7 +472,7 @@ class Work:
 
     async def _enter_rooms(self, deadline: float | None) -> None:
         """Wait for the room that the commit needs. Raises: as `Room.enter`."""
-        needs = needs_of(self._puts, self._all_endings(), self._beside.values())
+        needs = self._needs()
         if not needs:
             return
         clock = self._engine.clock
@@ -511,7 +514,7 @@ class Work:
     def _give_back(self, delay: float | None, error: str | None, rewrite: bytes | None = None) -> None:
         """Send the release of all claims; it stays on the session's debts until it is applied or the session over."""
         self._puts.clear()
-        self._beside.clear()
+        self._beside = None
         if self._entered is not None:
             self._leave_rooms()
         engine = self._engine
@@ -539,15 +542,3 @@ class Work:
         released = dispenser.release(claims) if dispenser is not None else None
         if released is not None:
             await wait_settled(released, grace=self._engine.grace)
-
-
-def release_ending(
-    claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
-) -> Ending:
-    """Say how a claim that was handed over ends when the work is undone: pure, by the queue's policy."""
-    policy = claim.store.policy
-    if claim.handed and policy.limit is not None and claim.attempt >= policy.limit:
-        return exhausted(policy, claim.attempt, error)
-    if delay is None:
-        delay = policy.backoff.delay(claim.attempt, random)
-    return Ending("release", delay=delay, error=error)

@@ -113,7 +113,8 @@ class Layout:
         known = _COLUMNS[options.content]
         plain = {field.name for field in schema.fields} <= known.keys() and "body" in schema.fieldNames()
         plain = plain or schema == default_schema(options.content)
-        self._asked: set[str] = set()
+        #: The columns that are the message's, not its payload's, and what they are of it.
+        self.of_message: dict[str, str] = {}
         self._makers: list[Maker] = []
         self._fields: dict[str, Callable[[object], object]] = {}
         for field in schema.fields:
@@ -124,7 +125,7 @@ class Layout:
                     msg = f"column {field.name!r} is {expected}, not {field.dataType.simpleString()}"
                     raise InvalidOptionError(msg)
                 self._makers.append(_from_message(name))
-                self._asked.add(name)
+                self.of_message[field.name] = name
             elif field.name == options.corrupt:
                 if not isinstance(field.dataType, StringType):
                     msg = f"the column of corrupt records, {field.name!r}, is a string"
@@ -137,7 +138,7 @@ class Layout:
     @property
     def reads_locks(self) -> bool:
         """Whether anything is asked for that only a message's lock, or the record of its attempts, tells."""
-        return not _OF_LOCKS.isdisjoint(self._asked)
+        return not _OF_LOCKS.isdisjoint(self.of_message.values())
 
     def decode(self, messages: Sequence[Mapping[str, object]]) -> Decoded:
         """Make rows of these messages. Raises: PayloadError, in the mode FAILFAST."""

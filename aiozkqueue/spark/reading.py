@@ -95,7 +95,7 @@ class QueueReader(DataSourceReader):
         if options.mode is Mode.DEADLETTER:
             msg = "mode=deadletter: a snapshot changes nothing; take PERMISSIVE or FAILFAST, or read a stream"
             raise InvalidOptionError(msg)
-        Layout(schema, options)  # refuses columns before any job runs
+        self._of_message = Layout(schema, options).of_message  # which refuses columns before any job runs
 
     def partitions(self) -> Sequence[FolderShare]:
         """Divide the folders. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
@@ -128,12 +128,13 @@ class FilteringReader(QueueReader):
         """Take note of what names and hours tell; Spark looks at every row again."""
         content = self._options.content
         for one in filters:
-            column = getattr(one, "attribute", ())
-            if column == ("id",) and isinstance(one, EqualTo | In):
+            attribute: tuple[str, ...] = getattr(one, "attribute", ())
+            column = self._of_message.get(".".join(attribute))
+            if column == "id" and isinstance(one, EqualTo | In):
                 ids = frozenset(one.value if isinstance(one, In) else [one.value])
                 known = self._wanted.ids
                 self._wanted = replace(self._wanted, ids=ids if known is None else ids & known)
-            elif column == ("ended_at",) and content is Content.HISTORY:
+            elif column == "ended_at" and content is Content.HISTORY:
                 self._wanted = _narrowed(self._wanted, one)
         return filters
 

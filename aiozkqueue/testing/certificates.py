@@ -43,8 +43,8 @@ def make_certificates(folder: Path) -> Certificates:
     """
     try:
         from cryptography import x509  # noqa: PLC0415 -- optional, and slow to import
-        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
-        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+        from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 -- so too
+        from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 -- so too
     except ImportError as error:
         raise ImportError("making certificates needs the cryptography package: pip install cryptography") from error
 

@@ -311,6 +311,8 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
                 offset += 13
                 # Those before the failing operation have code 0, those after it -2: only the first one is named.
                 # Stock aiozk drops these codes, and the paths above.
+                if number == SESSION_EXPIRED:  # the server asks whose session it is at each operation, not once for all
+                    raise error_of(number)
                 if number != 0 and failed is None and len(results) < len(operations):
                     failed = errors.MultiError(len(results), error_of(number, operations[len(results)].path))
                 results.append(None)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.queue.ledger import Ledger
+from tests.integration.queue.test_staged_batches import Writer
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
@@ -29,3 +30,29 @@ def test_what_an_abandoned_stream_holds_is_shown_and_released(cli: Cli, zookeepe
     missing = cli("ledgers", "release", "orders", "weekly", "--yes")
     assert missing.status == 1
     assert "no ledger 'weekly'" in missing.stderr
+
+
+def test_what_a_write_left_that_was_cut_off_is_shown_and_removed(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    async def cut_off() -> str:
+        async with zq.connect(zookeeper, root=queue_root) as session:
+            writer = Writer(session, name="stream of orders")
+            await writer.put(await writer.begin(7), "a", "b")
+            return writer.staging.writer
+
+    cli("put", "orders", "--lines", stdin=b"seen\n")
+    writer = asyncio.run(cut_off())
+    [listed] = cli("ledgers", "list", "orders", "--json").records
+    assert (listed["writer"], listed["name"], listed["batch"], listed["messages"]) == (writer, "stream of orders", 7, 2)
+    assert "stream of orders" in cli("ledgers", "list", "orders").text
+    [before] = cli("stats", "orders", "--json").records
+    assert (before["size"], before["staged"]) == (3, 1)
+    refused = cli("ledgers", "discard", "orders", writer)
+    assert refused.status != 0
+    assert "--yes" in refused.stderr
+    assert cli("ledgers", "discard", "orders", writer, "--yes").text == "2 removed\n"
+    [after] = cli("stats", "orders", "--json").records
+    assert (after["size"], after["staged"]) == (1, 0)
+    assert cli("ledgers", "list", "orders").status == 1
+    missing = cli("ledgers", "discard", "orders", "nobody", "--yes")
+    assert missing.status == 1
+    assert "no writer 'nobody'" in missing.stderr

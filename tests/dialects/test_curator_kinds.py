@@ -46,10 +46,10 @@ async def test_what_is_urgent_overtakes_what_has_been_listed(session: zq.QueueSe
     for index in range(20):
         await queue.put(b"%d" % index, priority=5)
     async with session.begin() as tx:
-        first = await tx.take(queue, timeout=5)
+        first = await tx.take(queue, timeout=30)
         await queue_put_beside(session, queue)
     async with session.begin() as tx:
-        second = await tx.take(queue, timeout=5)
+        second = await tx.take(queue, timeout=30)
     assert first is not None
     assert second is not None
     assert (first.body, second.body) == (b"0", b"urgent")
@@ -90,7 +90,7 @@ async def test_a_failed_message_keeps_its_delay_and_comes_again(session: zq.Queu
     await queue.put(b"early")
     await queue.put(b"late", delay=0.7)
     async with session.transaction() as tx:
-        first = await tx.take(queue, timeout=5)
+        first = await tx.take(queue, timeout=30)
         await tx.rollback(delay=0)
     assert first is not None
     assert await awaited(session, queue, 2) == [b"early", b"late"]
@@ -110,7 +110,7 @@ async def test_ids_are_curators_both_ways(
     assert {name.split("|")[1] for name in names} == {"a_b_c", "mine", "other"}
     assert await curator.ask("remove", "q", "mine") == "3"
     async with session.begin() as tx:
-        held = await tx.take(queue, timeout=5)
+        held = await tx.take(queue, timeout=30)
         assert held is not None
         assert await queue.remove("a/b|c") == 2  # the third is held
     assert (held.body, await queue.remove("nobody")) == (b"java", 0)

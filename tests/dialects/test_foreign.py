@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 CORRUPT = {
     "another version": bytes.fromhex("0001000201000000017802"),
@@ -42,14 +42,14 @@ async def test_a_message_moves_from_a_curator_queue_to_a_native_and_a_kazoo_one_
     target = session.kazoo_queue(f"{path}-2")
     await source.put(b"moves")
     async with session.transaction() as tx:
-        message = await tx.take(source, timeout=5)
+        message = await tx.take(source, timeout=30)
         assert message is not None
         tx.put(native, message.body)
         tx.put(target, message.body, priority=7)
         await tx.rollback(delay=0)
     assert (await source.size(), await native.size(), await target.size()) == (1, 0, 0)
     async with session.begin() as tx:
-        message = await tx.take(source, timeout=5)
+        message = await tx.take(source, timeout=30)
         assert message is not None
         tx.put(native, message.body)
         tx.put(target, message.body, priority=7)
@@ -64,11 +64,11 @@ async def test_of_several_messages_in_one_item_each_is_committed_by_itself(
     queue = locked(session, path)
     await queue.put_multi([b"one", b"two", b"three"])
     async with session.begin() as tx:
-        assert (await tx.take(queue, timeout=5)) is not None
+        assert (await tx.take(queue, timeout=30)) is not None
     (name,) = await server_view.children(path)
     assert await server_view.get(f"{path}/{name}") == frame([b"two", b"three"])
     async with session.begin() as tx:
-        message = await tx.take(queue, timeout=5)
+        message = await tx.take(queue, timeout=30)
         assert message is not None
         tx.reject(message, "not this one")
     assert await drained(session, queue) == [b"three"]
@@ -87,7 +87,7 @@ async def test_a_corrupt_item_becomes_a_dead_letter_with_the_reason_and_stops_no
     await queue.put(b"behind")
     await server_view.create(f"{path}/queue-9000000000", frame([]))  # holds nothing
     assert sorted(await drained(session, queue)) == [b"before", b"behind"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await server_view.children(path) != ["not-an-item"]:  # noqa: ASYNC110 - the server is asked
             await asyncio.sleep(0.02)
     (dead,) = await queue.dead_letters.peek()
@@ -127,7 +127,7 @@ async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
     queue = locked(owner, path)
     await queue.put(b"fails")
     async with owner.transaction() as tx:
-        assert await tx.take(queue, timeout=5) is not None
+        assert await tx.take(queue, timeout=30) is not None
         await tx.rollback(delay=3600)
     assert len(await server_view.ephemerals(f"{path}-locks")) == 1
     assert await drained(session, locked(session, path)) == []
@@ -141,7 +141,7 @@ async def test_a_session_that_ends_takes_its_kept_locks_along_and_goes_on(
     queue = locked(session, path)
     await queue.put(b"fails")
     async with session.transaction() as tx:
-        assert await tx.take(queue, timeout=5) is not None
+        assert await tx.take(queue, timeout=30) is not None
         await tx.rollback(delay=1.5)
     states: list[zq.ConnectionState] = []
     forget = session.on_connection_state(states.append)
@@ -162,7 +162,7 @@ async def test_a_queue_that_has_vanished_is_made_again_by_the_next_put(
     queue = locked(session, path)
     await queue.put(b"1")
     waiting = asyncio.create_task(awaited(session, queue, 2))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await server_view.children(path):  # noqa: ASYNC110 - the server is asked
             await asyncio.sleep(0.02)
     await server_view.delete(path)
@@ -225,7 +225,7 @@ async def test_clean_up_removes_the_attempts_of_what_a_peer_has_consumed_and_no_
     queue = session.kazoo_queue(path, policy=zq.ConsumeTimes(9, backoff=zq.Fixed(0)))
     await queue.put_many([b"consumed by a peer", b"waits"])
     async with session.transaction() as tx:
-        assert len(await tx.take_many(queue, 2, timeout=5)) == 2
+        assert len(await tx.take_many(queue, 2, timeout=30)) == 2
         await tx.rollback()
     gone, waits = await server_view.children(f"{path}/entries")
     await server_view.delete(f"{path}/entries/{gone}")

@@ -110,7 +110,7 @@ async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_o
     await queue.put_many([b"released", b"held"])
     assert await kazoo.get(path) == b"released"
     async with session.begin() as tx:
-        message = await tx.take(queue, timeout=10)
+        message = await tx.take(queue, timeout=30)
         assert message is not None
         assert message.body == b"held"
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
@@ -136,7 +136,7 @@ async def test_what_is_held_here_is_left_to_us_and_taken_over_by_kazoo_when_our_
     queue = session.kazoo_queue(path)
     await queue.put(b"held")
     async with session.transaction() as tx:
-        assert await tx.take(queue, timeout=5) is not None
+        assert await tx.take(queue, timeout=30) is not None
         assert await kazoo.get(path, 1) is None
         waiting = asyncio.create_task(kazoo.get(path, 30))
         await tx.rollback(delay=0)
@@ -150,7 +150,7 @@ async def test_a_delayed_retry_is_respected_by_curator_and_wakes_it_when_it_is_o
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"again")
     async with session.transaction() as tx:
-        assert await tx.take(queue, timeout=5) is not None
+        assert await tx.take(queue, timeout=30) is not None
         await tx.rollback(delay=2)
     await curator.ask("consume", "c", "queue", path, locks, "show", 1)
     await asyncio.sleep(0.8)
@@ -165,7 +165,7 @@ async def test_of_an_unlocked_queue_what_a_peer_has_taken_meanwhile_fails_the_co
     await queue.put(b"taken twice")
     with pytest.raises(zq.ClaimLostError):
         async with session.begin() as tx:
-            assert await tx.take(queue, timeout=5) is not None
+            assert await tx.take(queue, timeout=30) is not None
             tx.put(results, b"result")
             assert await kazoo.get(path) == b"taken twice"
     assert (await queue.size(), await results.size()) == (0, 0)

@@ -21,6 +21,11 @@ import pytest
 if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedZooKeeper
 
+pytestmark = pytest.mark.timeout(300)
+
+#: Seconds within which a process does what it will do at all, however busy the machine.
+PATIENCE = 100.0
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -60,7 +65,7 @@ def command(environment: dict[str, str]) -> Callable[..., str]:
             input=text,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=PATIENCE,
             check=False,
         )
         assert not done.stderr, done.stderr
@@ -81,7 +86,7 @@ def test_the_worker_ships_what_is_ordered_and_gives_up_on_what_cannot_be(
     command("put", "orders", '{"id": 1, "article": "unicorn"}')
     command("put", "orders", '{"id": 2, "article": "teapot"}')
     assert _line(worker) == "shipped teapot"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not (dead := command("dlq", "list", "orders", "--json")) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert json.loads(json.loads(dead)["body"])["article"] == "unicorn"
@@ -96,7 +101,7 @@ def test_the_pipeline_turns_orders_into_invoices(start: Start, command: Callable
     assert _line(pipeline).startswith("order 1 -> invoice ")
     invoice = json.loads(json.loads(command("peek", "invoices", "--json"))["body"])
     assert invoice == {"order": 1, "cents": 1000, "tax": 190}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not (dead := command("dlq", "list", "orders", "--json")) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert "nothing to pay" in json.loads(dead)["reason"]
@@ -107,7 +112,7 @@ def test_the_service_finishes_what_it_has_when_told_to_stop(start: Start, comman
     service = start(str(EXAMPLES / "service.py"))
     assert {_line(service) for _ in range(20)} == {str(n * n) for n in range(20)}
     service.send_signal(signal.SIGTERM)
-    rest, errors = service.communicate(timeout=90)
+    rest, errors = service.communicate(timeout=PATIENCE)
     assert rest == "drained\n", errors
     assert service.returncode == 0
     assert "natural" in json.loads(command("dlq", "list", "numbers", "--json"))["reason"]
@@ -136,10 +141,10 @@ def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start,
         body = json.dumps({"id": 5, "article": article}).encode()
         return urllib.request.Request(url, body, {"Content-Type": "application/json"})
 
-    with urllib.request.urlopen(order("teapot"), timeout=10) as response:
+    with urllib.request.urlopen(order("teapot"), timeout=PATIENCE) as response:
         accepted = json.load(response)["accepted"]
     with pytest.raises(urllib.error.HTTPError, match="409") as refused:
-        urllib.request.urlopen(order("unicorn"), timeout=10)
+        urllib.request.urlopen(order("unicorn"), timeout=PATIENCE)
     refused.value.close()
     [waiting] = command("peek", "orders", "--json").splitlines()
     assert json.loads(waiting)["id"] == accepted
@@ -158,22 +163,22 @@ def test_the_http_service_is_mounted_beside_the_applications_own_routes(
     assert _until_it_serves(f"{url}/hello") == {"hello": "world"}
     queue = f"{url}/queues/queue/1/public-orders"
     request = urllib.request.Request(f"{queue}/send", b'{"order": 1}', {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as response:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
         assert json.load(response) == {"success": True}
-    with urllib.request.urlopen(f"{queue}/poll", timeout=20) as response:
+    with urllib.request.urlopen(f"{queue}/poll", timeout=PATIENCE) as response:
         (message,) = json.load(response)
     assert message["payload"] == {"order": 1}
-    with urllib.request.urlopen(f"{url}/queues/queue/1/public-orders/size", timeout=20) as response:
+    with urllib.request.urlopen(f"{url}/queues/queue/1/public-orders/size", timeout=PATIENCE) as response:
         assert json.load(response) == 1
     service.send_signal(signal.SIGTERM)
-    service.communicate(timeout=90)
+    service.communicate(timeout=PATIENCE)
 
 
 def _until_it_serves(url: str) -> object:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            with urllib.request.urlopen(url, timeout=10) as response:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as response:
                 return json.load(response)
         except urllib.error.URLError:
             if time.monotonic() > deadline:

@@ -12,6 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import Opcode
+from aiozkqueue.zookeeper import Delete, SetData
 from tests.faults.account import ATTEMPT, CLAIM, SETTLE
 
 if TYPE_CHECKING:
@@ -87,6 +88,28 @@ async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_
         assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
     assert others.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
+
+
+async def test_of_several_claimed_together_the_one_released_before_the_read_is_claimed_anew(
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
+) -> None:
+    first, *_ = await other.queue("jobs").put_many([b"a", b"b", b"c"])
+    fault = proxy.hold_request(read_under_lock)
+    async with holder.begin() as tx, other.begin() as others:
+        taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=5))
+        await fault.struck()
+        while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - the server applies the claim
+            await asyncio.sleep(0.01)
+        (item,) = [path for path in await item_paths(account) if first in path]
+        lock = account.path("jobs", "locks", f"lock-{first}")
+        await other._engine.zookeeper.multi([Delete(lock), SetData(item, b"a")])
+        (message,) = await others.take_many(other.queue("jobs"), 3, timeout=5)
+        fault.release()
+        assert [one.body for one in await taking] == [b"b", b"c"]
+        assert message.body == b"a"
+    assert others.outcome is tx.outcome is zq.Outcome.COMMITTED
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
 
 
 async def item_paths(account: Account) -> list[str]:

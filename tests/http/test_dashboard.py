@@ -200,7 +200,7 @@ async def test_signing_out_forgets_the_key(browser: httpx.AsyncClient) -> None:
 
 async def test_below_a_path_every_link_stays_below_it(zookeeper: str, queue_root: str, key: str) -> None:
     from starlette.applications import Starlette  # noqa: PLC0415 - a user's own application
-    from starlette.routing import Mount  # noqa: PLC0415
+    from starlette.routing import Mount  # noqa: PLC0415 - so too
 
     app = create_app(lambda: zq.connect(zookeeper, root=queue_root))
     outer = Starlette(routes=[Mount("/queues-of-ours", app)])

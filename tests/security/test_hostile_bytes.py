@@ -32,7 +32,7 @@ from tests.unit.layout.hostile import HOSTILE_JSON, json_objects
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-pytestmark = pytest.mark.timeout(3600 if LONG else 60)
+pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 #: Under which nothing may come near: what is read at once is bounded.
 MEMORY = 400 * 1024 * 1024
@@ -110,7 +110,7 @@ def _memory_is_bounded() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def consuming(hosts: str, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with asyncio.timeout(30), zq.connect(hosts, root=root, session_timeout=4) as session:
+    async with asyncio.timeout(120), zq.connect(hosts, root=root, session_timeout=4) as session:
         yield session
         assert session._engine.tasks.failure is None
 
@@ -133,7 +133,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[Any]) -> None:
 
 async def settled(queue: zq.Queue[Any]) -> None:
     """Wait until what was not handed over has found its end, beside the consumer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await queue.size():  # noqa: ASYNC110 -- the session does it, and tells nobody
             await asyncio.sleep(0.005)
 
@@ -332,7 +332,7 @@ def test_an_item_too_large_to_be_moved_is_told_of_and_kept_while_others_come(
             queue = session.queue("q")
             await queue.put(b"sound")
             assert await drain(queue, b"sound") == []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while "too large to become a dead letter" not in caplog.text:  # noqa: ASYNC110 -- the session tells
                     await asyncio.sleep(0.005)
             await queue.put(b"after")

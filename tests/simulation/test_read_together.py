@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
@@ -19,8 +20,6 @@ from aiozkqueue.zookeeper import Create, Delete, MultiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import aiozkqueue as zq
 
 MILLISECONDS = 150
 HOUR = 3600.0
@@ -84,6 +83,41 @@ def test_what_is_put_while_a_consumer_begins_to_listen_is_taken(case: str) -> No
                     await asyncio.sleep(millisecond / 1000)
                     await act(producer)
                     assert await taking is not None, f"put after {millisecond} ms, it was not heard of"
+
+    run_virtual(main, limit=float("inf"))
+
+
+def test_a_queue_that_is_resumed_while_a_consumer_learns_that_it_is_paused_is_taken_from() -> None:
+    async def main() -> None:
+        ensemble = cluster()
+        async with ensemble.connect() as operator:
+            queue = jobs(operator)
+            for millisecond in range(MILLISECONDS):
+                await queue.put(b"it")
+                await queue.configure(zq.QueueConfig(paused=True))
+                async with ensemble.connect() as consumer, consumer.begin() as tx:
+                    taking = asyncio.create_task(tx.take(jobs(consumer), timeout=SOON))
+                    await asyncio.sleep(millisecond / 1000)
+                    await queue.configure(zq.QueueConfig(paused=False))
+                    assert await taking is not None, f"resumed after {millisecond} ms, it was not heard of"
+
+    run_virtual(main, limit=float("inf"))
+
+
+def test_a_policy_chosen_while_the_queue_is_opened_is_stored() -> None:
+    policy = zq.ConsumeTimes(7)
+
+    async def main() -> None:
+        for millisecond in range(50):
+            ensemble = cluster()
+            async with ensemble.connect() as session, ensemble.connect() as other:
+                await jobs(other).put(b"it")
+                opening = asyncio.create_task(jobs(session).put(b"it"))
+                await asyncio.sleep(millisecond / 1000)
+                await session.queue("jobs", policy=policy).put(b"it")
+                await opening
+                with pytest.raises(zq.ConfigConflictError):
+                    await other.queue("jobs", policy=zq.ConsumeOnce()).put(b"it")
 
     run_virtual(main, limit=float("inf"))
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,8 @@ def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> N
 def _attached() -> SparkSession:
     """A session of this process with the Spark that runs already."""
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - takes a second
-    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415 - so too
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - so too
 
     launch: Any = launch_gateway
     gateway = launch()
@@ -62,8 +63,6 @@ def _attached() -> SparkSession:
 
 
 def _main(module: str, step: str, arguments: Sequence[str]) -> None:
-    from importlib import import_module  # noqa: PLC0415
-
     work: Work = import_module(module).work
 
     def on_step(reached: str) -> None:

@@ -110,6 +110,40 @@ def test_a_snapshot_shows_what_is_there_and_claims_nothing(spark: SparkSession, 
     assert sorted(bytes(row.body) for row in frame().collect()) == [b"held", b"tomorrow"]
 
 
+def test_filters_that_spark_hands_down_choose_what_is_read(spark: SparkSession, options: dict[str, str]) -> None:
+    wanted, _ = put(options, b'{"id": 1}', b"no JSON, and not to be read")
+    reader = spark.read.format("aiozkqueue").options(**options).schema("id int, _id string")
+    named = functions.col("_id") == wanted
+    with pytest.raises(PySparkException, match="does not decode"):
+        reader.option("mode", "FAILFAST").load().where(named).collect()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushing = reader.option("pushDown", "true")
+        assert [row.id for row in pushing.load().where(named).collect()] == [1]
+        # A field of the payload is no message's id, whatever it is called.
+        by_field = pushing.option("mode", "PERMISSIVE").load().where(functions.col("id") == 1)
+        assert [row._id for row in by_field.collect()] == [wanted]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_the_group_of_a_message_and_how_often_it_was_tried_are_columns(
+    spark: SparkSession, options: dict[str, str]
+) -> None:
+    async def prepare() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            queue = session.queue("orders")
+            await queue.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
+            await queue.put(b"a", group="tenant 1")
+            async with session.begin() as tx:
+                assert await tx.take(queue)
+                await tx.rollback()
+
+    asyncio.run(prepare())
+    (row,) = spark.read.format("aiozkqueue").options(**options).load().collect()
+    assert (row.group, row.attempt, row.owner, row.due) == ("tenant 1", 1, None, None)
+
+
 def test_what_is_written_as_columns_is_json_and_read_back_by_a_schema(
     spark: SparkSession, options: dict[str, str]
 ) -> None:

@@ -114,6 +114,18 @@ def test_what_is_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
     refused(2, "holds something else (bad.csv)", "audit", "--to", str(tmp_path))
 
 
+def test_on_a_terminal_it_is_shown_how_far_a_load_and_an_unload_are(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = tmp_path / "orders.jsonl"
+    lines.write_text('{"id": 1}\n{"id": 2}\n')
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "load orders" in command("load", str(lines), "--queue", "orders")[2]
+    shown = command("unload", "orders", "--to", str(tmp_path / "orders"), "--batch", "1")[2]
+    assert "unload orders" in shown
+    assert "100%" in shown
+
+
 @pytest.mark.slow
 def test_the_command_starts_a_spark_of_its_own_that_says_nothing(servers: dict[str, str], tmp_path: Path) -> None:
     lines = tmp_path / "orders.jsonl"

@@ -13,7 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.ledgers import ledgers, release
-from aiozkqueue.zookeeper import NoNodeError
+from aiozkqueue.zookeeper import MultiError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -119,6 +119,33 @@ async def test_a_batch_that_was_begun_and_ended_by_who_took_over_is_a_lost_claim
             await successor.acknowledge(await successor.next_batch(-1, None))
 
         zombie._zookeeper = Slow(zombie._zookeeper, take_over)  # type: ignore[assignment]
+        with pytest.raises(zq.ClaimLostError):
+            await zombie.next_batch(-1, None)
+        assert await successor.next_batch(-1, None) == -1  # it had them all
+
+
+class Lossy(Slow):
+    """A client whose first page is made, its reply lost; something else happens before it has asked again."""
+
+    async def multi(self, operations: Sequence[Operation]) -> object:
+        if self._meanwhile is None or not operations[1:] or not operations[1].path.endswith("/000000"):
+            return await self._zookeeper.multi(operations)
+        await self._zookeeper.multi(operations)
+        with pytest.raises(MultiError) as refused:  # as it is when it is sent again
+            await self._zookeeper.multi(operations)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        await meanwhile()
+        raise refused.value
+
+
+async def test_a_page_that_was_made_and_ended_by_who_took_over_is_a_lost_claim(zookeeper: str, queue_root: str) -> None:
+    await fill(zookeeper, queue_root, 4)
+    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
+
+        async def take_over() -> None:
+            await successor.acknowledge(await successor.next_batch(-1, None))
+
+        zombie._zookeeper = Lossy(zombie._zookeeper, take_over)  # type: ignore[assignment]
         with pytest.raises(zq.ClaimLostError):
             await zombie.next_batch(-1, None)
         assert await successor.next_batch(-1, None) == -1  # it had them all

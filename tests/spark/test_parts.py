@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
 from aiozkqueue.spark.parts import Batch, MarkedPart, Part
-from aiozkqueue.spark.reading import FilteringReader
+from aiozkqueue.spark.reading import FilteringReader, QueueReader
 from aiozkqueue.spark.rows import Row, RowEncoder
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.spark.writing import Written, complete, staging_of
@@ -116,6 +117,57 @@ def test_two_tries_at_once_of_rows_told_apart_put_each_once(options: dict[str, s
         first.finish()
         second.commit(second.finish())
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(50))
+
+
+def test_a_batch_of_a_stream_is_divided_among_tasks_and_one_of_whose_messages_is_gone_fails(
+    options: dict[str, str],
+) -> None:
+    ids = put(options, *(b"%d" % n for n in range(10)))
+    parsed = parse_options({**options, "minPartitions": "4"})
+    reader = QueueStreamReader(default_schema(parsed.content), parsed)
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end != start
+        shares = reader.partitions(start, end)
+        read = [[one for batch in reader.read(share) for one in batch["id"].to_pylist()] for share in shares]
+        assert [len(found) for found in read] == [3, 3, 3, 1]
+        assert Counter(one for found in read for one in found) == Counter(ids)
+
+        async def force_open() -> None:
+            async with zq.connect(options["hosts"], root=options["root"]) as session:
+                queue = session.queue("orders")
+                assert await queue.release_claims() == 10
+                async with session.begin() as tx:
+                    assert await tx.take(queue)
+                    await tx.commit()
+
+        asyncio.run(force_open())
+        with pytest.raises(zq.ClaimLostError, match="1 messages of a batch are not there"):
+            list(reader.read(shares[0]))
+    finally:
+        reader.stop()
+
+
+def test_of_payloads_a_task_holds_some_at_a_time_however_many_it_reads(options: dict[str, str]) -> None:
+    def peak(queue: str, count: int) -> int:
+        """The most bytes that were held while so many thousand bytes were read."""
+        of_queue = {**options, "queue": queue}
+        put(of_queue, *[b"x" * 1000] * count)
+        parsed = parse_options(of_queue)
+        reader = QueueReader(default_schema(parsed.content), parsed)
+        (share,) = reader.partitions()
+        tracemalloc.start()
+        try:
+            rows = sum(batch.num_rows for batch in reader.read(share))
+            held = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert rows == count
+        return held
+
+    peak("warm", 10)  # what is imported and kept
+    assert peak("many", 10_000) - peak("few", 2000) < 4_000_000  # of eight million bytes more
 
 
 def found(options: Mapping[str, str], *filters: object, **more: str) -> tuple[int, list[str]]:

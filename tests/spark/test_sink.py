@@ -42,6 +42,9 @@ def test_batches_are_put_each_row_once_also_when_the_query_is_started_again(
     bring(tmp_path, "b", *range(1000, 1500))
     pour(spark, options, tmp_path)
     assert Counter(drained(options)) == Counter(b"%d" % n for n in range(1500))
+    (tmp_path / "checkpoint").rename(tmp_path / "before")  # who begins anew is another, and puts everything again
+    pour(spark, options, tmp_path)
+    assert len(drained(options)) == 1500
 
 
 def test_a_batch_that_is_replayed_after_its_rows_were_taken_puts_nothing(

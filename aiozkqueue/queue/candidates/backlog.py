@@ -1,17 +1,19 @@
 """Candidates to claim: the places of items seen without a lock, oldest first. Pure.
 
-A place is an item's path relative to its queue: ``items/<name>``, or ``lanes/<lane>/<name>``. A listing is kept as it
-came, sorted; a name is looked into only when it is its turn, so that the cost of a deep queue is that of sorting it.
+A place is an item's path relative to its queue: ``items/<name>``, or ``lanes/<lane>/<name>``. Of a listing, what other
+consumers take first is set aside, and the rest is sorted; a name is looked into only when it is its turn, so that the
+cost of a deep queue is that of a hash of each name, and of sorting one's own.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import MalformedError, item_id
 
-from .share import Share
+from .share import STEAL_AFTER, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,6 +34,9 @@ FAR_TOO_LONG = 0.5
 class Backlog:
     """What one consumer may try next."""
 
+    #: What names are sorted by, the oldest first: whatever compares.
+    _order: Callable[[str], Any] = itemgetter(slice(-SEQUENCE_DIGITS, None))
+
     def __init__(self, random: Random) -> None:
         self._random = random
         self._share = Share()
@@ -43,7 +48,7 @@ class Backlog:
         self._locked: set[str] = set()  # ids
         self._freed: set[str] | None = None  # ids whose locks have gone while a listing is under way
         self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and since when they have been seen
-        self._before: dict[str, float] = {}  # the same of the lane listed last, as of the listing before
+        self._before: dict[str, float] = {}  # the same of the lane that is being listed, as of the listing before
         self._told: tuple[int, int] = (0, 0)
 
     def clear(self) -> None:
@@ -86,24 +91,53 @@ class Backlog:
         self._freed = set()
         self._before, self._others[lane] = self._others.get(lane, {}), {}
 
-    def fill(self, lane: str, names: list[str], locked: set[str]) -> None:
+    def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
         """Take the listing of a lane, and the ids that are locked."""
         old_front, old_heard = self._told
         front, heard, prefix = list(self._front), list(self._heard), f"{lane}/"
         new = len(front) - old_front  # put back while the listing was under way, at the front
         self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(prefix)])
         self._heard = deque([one for one in heard[:old_heard] if not one.startswith(prefix)] + heard[old_heard:])
-        names.sort(key=self._order, reverse=True)
-        whole = len(names) <= BACKLOG_LIMIT
-        if not whole:
-            del names[: len(names) - BACKLOG_LIMIT]
         locked -= self._freed or set()
+        self._locked, self._freed = locked, None
+        whole = len(names) <= BACKLOG_LIMIT
+        if not whole or self._index is not None:
+            names.sort(key=self._order)
+            del names[BACKLOG_LIMIT:]
         if self._index is not None:
-            names.reverse()
             names = self._index.digest(lane, names, locked, whole=whole)
-            names.reverse()
-        self._lane, self._listed, self._locked = lane, names, locked
-        self._freed = None
+        if not self._share.alone:
+            names = self._set_others_aside(lane, names, now)
+        names.sort(key=self._order, reverse=True)
+        self._lane, self._listed = lane, names
+
+    def _set_others_aside(self, lane: str, names: list[str], now: float) -> list[str]:
+        """Return what of a listing is this consumer's; of the rest, remember since when it has been seen."""
+        own = self._share.own(names) if self._index is None else [name for name in names if not self._distance(name)]
+        others = dict.fromkeys(names, now)
+        for name in own:
+            del others[name]
+        others.update(self._others.get(lane, {}))  # told of while the listing was under way
+        self._others[lane] = others
+        before, self._before = self._before, {}
+        late: list[str] = []
+        for name, since in before.items():
+            if name in others:
+                others[name] = since
+                if now - since >= FAR_TOO_LONG and now - since >= FAR_TOO_LONG * self._distance(name):
+                    late.append(name)
+        if late:
+            self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
+        return own
+
+    def _take_over(self, lane: str, late: list[str]) -> None:
+        """Put half of what others have left lying for far too long to the front.
+
+        Whoever always finds something of its own never gets to `steal`, and some of the others may be busy for good.
+        Half, and in random order, since its own consumer may just be slow.
+        """
+        taken = self._random.sample(late, (len(late) + 1) // 2)
+        self._front.extend(self._remove([(lane, name) for name in taken]))
 
     def hear(self, place: str, now: float) -> bool:
         """Take a new item, told by a watch; True when it is this consumer's to take."""
@@ -197,35 +231,23 @@ class Backlog:
         return self._remove(self._random.sample(free, min(limit, len(free))))
 
     def steal(self, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take a few, at random, of what others have left lying for too long, by a listing made just now."""
+        """Take a few of what others have left lying for too long, by a listing made just now."""
         ripe: list[tuple[str, str]] = []
         for lane, others in self._others.items():
-            for name, since in list(others.items()):
-                if now - since < self._patience(name):
-                    continue
-                if self._free(name, excluded):
-                    ripe.append((lane, name))
-                else:
-                    del others[name]  # a listing that finds it free sees it for the first time
-        if not ripe:
-            return []
-        return self._remove(self._random.sample(ripe, max(1, len(ripe) // (2 * self._share.count))))
+            ripe += [(lane, name) for name, since in others.items() if now - since >= self._patience(name)]
+        chosen = self._sample(ripe)
+        if not all(self._free(name, excluded) for _, name in chosen):
+            busy = {(lane, name) for lane, name in ripe if not self._free(name, excluded)}
+            self._remove(busy)  # a listing that finds them free sees them for the first time
+            chosen = self._sample([one for one in ripe if one not in busy])
+        return self._remove(chosen)
 
-    def take_over(self, now: float) -> None:
-        """Put half of what others have left lying for far too long to the front, by the listing made just now.
-
-        Whoever always finds something of its own never gets to `steal`, and some of the others may be busy for good.
-        Half, and in random order, since its own consumer may just be slow.
-        """
-        distance = self._distance
-        late = [name for name, since in self._before.items() if now - since >= FAR_TOO_LONG * distance(name)]
-        if late:
-            still = set(self._listed)
-            late = [name for name in late if name in still and self._free(name, _by_nobody)]
-            taken = self._random.sample(late, (len(late) + 1) // 2)
-            self._front.extend(f"{self._lane}/{name}" for name in taken)
-            still.difference_update(taken)
-            self._listed = [name for name in self._listed if name in still]
+    def _sample(self, ripe: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return a few of what others have left lying: of the newer ones by chance, which their consumers take last."""
+        few = max(1, len(ripe) // (2 * self._share.count))
+        drawn = self._random.sample(ripe, min(2 * few, len(ripe)))
+        drawn.sort(key=lambda one: self._order(one[1]), reverse=True)
+        return drawn[:few]
 
     def next_steal(self) -> float | None:
         """When the first of what others leave lying may be taken, on the clock of ``now``; None when nothing is.
@@ -235,6 +257,8 @@ class Backlog:
         patience, first = self._patience, None
         for others in self._others.values():
             for name, since in others.items():
+                if first is not None and since + STEAL_AFTER >= first:
+                    continue  # of many, most are looked at no closer
                 due = since + patience(name)
                 if (first is None or due < first) and self._free(name, _by_nobody):
                     first = due
@@ -245,8 +269,8 @@ class Backlog:
         chosen = set(places)
         while listed and len(places) < limit:
             name = listed.pop()
-            if not share.alone and self._distance(name):
-                self._others[lane][name] = self._before.get(name, now)
+            if not share.alone and self._distance(name):  # the shares have changed since it was listed
+                self._others.setdefault(lane, {}).setdefault(name, now)
             elif self._free(name, excluded) and (place := f"{lane}/{name}") not in chosen:
                 places.append(place)
 
@@ -265,10 +289,6 @@ class Backlog:
         except MalformedError:
             return False  # another program's znode
         return lock not in self._locked and not excluded(lock)
-
-    def _order(self, name: str) -> Any:  # noqa: ANN401 - whatever compares
-        """What names are sorted by, the oldest first."""
-        return name[-SEQUENCE_DIGITS:]
 
     def _lock_id(self, name: str) -> str:
         return item_id(name) if self._index is None else self._index.lock_id(name)

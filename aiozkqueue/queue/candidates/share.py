@@ -20,11 +20,13 @@ MOST_DOUBLINGS = 6
 class Share:
     """One consumer's place among the live ones."""
 
-    __slots__ = ("count", "rank")
+    __slots__ = ("_patience", "count", "rank")
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank: int = rank
         self.count: int = count
+        self._patience = [STEAL_AFTER * 2.0 ** min(distance - 1, MOST_DOUBLINGS) for distance in range(count)]
+        self._patience[0] = 0.0
 
     @classmethod
     def among(cls, own: str, registered: Iterable[str]) -> Share:
@@ -43,5 +45,9 @@ class Share:
 
     def patience(self, name: str) -> float:
         """How many seconds to leave an item to those who come before."""
-        distance = self.distance(name)
-        return STEAL_AFTER * 2.0 ** min(distance - 1, MOST_DOUBLINGS) if distance else 0.0
+        return 0.0 if self.count == 1 else self._patience[(self.rank - crc32(name.encode())) % self.count]
+
+    def own(self, names: Iterable[str]) -> list[str]:
+        """Return the items that are this one's own, in their order; a deep queue's names come all at once."""
+        count, rank = self.count, self.rank
+        return [name for name in names if crc32(name.encode()) % count == rank]

@@ -1,11 +1,13 @@
 """From candidates to claims: lock them, and read under the locks what they hold.
 
 One multi ``[check configuration, create lock, create lock, …]``, and right behind it, in the same write, one multi-read
-of each item *and then* its lock, which must still bear our claim id: else a release between the claim and the read
-would go unnoticed. The item's version read there is the fence of everything done with the claim.
+of the items and the last lock. The item's version read there is the fence of everything done with the claim, if the
+item was read while its lock was ours. At version 0 it was: whoever takes a lock away raises it. An item at another
+version has been touched by somebody; it is read again *and then* its lock, which must still bear our claim id: else a
+release between the claim and the read would go unnoticed.
 
-A lost reply is resolved by sending the multi again: refused because a lock is there, and that lock bears our claim id,
-means that the first copy had been applied, all of it.
+A lost reply is resolved by sending the multi again: refused because a lock is there, and one of the locks bears our
+claim id, means that the first copy had been applied, all of it.
 """
 
 from __future__ import annotations
@@ -95,6 +97,37 @@ class Batch(NamedTuple):
     """Ids that were forced open between the lock and the read."""
 
 
+class _Found:
+    """What was read under the locks of a batch."""
+
+    __slots__ = ("_lock", "_sure", "items", "lost", "metas", "since")
+
+    def __init__(
+        self, items: list[Versioned | None], metas: list[Versioned | None], lock: bytes, last: Versioned | None
+    ) -> None:
+        self.items = items
+        self.metas = metas
+        self.lost: list[int] = []
+        """Of which candidates the lock has been taken away."""
+        self.since = 0 if last is None else last.ctime
+        """When the locks were made, ms: all by one multi."""
+        self._sure = last is not None and last.data == lock
+        self._lock = lock
+
+    def doubtful(self) -> Sequence[int]:
+        """The candidates that have been touched, by somebody who took our lock away or by others before."""
+        if not self._sure:
+            return range(len(self.items))
+        return [index for index, item in enumerate(self.items) if item is not None and item[2]]
+
+    def look(self, index: int, item: Versioned | None, lock: Versioned | None, meta: Versioned | None) -> None:
+        """Take what was read of a candidate, the item before the lock."""
+        if lock is None or lock.data != self._lock:
+            self.lost.append(index)
+        else:
+            self.items[index], self.metas[index], self.since = item, meta, lock.ctime
+
+
 @dataclass(slots=True)
 class ClaimCounts:
     """How the claims of one session on one queue went so far; they only grow."""
@@ -174,53 +207,70 @@ class Claimer:
         """
         store, paths, forced = self._store, self._store.paths, self._store.forced
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
-        counted = store.config.counts
-        step = 3 if counted else 2
+        count, counted = len(places), store.config.counts
+        items, locks = [paths.at(place) for place in places], [paths.lock(one) for one in ids]
         operations: list[Operation] = [store.check()]
-        reads: list[str] = []
-        for place, one in zip(places, ids, strict=True):
-            path = paths.lock(one)
-            operations.append(new_create((path, lock, True, False, False)))
-            reads += (paths.at(place), path, paths.meta(one)) if counted else (paths.at(place), path)
+        operations += [new_create((path, lock, True, False, False)) for path in locks]
+        reads = [*items, *(paths.meta(one) for one in ids), locks[-1]] if counted else [*items, locks[-1]]
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
         kept = 0
         try:
-            nodes = await self.lock_and_read(operations, reads, generation, step=step, beside=beside)
-            batch = Batch([], 0, [])
-            metas = nodes[2::3] if counted else await self.read_metas(ids, nodes[::2], generation)
-            ghosts = at = 0
-            for place, one, meta in zip(places, ids, metas, strict=True):
-                node, held = nodes[at], nodes[at + 1]
-                if held is None or held.data != lock:
-                    batch.lost.append(one)
-                elif node is None:
-                    kept += 1
+            nodes = await self.lock_and_read(operations, reads, generation, beside=beside)
+            found = _Found(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
+            if doubtful := found.doubtful():
+                await self._read_again(found, doubtful, items, locks, ids, generation)
+            batch = Batch([], 0, [ids[index] for index in found.lost])
+            ghosts = 0
+            for index, node in enumerate(found.items):
+                if index in found.lost:
+                    continue
+                kept += 1
+                if node is None:
                     ghosts += 1
-                    self._release_ghost(OwnLock(reads[at + 1], lock, forced), generation)
+                    self._release_ghost(OwnLock(locks[index], lock, forced), generation)
+                    continue
+                place = places[index]
+                claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
+                claim.since = found.since
+                ending = self.examine(claim, node, found.metas[index])
+                if claim.fields is not None and ending is None:
+                    ending = self.examine_name(claim, found.since)
+                if ending is None:
+                    batch.claims.append(claim)
                 else:
-                    kept += 1
-                    claim = Claim(store, place, one, reads[at], reads[at + 1], owner, generation, budget, size)
-                    claim.since = held.ctime
-                    ending = self.examine(claim, node, meta)
-                    if claim.fields is not None and ending is None:
-                        ending = self.examine_name(claim, held.ctime)
-                    if ending is None:
-                        batch.claims.append(claim)
-                    else:
-                        self.settle(claim, ending)
-                at += step
+                    self.settle(claim, ending)
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
             self.counts.ghosts += ghosts
             return batch._replace(ghosts=ghosts)
         except UnreadableError as unreadable:
-            kept = len(places)
-            for path in reads[1::step]:
+            kept = count
+            for path in locks:
                 self._release_ghost(OwnLock(path, lock, forced), generation, bell=paths.items)
             raise unreadable.error from unreadable
         finally:
-            if kept < len(places):
-                budget.free(self.item_lock_size * (len(places) - kept))
+            if kept < count:
+                budget.free(size * (count - kept))
+
+    async def _read_again(  # noqa: PLR0917 - one caller
+        self,
+        found: _Found,
+        doubtful: Sequence[int],
+        items: Sequence[str],
+        locks: Sequence[str],
+        ids: Sequence[str],
+        generation: int,
+    ) -> None:
+        """Read items once more, and then their locks and what has been recorded of attempts at them."""
+        reads: list[str] = []
+        for index in doubtful:
+            reads += (items[index], locks[index], self._store.paths.meta(ids[index]))
+        try:
+            nodes = iter(await self._zookeeper.read_versioned(reads, generation=generation))
+        except NoAuthError as error:
+            raise UnreadableError(error) from error
+        for index, item, lock, meta in zip(doubtful, nodes, nodes, nodes, strict=True):
+            found.look(index, item, lock, meta)
 
     def settle(self, claim: Claim, ending: Ending) -> asyncio.Future[None]:
         """End the hold on a claim that nobody is shown."""
@@ -243,15 +293,14 @@ class Claimer:
         reads: list[str],
         generation: int,
         *,
-        step: int,
         beside: Sequence[Operation] = (),
     ) -> list[Versioned | None]:
-        """Create the locks, and read what they lock: of each, ``step`` znodes, the second of them the lock.
+        """Create locks, all operations but the first, do what is to be done beside, and read right behind that.
 
         Raises: as `claim`; UnreadableError: the locks are ours.
         """
         in_doubt = False
-        locks = len(operations) - 1
+        locks = operations[1:]
         operations += beside
         while True:
             # Both are sent before either is awaited; the multi is answered first.
@@ -266,11 +315,16 @@ class Claimer:
                 raise UnreadableError(nodes)
             if isinstance(nodes, ZooKeeperError):
                 raise nodes
-            if not isinstance(outcome, ZooKeeperError) or (in_doubt and _bears(operations, nodes[1::step])):
+            if not isinstance(outcome, ZooKeeperError) or (in_doubt and await self._are_ours(locks, generation)):
                 return nodes
             if not isinstance(outcome, MultiError):
                 raise outcome
-            raise self._refusal_of(outcome, locks) from outcome
+            raise self._refusal_of(outcome, len(locks)) from outcome
+
+    async def _are_ours(self, locks: Sequence[Operation], generation: int) -> bool:
+        """Tell whether the locks that a multi was to create are there, by any that has not been forced open since."""
+        nodes = await self._zookeeper.read_versioned([lock.path for lock in locks], generation=generation)
+        return _bears(locks, nodes)
 
     def _refusal_of(self, refusal: MultiError, locks: int) -> Exception:
         """Say what it means that a claim was refused."""
@@ -379,5 +433,5 @@ def _tell_of_one_too_large(claim: Claim, settled: Settlement) -> None:
 
 def _bears(operations: Sequence[Operation], locks: Sequence[Versioned | None]) -> bool:
     """Tell whether any of the locks read is the one we wrote: then the whole multi was applied."""
-    ours = operations[1]
+    ours = operations[0]
     return isinstance(ours, Create) and any(node is not None and node.data == ours.data for node in locks)

@@ -7,7 +7,6 @@ goes to another or is released.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -35,6 +34,7 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
+from .both import Both
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse, claim_newest
 from .line import Line
@@ -43,6 +43,7 @@ from .pausing import Pause
 from .tenures import Tenures
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Sequence
     from random import Random
 
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import Claim, SessionBudget
     from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.commits.committer import Committer
-    from aiozkqueue.queue.store import ClaimKeeper, QueueStore
+    from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -67,28 +68,6 @@ FLIGHTS_ALONE = 4
 FLIGHTS_SHARED = 2
 #: Failed batches in a row after which the locks are listed again.
 MOST_FAILURES = 2
-
-
-class _Both:
-    """Two dispensers of one queue in one session, that take by different filters."""
-
-    def __init__(self, one: ClaimKeeper, other: ClaimKeeper) -> None:
-        self._one = one
-        self._other = other
-
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """See `ClaimKeeper`."""
-        self._one.claim_settled(claim, back=back)
-        self._other.claim_settled(claim, back=back)
-
-    def retry_at(self, due: int, message_id: str) -> None:
-        """See `ClaimKeeper`."""
-        self._one.retry_at(due, message_id)
-        self._other.retry_at(due, message_id)
-
-    def keep(self, claim: Claim, delay: float) -> None:
-        """See `ClaimKeeper`."""
-        self._one.keep(claim, delay)
 
 
 class Dispenser:
@@ -157,7 +136,7 @@ class Dispenser:
         self._failures = 0
         self._generation = 0
         self._closed = False
-        store.keeper = self if store.keeper is None else _Both(store.keeper, self)
+        store.keeper = self if store.keeper is None else Both(store.keeper, self)
 
     # -- for takers
 
@@ -171,30 +150,24 @@ class Dispenser:
         """How the claims went so far."""
         return self._claimer.counts
 
-    def request(self, limit: int, *, patient: bool, generation: int | None = None, owner: object = None) -> Waiter:
-        """Line up for claims. One that is not patient is answered, maybe with none, after a look at the server.
+    def request(
+        self, limit: int, timeout: float | None = None, *, generation: int | None = None, owner: object = None
+    ) -> Waiter:
+        """Line up for up to ``limit`` claims; the future of who does gives them as soon as there is one.
 
-        A transaction is the ``owner`` of what it takes: it gets further messages of the groups that it holds.
+        It gives none after ``timeout`` seconds (None: never; 0: after a look at the server). Who does not await it to
+        its end must `give_up`. A transaction is the ``owner`` of what it takes: it gets further messages of the groups
+        that it holds.
 
         Raises:
             SessionClosedError: the session has been closed.
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        return self._line.join(limit, generation, owner, patient=patient)
-
-    async def take(
-        self, limit: int, timeout: float | None, generation: int | None, owner: object = None
-    ) -> list[Claim]:
-        """Return up to ``limit`` claims as soon as there is one; none after ``timeout`` seconds (None: never)."""
-        waiter = self.request(limit, patient=timeout != 0, generation=generation, owner=owner)
+        waiter = self._line.join(limit, generation, owner, patient=timeout != 0)
         if timeout:
             self._line.leave_after(waiter, timeout)
-        try:
-            return await waiter.future
-        except asyncio.CancelledError:
-            self.give_up(waiter)
-            raise
+        return waiter
 
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""
@@ -455,7 +428,7 @@ class Dispenser:
         since: int | None,
         beside: Sequence[str] = (),
     ) -> None:
-        locks = [*(self._lookout.lock_id(place) for place in places), *beside]
+        locks = [*self._lookout.lock_ids(places), *beside]
         self._lookout.begin(locks)
         self._launched += 1
         self._flights.add(self._launched)

@@ -127,6 +127,7 @@ class Lookout(Sightings):
 
     def _disarm(self) -> None:
         self._watch.disarm()
+        self._mind_others_no_more()
         if self._groups is not None:
             self._groups.watch(armed=False)
 
@@ -424,8 +425,7 @@ class Lookout(Sightings):
             locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
             if self._stages is not None:
                 names = self._stages.of_listing(names, locked)
-            backlog.fill(lane, names, locked)
-            backlog.take_over(self._clock.monotonic())
+            backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
 
@@ -474,10 +474,7 @@ class Lookout(Sightings):
             for due in (self._timers.next, self._later.next, self._levels.next_due)
             if due is not None
         ]
-        steal = self._levels.next_steal()
-        if steal is not None:
-            waits.append(max(0.0, steal - self._clock.monotonic()))
-        self._steals = steal is not None
+        self._mind_others()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
         steal = self._levels.next_steal()  # most are gone by now: their own consumers were quick enough

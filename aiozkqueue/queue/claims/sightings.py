@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import MalformedError
+from aiozkqueue.layout import MalformedError, id_at
 from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
 from aiozkqueue.queue.candidates.idle import Timers
 from aiozkqueue.queue.candidates.later import Later
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.staged import Stages
-    from aiozkqueue.queue.clock import Clock, ServerClock
+    from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -62,7 +62,7 @@ class Sightings:
         self._must_list_due = True
         self._gone: set[str] | None = None  # what was settled while a listing is under way
         self._ended: deque[str] = deque(maxlen=ENDED_KEPT)  # items of another program that have gone lately
-        self._steals = False
+        self._steal_timer: Timer | None = None
 
     @property
     def alone(self) -> bool:
@@ -78,6 +78,12 @@ class Sightings:
         """What the item at a place is locked by."""
         name = place.rpartition("/")[2]
         return self.store.item_id(name) if self._groups is None else self._groups.lock_id(name)
+
+    def lock_ids(self, places: Sequence[str]) -> list[str]:
+        """What the items at places are locked by, which were found to be items before."""
+        if self._groups is None and self.store.dialect is None:
+            return [id_at(place) for place in places]
+        return [self.lock_id(place) for place in places]
 
     def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
         """Split what is to be claimed: the oldest items of groups, and items that are in no group."""
@@ -133,8 +139,7 @@ class Sightings:
         head = self._groups.head(group)
         if head is not None:
             backlog = self._levels.of(head).backlog
-            if backlog.try_later(head, self._clock.monotonic()) or not self._steals:
-                self.bell.set()
+            self._ring_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
     def _heard_member(self, place: str, groups: GroupIndex) -> bool:
         """Take an item that a watch told of, if it is in a group."""
@@ -155,6 +160,32 @@ class Sightings:
             if heard is Heard.KNOWN or groups.head(group) == place:
                 self._try_group(group)
         return True
+
+    def _ring_or_wait(self, *, own: bool) -> None:
+        """Ring for a candidate of this consumer's own; for another's, only when it is left lying."""
+        if own:
+            self.bell.set()
+        else:
+            self._mind_others()
+
+    def _mind_others(self) -> None:
+        """Have the bell rung when what others leave lying may be taken: most is gone by then, and wakes nobody."""
+        if self._steal_timer is None and (steal := self._levels.next_steal()) is not None:
+            wait = max(0.0, steal - self._clock.monotonic())
+            self._steal_timer = self._clock.call_later(wait, self._look_at_others)
+
+    def _look_at_others(self) -> None:
+        self._steal_timer = None
+        steal = self._levels.next_steal()
+        if steal is not None and steal <= self._clock.monotonic():
+            self.bell.set()
+        else:
+            self._mind_others()
+
+    def _mind_others_no_more(self) -> None:
+        if self._steal_timer is not None:
+            self._steal_timer.cancel()
+            self._steal_timer = None
 
     def relist(self) -> None:
         """List again before anything else is claimed."""
@@ -205,8 +236,7 @@ class Sightings:
         level = self._levels.of(place)
         if level.backlog.full:
             level.must_list = True  # what is not kept now is not heard of again
-        if level.backlog.hear(place, self._clock.monotonic()) or not self._steals:
-            self.bell.set()
+        self._ring_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
 
     def heard_end(self, place: str) -> None:
         """See `Listening`."""

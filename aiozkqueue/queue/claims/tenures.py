@@ -179,7 +179,6 @@ class Tenures:
                     for path in (paths.at(place), tenure.lock)
                 ],
                 generation,
-                step=2,
             )
         except UnreadableError as unreadable:
             for tenure in tenures:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError, QueueError
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
@@ -13,6 +14,8 @@ from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 from .settlement import OPERATION_WEIGHT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from aiozkqueue.layout import Policy
     from aiozkqueue.queue.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
@@ -93,6 +96,33 @@ def exhausted(policy: Policy, attempts: int, error: str | None) -> Ending:
     if policy.exhausted == "drop":
         return Ending("consume", reason=reason, outcome=End.FAILED)
     return Ending("dead", reason=reason)
+
+
+def release_ending(
+    claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
+) -> Ending:
+    """Say how a claim that was handed over ends when the work is undone: pure, by the queue's policy."""
+    policy = claim.store.policy
+    if claim.handed and policy.limit is not None and claim.attempt >= policy.limit:
+        return exhausted(policy, claim.attempt, error)
+    if delay is None:
+        delay = policy.backoff.delay(claim.attempt, random)
+    return Ending("release", delay=delay, error=error)
+
+
+def refuse_to_overtake(what: str, endings: Mapping[Claim, Ending]) -> None:
+    """A message that is given back comes again before those of its group that were put after it.
+
+    Raises: InvalidOptionError.
+    """
+    for tenure in {claim.tenure: None for claim in endings if claim.tenure is not None}:
+        kinds = [endings[claim].kind for claim in tenure.live if claim in endings]
+        if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
+            msg = (
+                f"{what}: it gives back a message and ends a later one of the same group, which would "
+                "overtake it; release the later ones too"
+            )
+            raise InvalidOptionError(msg)
 
 
 def weigh_ending(claim: Claim, ending: Ending) -> int:

@@ -155,6 +155,7 @@ class ForeignBacklog(Backlog):
     def __init__(self, random: Random, dialect: Dialect, now: Callable[[], int]) -> None:
         super().__init__(random)
         self._dialect = dialect
+        self._order = dialect.order
         self._server_now = now
         self._lane = "items"
         self._since: list[str] = []  # names that came, or came back, while the listing is under way
@@ -164,9 +165,9 @@ class ForeignBacklog(Backlog):
         super().begin_listing(lane)
         self._since.clear()
 
-    def fill(self, lane: str, names: list[str], locked: set[str]) -> None:
+    def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
         """See `Backlog`: what came after the server had read the names is not among them."""
-        super().fill(lane, names, locked)
+        super().fill(lane, names, locked, now)
         for name in self._since:
             self._insert(name)
 
@@ -235,9 +236,6 @@ class ForeignBacklog(Backlog):
 
     def _free(self, name: str, excluded: Callable[[str], bool]) -> bool:
         return self._dialect.due(name) <= self._server_now() and super()._free(name, excluded)
-
-    def _order(self, name: str) -> tuple[int, str]:
-        return self._dialect.order(name)
 
     def _lock_id(self, name: str) -> str:
         return self._dialect.id_of(name)

@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from aiozkqueue.testing import Opcode, ZooKeeperProxy
 from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
 
 if TYPE_CHECKING:
-    import pytest
-
     import aiozkqueue as zq
     from aiozkqueue.queue.claims.claimer import ClaimCounts
     from tests.observer import Observer
@@ -310,10 +310,11 @@ async def test_until_idle_0_drains_all_although_another_consumer_is_there(
         async def empty() -> bool:
             return await jobs.size() == 0
 
-        await eventually(empty, 5)
+        await eventually(empty, 30)
     assert Counter(handled + seen) == Counter(b"%03d" % number for number in range(300))
 
 
+@pytest.mark.timeout(180)
 async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
     open_session: Opener, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
@@ -336,7 +337,7 @@ async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
 
         await eventually(taken)
         await jobs.put_many([b"%d" % number for number in range(100)])
-        async with free.listener(free.queue("jobs"), note, concurrency=4):
+        async with free.listener(free.queue("jobs"), note, concurrency=32):
             await registered(server_view, queue_root, 2)
             following = 100
 
@@ -348,7 +349,7 @@ async def test_a_busy_consumers_items_do_not_starve_under_a_flood(
                 following += more
                 return handled.issuperset(range(100))
 
-            await eventually(early_ones_handled, 25)
+            await eventually(early_ones_handled, 90)
         hold.set()
 
 

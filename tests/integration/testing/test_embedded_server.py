@@ -210,7 +210,7 @@ def test_a_missing_part_is_named_with_the_way_to_get_it(
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     """Make a package look as if it were not installed."""
     import importlib.util  # noqa: PLC0415 -- its function is replaced
-    import sys  # noqa: PLC0415
+    import sys  # noqa: PLC0415 -- its list of modules, too
 
     find: Callable[..., object] = importlib.util.find_spec
     monkeypatch.setitem(sys.modules, package, None)

@@ -46,8 +46,8 @@ def item_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
     ) -> list[Versioned | None]:
         before = await self._zookeeper.read_versioned(reads, generation=generation)
         after = await lock_and_read(self, operations, reads, generation, **options)
-        step = options["step"]
-        return [old if index % step != 1 else new for index, (old, new) in enumerate(zip(before, after, strict=True))]
+        pairs = zip(reads, before, after, strict=True)
+        return [new if "/locks/" in path else old for path, old, new in pairs]
 
     patch.setattr(claimer.Claimer, "lock_and_read", early)
 

@@ -31,7 +31,7 @@ def place(number: int) -> str:
 def listed(*numbers: int, locked: set[str] = NOBODY) -> Backlog:
     backlog = Backlog(Random(1))
     backlog.begin_listing("items")
-    backlog.fill("items", [name(number) for number in numbers], locked)
+    backlog.fill("items", [name(number) for number in numbers], locked, 0)
     return backlog
 
 
@@ -79,14 +79,14 @@ def test_what_was_heard_before_a_listing_is_not_offered_twice() -> None:
     backlog.hear(place(1), 0)
     backlog.begin_listing("items")
     backlog.hear(place(2), 0)  # while the listing is under way
-    backlog.fill("items", [name(1)], set())
+    backlog.fill("items", [name(1)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(1), place(2)]
 
 
 @pytest.mark.parametrize("stranger", ["stranger", "", "item-", "lock-1"])
 def test_another_programs_znodes_are_no_candidates(stranger: str) -> None:
     backlog = listed(locked={"ID1"})
-    backlog.fill("items", [stranger, name(2)], set())
+    backlog.fill("items", [stranger, name(2)], set(), 0)
     assert backlog.pop(5, free, 0) == [place(2)]
 
 
@@ -116,7 +116,7 @@ def test_another_consumers_item_is_taken_only_when_it_was_left_lying() -> None:
     backlog.reshare(mine)
     numbers = range(20)
     backlog.begin_listing("items")
-    backlog.fill("items", [name(number) for number in numbers], set())
+    backlog.fill("items", [name(number) for number in numbers], set(), 100.0)
     own = [place(number) for number in numbers if not mine.distance(name(number))]
     assert 0 < len(own) < 20
     assert backlog.pop(30, free, now=100.0) == own
@@ -137,7 +137,7 @@ def test_an_item_of_another_program_told_of_while_it_is_listed_keeps_its_place()
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.hear("items/queue-0000000002", 0)
-    backlog.fill("items", ["queue-0000000001"], set())
+    backlog.fill("items", ["queue-0000000001"], set(), 0)
     backlog.hear("items/queue-0000000003", 0)
     assert backlog.pop(5, free, 0) == [f"items/queue-000000000{number}" for number in (1, 2, 3)]
 
@@ -146,5 +146,5 @@ def test_an_item_of_another_program_given_back_while_it_is_listed_comes_once() -
     backlog = foreign()
     backlog.begin_listing("items")
     backlog.put_back(["items/queue-0000000001"])
-    backlog.fill("items", ["queue-0000000001", "queue-0000000002"], {"queue-0000000001"})
+    backlog.fill("items", ["queue-0000000001", "queue-0000000002"], {"queue-0000000001"}, 0)
     assert backlog.pop(5, free, 0) == ["items/queue-0000000001", "items/queue-0000000002"]

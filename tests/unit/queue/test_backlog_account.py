@@ -107,8 +107,7 @@ class Account(RuleBasedStateMachine):
         assert self.answer is not None
         assert self.lane is not None
         names, locked = self.answer
-        self.backlog.fill(self.lane, names, locked | self.settled)
-        self.backlog.take_over(self.now)
+        self.backlog.fill(self.lane, names, locked | self.settled, self.now)
         self.lane = self.answer = None
         self.seen = False
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commits.endings import Ending
-from aiozkqueue.queue.work import release_ending
+from aiozkqueue.queue.commits.endings import Ending, release_ending
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.claim import Claim

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, NotConnectedError, ProtocolError, wire
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    NoNodeError,
+    NotConnectedError,
+    ProtocolError,
+    SessionExpiredError,
+    wire,
+)
 from aiozkqueue.zookeeper.connection import Connection
 
 
@@ -177,3 +185,14 @@ async def test_a_session_that_has_moved_leaves_the_outcome_unknown() -> None:
     peer.connection.data_received(_reply(1, error=-118))
     with pytest.raises(ConnectionLossError, match="moved"):
         await future
+
+
+async def test_a_multi_that_was_refused_since_the_session_is_over_is_the_servers_verdict() -> None:
+    peer = _Open()
+    multi = peer.connection.submit(wire.multi([Check("/a")], chroot="", acl=b""))
+    refused = struct.pack(">ibii", -1, 0, -112, -112)
+    peer.connection.data_received(_reply(1, body=refused + struct.pack(">ibi", -1, 1, -1)))
+    with pytest.raises(SessionExpiredError):
+        await multi
+    assert peer.connection.session_expired
+    assert peer.transport.aborted

@@ -24,6 +24,7 @@ from aiozkqueue.zookeeper import (
     Operation,
     ProtocolError,
     Result,
+    SessionExpiredError,
     SetData,
     Stat,
     ZooKeeperError,
@@ -145,6 +146,13 @@ def test_a_refused_multi_names_the_first_operation_that_failed_and_its_path() ->
     assert refused.value.index == 2
     assert isinstance(refused.value.error, BadVersionError)
     assert refused.value.error.path == "/c"
+
+
+def test_a_multi_refused_because_the_session_is_over_says_that_and_not_which_operation() -> None:
+    """A server that closes the session answers so, inside the multi's results."""
+    decode = wire.multi([Create("/a"), Delete("/b")], chroot="", acl=_ACL_BYTES).decode
+    with pytest.raises(SessionExpiredError):
+        decode(_refused([-112, -2]), 0)
 
 
 @pytest.mark.parametrize(
