@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from contextlib import AsyncExitStack, nullcontext
+from typing import Annotated
 
 import typer
 
 from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
-from aiozkqueue.cli.exits import Exit
+from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.cli.output import AsJson
 from aiozkqueue.extras import needs
 from aiozkqueue.http.keys import Keys
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aiozkqueue import QueueSession
 
 
 @connected
@@ -57,29 +53,39 @@ async def serve(
         from aiozkqueue.http.discovery import Registration, registered  # noqa: PLC0415 - an extra
         from aiozkqueue.http.server import server as server_of  # noqa: PLC0415 - an extra
     settings = Settings(anonymous=tuple(anonymous or ()), rate=rate, separate_purge=separate_purge)
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[QueueSession]:
-        async with connection.open() as session:
-            if cluster is None:
-                yield session
-                return
-            address = advertise or f"{host}:{port}"
-            async with registered(session.engine, Registration(cluster, address, address)):
-                yield session
-
-    server = server_of(create_app(opened, settings), host=host, port=port, root_path=root_path)
-    serving = asyncio.create_task(server.serve())
-    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
-        await asyncio.sleep(0.01)
-    if server.started:
-        for listening in server.servers:
-            for socket in listening.sockets:
-                bound, number = socket.getsockname()[:2]
-                sys.stdout.write(f"http://{bound}:{number}\n")
-        sys.stdout.flush()
-    await serving
+    # Socket and session come first: uvicorn ends the process when it cannot have what it begins with.
+    async with AsyncExitStack() as stack:
+        listening = stack.enter_context(_listening(host, port))
+        session = await stack.enter_async_context(connection.open())
+        address = _address(listening)
+        if cluster is not None:
+            own = advertise or address
+            await stack.enter_async_context(registered(session.engine, Registration(cluster, own, own)))
+        app = create_app(lambda: nullcontext(session), settings)
+        server = server_of(app, host=host, port=port, root_path=root_path)
+        serving = asyncio.create_task(server.serve([listening]))
+        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+            await asyncio.sleep(0.01)
+        if server.started:
+            sys.stdout.write(f"http://{address}\n")
+            sys.stdout.flush()
+        await serving
     return Exit.OK if server.started else Exit.NOTHING
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address. Raises: CommandFailedError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        msg = f"--host {host} --port {port}: {error.strerror}"
+        raise CommandFailedError(msg) from error
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @connected
@@ -104,7 +110,10 @@ async def create(
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the keys by name, with what each may do. The keys themselves are not stored."""
+    """List the keys by name, with what each may do. The keys themselves are not stored.
+
+    [dim]aiozkqueue keys list --json[/dim]
+    """
     async with connection.open() as session:
         found = await Keys(session.engine).all()
     if as_json:

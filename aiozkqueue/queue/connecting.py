@@ -59,8 +59,7 @@ class _Connecting:
         except AuthFailedError as error:
             raise AccessDeniedError(str(error)) from error
         except ZooKeeperError as error:
-            msg = f"no ZooKeeper server of {self._hosts} answered within {self._connect_timeout:g} s: {error}"
-            raise ConnectionLostError(msg) from error
+            raise ConnectionLostError(str(error)) from error
         engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing)
         try:
             await engine.start()

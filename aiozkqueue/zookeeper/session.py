@@ -205,7 +205,7 @@ class Session:
         attempts = "; ".join(f"{server}: {why}" for server, why in self.attempts.items()) or "no answer"
         await self.close()
         raise ConnectionLossError(
-            f"no ZooKeeper server at {self.ensemble} could be used within {within} s ({attempts})"
+            f"no ZooKeeper server at {self.ensemble} could be used within {within:g} s ({attempts})"
         )
 
     async def close(self) -> None:

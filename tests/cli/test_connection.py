@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import time
@@ -101,11 +102,7 @@ def test_files_that_are_no_certificates_are_refused(cli: Cli) -> None:
 
 
 def test_without_its_extra_the_command_says_what_to_install() -> None:
-    script = (
-        "import importlib.util as u; find = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'typer' else find(name, *rest)\n"
-        "from aiozkqueue.cli import main; main()"
-    )
+    script = "import sys; sys.modules['typer'] = None; from aiozkqueue.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "pip install 'aiozkqueue[cli" in done.stderr
@@ -122,3 +119,13 @@ def test_without_arguments_it_shows_its_commands(cli: Cli) -> None:
     assert shown.status == 0
     assert all(command[0] in shown.text for command in COMMANDS)
     assert "demo-worker" not in shown.text
+
+
+def test_a_service_that_cannot_begin_says_why_in_one_line(cli: Cli) -> None:
+    away = cli("serve", "--port", "0", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.5")
+    assert (away.status, len(away.stderr.splitlines())) == (3, 1), away.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = cli("serve", "--port", port)
+    assert (refused.status, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
+    assert f"--port {port}" in refused.stderr

@@ -15,14 +15,16 @@ import pytest
 from docsite.public import by_home
 
 HERE = Path(__file__).parent
-PROGRAMS, MISUSES = HERE / "programs.py", HERE / "misuses.py"
+PROGRAMS = HERE / "programs.py", HERE / "parts.py"
+MISUSES = HERE / "misuses.py", HERE / "parts_misuses.py"
 
 REFUSED = {
-    number: line.partition("# refused")[2].startswith(" by pyright")
-    for number, line in enumerate(MISUSES.read_text().splitlines(), start=1)
+    f"{file.name}:{number}": line.partition("# refused")[2].startswith(" by pyright")
+    for file in MISUSES
+    for number, line in enumerate(file.read_text().splitlines(), start=1)
     if "# refused" in line
 }
-BY_BOTH = {number for number, by_pyright_alone in REFUSED.items() if not by_pyright_alone}
+BY_BOTH = {place for place, by_pyright_alone in REFUSED.items() if not by_pyright_alone}
 BY_PYRIGHT = set(REFUSED)
 
 pytestmark = pytest.mark.timeout(240)
@@ -34,23 +36,27 @@ def output(*command: str) -> str:
     return finished.stdout
 
 
-def mypy(program: Path, cache: Path) -> dict[int, str]:
-    """Errors by line."""
+def mypy(programs: tuple[Path, ...], cache: Path) -> dict[str, str]:
+    """Errors by file and line."""
     printed = output(
         sys.executable,
         *("-m", "mypy", "--strict", "--python-version=3.11", "--config-file=", f"--cache-dir={cache}"),
-        *("--hide-error-context", "--no-error-summary", "--follow-imports=silent", str(program)),
+        *("--hide-error-context", "--no-error-summary", "--follow-imports=silent", *map(str, programs)),
     )
-    return {int(found[1]): found[2] for found in re.finditer(r"^\S+?:(\d+): error: (.*)$", printed, re.MULTILINE)}
+    return {
+        f"{Path(found[1]).name}:{found[2]}": found[3]
+        for found in re.finditer(r"^(\S+?):(\d+): error: (.*)$", printed, re.MULTILINE)
+    }
 
 
-def pyright(program: Path, folder: Path) -> dict[int, str]:
-    """Errors by line."""
-    shutil.copy(program, folder)
+def pyright(programs: tuple[Path, ...], folder: Path) -> dict[str, str]:
+    """Errors by file and line."""
+    for program in programs:
+        shutil.copy(program, folder)
     (folder / "pyrightconfig.json").write_text(
         json.dumps(
             {
-                "include": [program.name],
+                "include": [program.name for program in programs],
                 "typeCheckingMode": "strict",
                 "pythonVersion": "3.11",
                 "enableExperimentalFeatures": True,  # TypeForm
@@ -62,7 +68,7 @@ def pyright(program: Path, folder: Path) -> dict[int, str]:
         sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", "--project", str(folder)
     )
     return {
-        found["range"]["start"]["line"] + 1: found["message"]
+        f"{Path(found['file']).name}:{found['range']['start']['line'] + 1}": found["message"]
         for found in json.loads(printed)["generalDiagnostics"]
         if found["severity"] == "error"
     }
@@ -74,11 +80,11 @@ def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return tmp_path_factory.mktemp("mypy") if kept is None else kept.mkdir("mypy")
 
 
-def test_mypy_accepts_the_first_programs(cache: Path) -> None:
+def test_mypy_accepts_the_programs(cache: Path) -> None:
     assert mypy(PROGRAMS, cache) == {}
 
 
-def test_pyright_accepts_the_first_programs(tmp_path: Path) -> None:
+def test_pyright_accepts_the_programs(tmp_path: Path) -> None:
     assert pyright(PROGRAMS, tmp_path) == {}
 
 
@@ -118,5 +124,5 @@ def test_each_public_name_has_a_type_that_every_checker_understands_the_same() -
 
 
 def test_the_misuses_are_all_found() -> None:
-    assert len(BY_BOTH) == 7
-    assert len(BY_PYRIGHT) == 8
+    assert len(BY_BOTH) == 27
+    assert len(BY_PYRIGHT) == 30

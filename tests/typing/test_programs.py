@@ -12,7 +12,9 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue import testing
-from tests.typing import programs
+from aiozkqueue.bus import Bus
+from aiozkqueue.schedule import Notifications
+from tests.typing import parts, programs
 from tests.typing.programs import HandlerError, Invoice, Order
 
 if TYPE_CHECKING:
@@ -149,3 +151,20 @@ async def test_the_handlers_test_needs_no_server(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(programs, "bill", bill)
     await programs.test_bill()
+
+
+async def test_an_event_of_the_shop_is_on_its_bus_and_in_its_group(session: zq.QueueSession) -> None:
+    assert len(await parts.shop(session)) == 2
+    bus = Bus(session, "shop", parts.Event)
+    assert [await bus.queue(group).size() for group in (None, "books")] == [1, 1]
+
+
+async def test_a_reminder_waits_for_its_date(session: zq.QueueSession) -> None:
+    await parts.dunning(session)
+    reminders = await Notifications(session).get("shop", "dunning", parts.Paid)
+    (reminder,) = await reminders.find()
+    assert (reminder.event, reminder.effective_date.year) == (parts.Paid(order=1, cents=990), 2030)
+
+
+def test_the_users_test_passes_on_a_simulated_ensemble() -> None:
+    assert parts.simulated() == 0
