@@ -447,7 +447,7 @@ class Dispenser:
     ) -> None:
         kept: set[str] = set()
         try:
-            batch = await claim_batch(places, ids[: len(places)], generation)
+            batch = await self._claim_as_chosen(claim_batch, places, ids[: len(places)], generation)
             kept.update(claim.id for claim in batch.claims)
             self._failures = 0
             if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
@@ -478,6 +478,14 @@ class Dispenser:
             self._promised -= len(places)
             self._line.landed(flight)
             self._bell.set()
+
+    async def _claim_as_chosen(
+        self, claim_batch: ClaimBatch, places: list[str], ids: list[str], generation: int
+    ) -> Batch:
+        """Claim, unless the claim would assert another configuration than the one these were chosen by."""
+        if self._lookout.outdated:
+            raise ReopenError
+        return await claim_batch(places, ids, generation)
 
     def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""

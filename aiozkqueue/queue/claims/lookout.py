@@ -120,6 +120,11 @@ class Lookout(Sightings):
             self._levels.regroup(self._groups)
         return True
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the store has another configuration than this goes by: whoever puts may have changed or read it."""
+        return self._version != self.store.version
+
     def _disarm(self) -> None:
         self._watch.disarm()
         self._mind_others_no_more()
@@ -333,7 +338,7 @@ class Lookout(Sightings):
                 self._zookeeper.exists(self.store.paths.base, generation=generation),
                 self._zookeeper.read_many([path for _, path in page], generation=generation),
             )
-            if queue is None or queue.version != self.store.version:
+            if queue is None or queue.version != self._version:
                 raise ReopenError
             for (level, _), node in zip(page, nodes, strict=True):
                 if node is None:
@@ -404,8 +409,8 @@ class Lookout(Sightings):
                 self._zookeeper.children(paths.consumers, generation=generation),
                 self._zookeeper.exists(paths.base, generation=generation),
             )
-            if queue is None or queue.version != self.store.version:
-                raise ReopenError  # there may be lanes that are not known here
+            if queue is None or queue.version != self._version:
+                raise ReopenError  # there may be lanes that are not known here, or what this does not look for yet
             self._warn_of_length(lane, names)
             share = self._registration.share(consumers)
             if self.store.dialect is not None:

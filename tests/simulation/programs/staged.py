@@ -102,6 +102,7 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
         async with run.told(unit), session.begin() as tx:
             for message in await tx.take_many(session.queue(STAGED), 10):
                 run.show(unit, client, session, message)
+            run.let_go(unit)
         if unit.status is Status.PENDING:
             run.decide(unit, Status.COMMITTED)
 

@@ -131,7 +131,9 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     kept = {
         decode(node.data)[1].decode()
         for path, node in nodes.items()
-        if path.startswith(f"{base}/items/") and item_id(path.rpartition("/")[2]) in held
+        if path.startswith((f"{base}/items/", f"{base}/lanes/"))
+        and path.rpartition("/")[2].startswith("item-")
+        and item_id(path.rpartition("/")[2]) in held
     }
     final.items[STREAMED], final.kept[STREAMED] = (
         [token for token in final.items[STREAMED] if (token in kept) is whether] for whether in (False, True)

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.simulation.checker import rule
+from tests.simulation.history import Status
+from tests.simulation.programs.keys import LATEST, ONCE, KeyLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.simulation.history import History
+    from tests.simulation.programs.keys import KeyedPut
 
 NEVER = float("inf")
 
@@ -111,3 +114,59 @@ def nothing_is_delivered_that_was_cancelled(history: History) -> Iterator[str]:
 @rule
 def what_belongs_to_a_message_ends_with_it(history: History) -> Iterator[str]:
     yield from history.part(Keyed).leftovers
+
+
+@rule
+def each_keyed_message_comes_to_one_end(history: History) -> Iterator[str]:
+    """It is consumed, called off, or there; of what collapses, a newer one of its key may be in its place."""
+    log = history.part(KeyLog)
+    for token, made in log.puts.items():
+        consumed = [one.status for one in log.takes if one.token == token]
+        certain = consumed.count(Status.COMMITTED)
+        off = log.called_off.get(token)
+        certain += off is not None and off.status is Status.COMMITTED
+        certain += token in log.left.get(made.queue, ())
+        if certain > 1:
+            yield f"{token} in {made.queue!r} came to {certain} ends: {consumed}, {off}"
+        if made.status is Status.NOT_COMMITTED and (consumed or certain):
+            yield f"{token} in {made.queue!r} is there, though its put was told to have failed"
+        if made.status is Status.COMMITTED and not certain and not any(_may_have_ended(log, made)):
+            yield f"{token} in {made.queue!r}, put {made.number} of {made.key!r}, has gone"
+
+
+def _may_have_ended(log: KeyLog, made: KeyedPut) -> Iterator[bool]:
+    """Whether it, or where keys collapse one of its key that was put later, may have come to an end."""
+    possible = (Status.COMMITTED, Status.UNKNOWN, Status.PENDING)
+    for token, other in log.puts.items():
+        of_its_key = other.queue == made.queue == LATEST and other.key == made.key
+        if other is made or (of_its_key and other.number > made.number):
+            yield any(one.token == token and one.status in possible for one in log.takes)
+            yield token in log.called_off
+            yield token in log.left.get(other.queue, ())
+
+
+@rule
+def two_puts_of_a_unique_key_are_not_there_together(history: History) -> Iterator[str]:
+    log = history.part(KeyLog)
+    once = [(token, one) for token, one in log.puts.items() if one.queue == ONCE]
+    for token, one in once:
+        others = [(name, other) for name, other in once if other is not one and other.key == one.key]
+        shown = min((take.began for take in log.takes if take.token == token), default=NEVER)
+        for name, other in others:
+            both = one.status is other.status is Status.COMMITTED
+            if both and one.decided <= other.began and other.decided < shown:
+                yield f"{name} was put at {other.decided}, {token} of the same key was there from {one.decided} on"
+        if one.refused and not any(_was_there(log, name, other, one) for name, other in others):
+            yield f"{token} was refused at {one.decided}, and no other of its key was there"
+
+
+def _was_there(log: KeyLog, token: str, one: KeyedPut, during: KeyedPut) -> bool:
+    """Whether a message may have been there at some time of a put."""
+    ends = [take.decided for take in log.takes if take.token == token and take.status is Status.COMMITTED]
+    stored = one.status is not Status.NOT_COMMITTED
+    return stored and one.began < during.decided and during.began < min(ends, default=NEVER)
+
+
+@rule
+def nothing_of_a_keyed_message_is_left_over(history: History) -> Iterator[str]:
+    yield from history.part(KeyLog).leftovers
