@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from aiozkqueue import Message
@@ -32,9 +32,15 @@ def print_json(record: Mapping[str, Json]) -> None:
     sys.stdout.flush()
 
 
+#: Columns whose cells go into the next command: they stay whole while the window is wide enough for them.
+_COPIED: Final = {"id", "reference"}
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """A table for people. Cells are shown as they are: no markup, no control characters."""
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(
+        *(Column(name, no_wrap=name in _COPIED, overflow="fold") for name in columns), title=title, title_justify="left"
+    )
     for row in rows:
         table.add_row(*(Text(visible(str(cell)), justify=_justify(cell)) for cell in row))
     Console().print(table)

@@ -110,7 +110,7 @@ async def create(
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the keys by name, with what each may do. The keys themselves are not stored.
+    """List the keys by name, with what each may do, not the keys: they are not stored. Fails with 1 when there is none.
 
     [dim]aiozkqueue keys list --json[/dim]
     """
@@ -119,9 +119,9 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     if as_json:
         for one in found:
             output.print_json({"name": one.name, "allow": list(one.allow)})
-    else:
+    elif found:
         output.print_table(["name", "may"], [(one.name, ", ".join(one.allow)) for one in found])
-    return Exit.OK
+    return Exit.OK if found else Exit.NOTHING
 
 
 @connected

@@ -115,3 +115,10 @@ def test_dead_letters_are_purged_by_id_or_all(cli: Cli, dead: list[str]) -> None
     assert cli("dlq", "purge", "q", dead[0], "--yes").text == "1 purged\n"
     assert cli("dlq", "purge", "q", "--yes").text == "2 purged\n"
     assert cli("dlq", "list", "q").status == 1
+
+
+def test_an_id_is_shown_whole_however_long_the_rest_is(cli: Cli) -> None:
+    message_id = cli("put", "q", "a payload that is much longer than the window " * 20).text.strip()
+    shown = cli("peek", "q", COLUMNS="80")
+    assert message_id in shown.text
+    assert "…" not in shown.text.partition(message_id)[0]
