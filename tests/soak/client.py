@@ -61,7 +61,7 @@ class Client:
     # What is told
 
     def show(self, unit: Record, message: zq.Message[bytes], work: Work) -> str:
-        zookeeper, generation = self.session._engine.zookeeper, work._generation()
+        zookeeper, generation = self.session._engine.zookeeper, work.generation
         session = zookeeper.session_id if generation == zookeeper.generation else OVER
         unit.show(token := message.value.decode(), message.queue, session)
         return token
