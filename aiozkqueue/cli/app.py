@@ -117,8 +117,8 @@ bus.command(epilog=EXPLAINED)(events.groups)
 app.add_typer(bus, name="bus")
 notifications.command("list", epilog=EXPLAINED)(events.notifications)
 notifications.command(epilog=EXPLAINED)(events.ready)
-for of_date in (notify.schedule, notify.find, notify.update, notify.remove):
-    notifications.command(epilog=EXPLAINED)(of_date)
+for _of_date in (notify.schedule, notify.find, notify.update, notify.remove):
+    notifications.command(epilog=EXPLAINED)(_of_date)
 app.add_typer(notifications, name="notifications")
 keys.command(epilog=EXPLAINED)(serve.create)
 keys.command("list", epilog=EXPLAINED)(serve.list_)
