@@ -52,8 +52,8 @@ browser:
 	fi
 
 PYTEST := $(BIN)/python -m pytest --dist loadscope
-# Most tests wait more than they work. Simulated time does not mind waiting: these, and then the soak of three minutes,
-# fill what the others leave of the processor. What they print comes last.
+# Most tests wait more than they work. Beside them runs the soak of three minutes, and then what is simulated fills what
+# they leave of the processor: simulated time does not mind waiting. What these print comes last.
 SIMULATED := $(addprefix tests/simulation/test_,histories.py matrix.py mutations.py order.py repetition.py)
 .PHONY: test
 ifdef PYTEST_ARGS
@@ -63,8 +63,8 @@ else
 test: $(STAMP) browser
 	@status=0; beside=$$(mktemp); \
 	{ trap 'kill $$!; exit 143' TERM; \
-	  nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) & wait $$!; simulated=$$?; \
-	  $(PYTEST) tests/soak & wait $$! && exit $$simulated; } >$$beside 2>&1 & background=$$!; \
+	  $(PYTEST) tests/soak & wait $$!; soak=$$?; \
+	  nice -n 10 $(PYTEST) -n 2 --timeout=600 $(SIMULATED) & wait $$! && exit $$soak; } >$$beside 2>&1 & background=$$!; \
 	trap 'kill $$background; rm -f $$beside; exit 130' INT TERM; \
 	$(PYTEST) -n 3 --ignore=tests/soak $(addprefix --ignore=,$(SIMULATED)) || status=1; \
 	wait $$background || status=1; cat $$beside; rm -f $$beside; \

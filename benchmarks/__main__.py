@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 #: MiB of heap for a server: a million items take about 455 MB of it.
 HEAP = 2048
 ENSEMBLE_HEAP = 512
+#: A server that is measured is compiled as well as one in production.
+JVM = ("-XX:TieredStopAtLevel=4",)
 #: Columns of the tables where there is no terminal to ask.
 WIDTH = 160
 
@@ -88,12 +90,12 @@ def main() -> None:
             names = "\n  ".join(sorted(report.SUBJECTS))
             raise SystemExit(f"nothing is called {' or '.join(options.only)}; subjects are:\n  {names}")
         progress = stack.enter_context(_progress(console))
-        server = stack.enter_context(EmbeddedZooKeeper(ServerOptions(heap=HEAP)))
+        server = stack.enter_context(EmbeddedZooKeeper(ServerOptions(heap=HEAP, jvm_options=JVM)))
         about = machine.describe(Server.of(server))
         _measure(cases, Server.of(server), results, progress, rounds=rounds, scale=scale)
         if three:
             server.stop()
-            ensemble = stack.enter_context(EmbeddedEnsemble(3, ServerOptions(heap=ENSEMBLE_HEAP)))
+            ensemble = stack.enter_context(EmbeddedEnsemble(3, ServerOptions(heap=ENSEMBLE_HEAP, jvm_options=JVM)))
             _measure(three, Server.of(ensemble), results, progress, rounds=rounds, scale=scale)
     report.show(console, results, about)
     if options.quick:

@@ -89,7 +89,7 @@ async def _drain(server: EmbeddedZooKeeper) -> float:
 
 def main() -> None:
     """Measure, and print."""
-    with EmbeddedZooKeeper(ServerOptions()) as server:
+    with EmbeddedZooKeeper(ServerOptions(jvm_options=("-XX:TieredStopAtLevel=4",))) as server:
         figures = asyncio.run(_measure(server))
         server.node.kill()
         begun = time.perf_counter()

@@ -82,6 +82,8 @@ def write(folder: Path, options: ServerOptions, number: int, members: Mapping[in
     arguments = [
         f"-Xmx{options.heap}m",
         "-XX:+UseSerialGC",
+        # Most live for seconds: to compile well would cost more than it gives. `jvm_options` come later and win.
+        "-XX:TieredStopAtLevel=1",
         "-Xshare:auto",
         f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}",
         "-Dzookeeper.jmx.log4j.disable=true",
