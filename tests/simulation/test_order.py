@@ -214,7 +214,7 @@ def test_nothing_scheduled_is_early_and_a_lone_consumer_gets_it_in_the_order_of_
     ),
     by_another=st.booleans(),
 )
-def test_what_lies_under_a_key_is_handed_over_once_the_newest_when_it_is_the_oldests_turn(
+def test_of_what_lies_under_a_key_the_newest_is_handed_over_once(
     *, acts: list[tuple[str, str] | tuple[str, int, str]], by_another: bool
 ) -> None:
     async def main() -> None:
@@ -224,19 +224,23 @@ def test_what_lies_under_a_key_is_handed_over_once_the_newest_when_it_is_the_old
             target = other.queue("jobs") if by_another else queue
             waiting, resting = list[tuple[int, str]](), list[tuple[int, str]]()
 
+            def newest() -> dict[str, int]:
+                return {key: max(number for number, one in waiting if one == key) for _, key in waiting}
+
             async def take(limit: int, fate: str) -> None:
-                sets = defaultdict[str, list[int]](list)
-                for number, key in sorted(waiting):
-                    sets[key].append(number)
-                due = [(max(numbers), key) for key, numbers in sets.items()][:limit]
+                due = newest()
                 async with session.begin() as tx:
-                    taken = await tx.take_many(queue, limit)
-                    assert [int(one.body) for one in taken] == [number for number, _ in due]
-                    waiting[:] = [one for one in waiting if one[1] not in {key for _, key in due}]
+                    taken = {int(one.body) for one in await tx.take_many(queue, limit)}
+                    assert taken <= set(due.values())
+                    assert len(taken) <= limit
+                    assert bool(taken) == bool(due)
+                    left = [(number, key) for number, key in waiting if due[key] not in taken]
+                    back = [(number, key) for key, number in due.items() if number in taken]
+                    waiting[:] = left + (back if fate == "back" else [])
+                    resting.extend(back if fate == "rests" else [])
                     if fate == "commit":
                         await tx.commit()
                     else:
-                        (waiting if fate == "back" else resting).extend(due)
                         await tx.rollback(delay=0 if fate == "back" else LONG)
 
             for number, act in enumerate(acts):
@@ -247,13 +251,13 @@ def test_what_lies_under_a_key_is_handed_over_once_the_newest_when_it_is_the_old
                     await take(act[1], act[2])
             await asyncio.sleep(2 * LONG)
             waiting += resting
-            left, last = {key: max(number for number, one in waiting if one == key) for _, key in waiting}, list[int]()
-            while len(last) < len(left):  # what rested is known before the others are looked for
+            last = list[int]()
+            while len(last) < len(newest()):
                 async with session.begin() as tx:
                     message = await tx.take(queue, timeout=LONG)
                     assert message is not None
                     last.append(int(message.body))
-            assert sorted(last) == sorted(left.values())
+            assert sorted(last) == sorted(newest().values())
             assert await queue.size() == 0
 
     played(main)
