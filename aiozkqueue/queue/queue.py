@@ -411,10 +411,10 @@ class Queue(Destination[T]):
 
 async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patience: float | None) -> None:
     """Put to a queue that has a size, as many at once as it lets in. Raises: as `Queue.put`."""
-    clock = engine.clock
+    clock, left = engine.clock, patience
     deadline = None if patience is None else clock.monotonic() + patience
     while puts:
-        room, left = store.room, None if deadline is None else max(0.0, deadline - clock.monotonic())
+        room = store.room
         part = puts if room is None else puts[: credits_of(store.config.max_size or 1)]
         settlement = PutSettlement(engine.ids.next(), part)
         if room is not None:
@@ -427,3 +427,4 @@ async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patien
                 raise
         else:
             puts = puts[len(part) :]
+        left = None if deadline is None else max(0.0, deadline - clock.monotonic())

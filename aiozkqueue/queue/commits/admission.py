@@ -40,7 +40,7 @@ async def enter_all(needs: dict[Room, int], timeout: float | None, clock: Clock,
 
     Raises: as `Room.enter`.
     """
-    deadline = None if timeout is None else clock.monotonic() + timeout
+    deadline, left = None if timeout is None else clock.monotonic() + timeout, timeout
     waited: Room | None = None
     while True:
         held = [waited] if waited is not None else []
@@ -55,10 +55,8 @@ async def enter_all(needs: dict[Room, int], timeout: float | None, clock: Clock,
             return
         for room in held:
             room.leave(needs[room])
-        await lacking.enter(
-            needs[lacking], None if deadline is None else max(0.0, deadline - clock.monotonic()), generation
-        )
-        waited = lacking
+        await lacking.enter(needs[lacking], left, generation)
+        waited, left = lacking, None if deadline is None else max(0.0, deadline - clock.monotonic())
 
 
 def try_enter_all(needs: dict[Room, int]) -> bool:
