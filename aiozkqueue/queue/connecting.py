@@ -40,7 +40,7 @@ class _Connecting:
         janitor: bool,
         node: str | None,
         tracing: Tracing | bool | None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,  # noqa: ANN401 - handed on to the client's connect, which has their types
     ) -> None:
         self._hosts = hosts
         self._root = root
@@ -63,7 +63,7 @@ class _Connecting:
         engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing)
         try:
             await engine.start()
-        except BaseException:
+        except BaseException:  # whatever ends it here, nobody else closes what is open
             await engine.close()
             raise
         self._engine = engine

@@ -109,21 +109,6 @@ class Slow:
         return result
 
 
-async def test_a_batch_that_was_begun_and_ended_by_who_took_over_is_a_lost_claim(
-    zookeeper: str, queue_root: str
-) -> None:
-    await fill(zookeeper, queue_root, 4)
-    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
-
-        async def take_over() -> None:
-            await successor.acknowledge(await successor.next_batch(-1, None))
-
-        zombie._zookeeper = Slow(zombie._zookeeper, take_over)  # type: ignore[assignment]
-        with pytest.raises(zq.ClaimLostError):
-            await zombie.next_batch(-1, None)
-        assert await successor.next_batch(-1, None) == -1  # it had them all
-
-
 class Lossy(Slow):
     """A client whose first page is made, its reply lost; something else happens before it has asked again."""
 
@@ -138,14 +123,17 @@ class Lossy(Slow):
         raise refused.value
 
 
-async def test_a_page_that_was_made_and_ended_by_who_took_over_is_a_lost_claim(zookeeper: str, queue_root: str) -> None:
+@pytest.mark.parametrize("client", [Slow, Lossy], ids=["the batch was begun", "its page was made"])
+async def test_what_was_made_and_ended_by_who_took_over_is_a_lost_claim(
+    zookeeper: str, queue_root: str, client: type[Slow]
+) -> None:
     await fill(zookeeper, queue_root, 4)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as successor:
 
         async def take_over() -> None:
             await successor.acknowledge(await successor.next_batch(-1, None))
 
-        zombie._zookeeper = Lossy(zombie._zookeeper, take_over)  # type: ignore[assignment]
+        zombie._zookeeper = client(zombie._zookeeper, take_over)  # type: ignore[assignment]
         with pytest.raises(zq.ClaimLostError):
             await zombie.next_batch(-1, None)
         assert await successor.next_batch(-1, None) == -1  # it had them all
