@@ -17,6 +17,7 @@ from aiozkqueue.errors import (
     QueueError,
     SessionClosedError,
 )
+from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.holds import ReleaseSettlement
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.layout import Condition, IdSource
-    from aiozkqueue.queue.claim import Claim, SessionBudget
+    from aiozkqueue.queue.claim import Claim, Fate, SessionBudget
     from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.commits.committer import Committer
     from aiozkqueue.queue.store import QueueStore
@@ -211,10 +212,12 @@ class Dispenser:
 
     # -- told by others
 
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """A lock of ours is gone; ``back``: its item may be taken again."""
-        if not back:
+    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+        """A lock of ours is gone."""
+        if fate is not FREE:
             self._lookout.settled(claim.id, gone=True)
+            if fate is GONE and self._collapse is not None:
+                self._collapse.forget([claim.place])
             return
         ours = claim.id in self._lookout.held
         self._lookout.settled(claim.id, gone=False)
@@ -391,6 +394,8 @@ class Dispenser:
         """Claim the newest of each candidate's key, for those who asked before this looks for it."""
         if self._collapse is None:
             self._collapse = Collapse(self.store, self._zookeeper, self._ids, self._server_clock)
+        if not (places := self._collapse.without_gone(places)):
+            return
         before = self._collapse.removed
         try:
             places, duplicates = await self._collapse.choose(places, self._lookout.held.__contains__, generation)
@@ -398,12 +403,15 @@ class Dispenser:
             self._lookout.relist()
             return
         except BaseException:
+            self._collapse.look_again()
             self._lookout.relist()
             raise
         finally:
             self.counts.collapsed += self._collapse.removed - before
         if places:
             self._launch(places, generation, duplicates, since)
+        else:
+            self._lookout.relist()  # all of them have gone, or are held: the listing is out of date
 
     def _launch(
         self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
