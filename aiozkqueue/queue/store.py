@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Policy, Tier
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .claim import Claim
+    from .claim import Claim, Fate
     from .clock import ServerClock
     from .commits.companions import Attendant
     from .commits.items import Put
@@ -77,8 +77,8 @@ _LANE_END = f"{LANE_END:010d}"
 class ClaimKeeper(Protocol):
     """Who hands out a queue's claims, and wants to know when one is over."""
 
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """Take note that a claim's lock is gone."""
+    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+        """Take note that a claim's lock is gone, and what has become of its item."""
 
     def retry_at(self, due: int, message_id: str) -> None:
         """Take note of a backoff that ends at ``due`` (ms, ZooKeeper's time)."""

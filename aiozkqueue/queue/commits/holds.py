@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
-from aiozkqueue.queue.claim import Claim
+from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
 from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData, new_delete
 
 from .admission import needs_of, readmit
@@ -133,7 +133,7 @@ class HoldSettlement(Settlement):
         grouped: list[Claim] = []
         for claim, ending in reversed(self._endings.items()):
             if ending is CONSUME and claim.plain:
-                claim.settled(back=False)
+                claim.settled(GONE)
                 continue
             if claim.tenure is not None:
                 grouped.append(claim)
@@ -141,9 +141,13 @@ class HoldSettlement(Settlement):
             if ending.delay and claim.store.dialect is not None:
                 claim.store.keep(claim, ending.delay)
                 continue
-            claim.settled(back=(ending.kind == "release" and not ending.delay) or claim.rest is not None)
-            if ending.kind == "release" and ending.delay:
+            if ending.kind != "release":
+                claim.settled(GONE if claim.rest is None else FREE)
+            elif ending.delay:
+                claim.settled(LEFT)
                 claim.store.retry_at(self._due(ending), claim.id)
+            else:
+                claim.settled(FREE)
         for claim in reversed(grouped):
             if claim.tenure is not None:
                 claim.tenure.ended(claim, self._endings[claim], self._due)
@@ -156,7 +160,7 @@ class HoldSettlement(Settlement):
     def over(self) -> None:
         """The server has removed the locks."""
         for claim in self._endings:
-            claim.settled(back=False)
+            claim.settled(LEFT)
 
     def _mend(self, owner: Mender, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Let the owner of an operation mend what refused it. No copy can be applied any more: a new time is taken."""
@@ -291,5 +295,5 @@ class ReleaseSettlement(HoldSettlement):
             owner.meta_version = None if isinstance(error, NoNodeError) else -1
             return None
         del self._endings[owner]
-        owner.settled(back=True)  # whoever forced it open may have left it free
+        owner.settled(FREE)  # whoever forced it open may have left it free
         return None
