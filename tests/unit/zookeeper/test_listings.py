@@ -51,10 +51,10 @@ class Once:
     def __init__(self) -> None:
         self.pieces = 0
 
-    def take(self, _names: list[str]) -> None:
+    def take(self, names: list[str]) -> None:
         self.pieces += 1
         if self.pieces > 1:
-            raise LookupError("enough")
+            raise LookupError(f"enough: {names}")
 
 
 def body(names: list[str]) -> bytes:
