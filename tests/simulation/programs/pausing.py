@@ -23,7 +23,8 @@ class Rested:
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """From the moment at which it was known to be paused, until it was asked to go on."""
     claims: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    paused_by: str | None = None
+    taken: bool = False
+    """Whether somebody pauses it: one who resumes it in between would have to be told of."""
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -58,9 +59,9 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Pause and resume, if nobody else does."""
     random, rested, queue = run.random, run.history.part(Rested), session.queue(PAUSED)
-    if rested.paused_by not in (None, client):
+    if rested.taken:
         return
-    rested.paused_by = client
+    rested.taken = True
     for _ in range(random.randint(1, 4)):
         await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 1]))
         await queue.configure(zq.QueueConfig(paused=True))
