@@ -26,6 +26,8 @@ class Recorder:
         self.history = History()
         self.loop = asyncio.get_running_loop()
         self.queues: list[str] = []
+        self.spared: set[str] = set()
+        """Queues that operators leave alone."""
         self._tokens = 0
 
     def policy(self) -> zq.Policy:

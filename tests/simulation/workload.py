@@ -85,7 +85,7 @@ class Run(Recorder):
 
     async def process(self, name: str, programs: Sequence[Program]) -> None:
         """One process: a session, and programs beside each other."""
-        async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name=name) as session:
+        async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name=name, node=name) as session:
             patience = self.random.random() * 2 if self.random.random() < 0.15 else None
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience), asyncio.TaskGroup() as group:
@@ -210,6 +210,8 @@ class Run(Recorder):
     async def drain(self) -> None:
         """Take what can still be taken, while the processes are idle."""
         async with self.cluster.connect(session_timeout=SESSION_TIMEOUT, name="last") as session:
+            if self.feature is not None and self.feature.relax is not None:
+                await self.feature.relax(self, session)
             for name in self.queues:
                 left = True
                 while left:

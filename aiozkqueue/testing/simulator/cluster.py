@@ -33,14 +33,17 @@ class Cluster:
 
     @asynccontextmanager
     async def connect(
-        self, *, root: str = "/zms", session_timeout: float = 10.0, name: str | None = None
+        self, *, root: str = "/zms", session_timeout: float = 10.0, name: str | None = None, node: str | None = None
     ) -> AsyncIterator[QueueSession]:
-        """Open a `QueueSession`, as `aiozkqueue.connect` does. ``name`` is what the faults know it by."""
+        """Open a `QueueSession`, as `aiozkqueue.connect` does. ``name`` is what the faults know it by.
+
+        All are on one node, but for those that are given another.
+        """
         client = await self.client(session_timeout=session_timeout, name=name)
         random = Random(f"{self._seed} {client.session.name} ids")  # noqa: S311 - to be repeated
         # The entry of a real process tells its number, whose digits a history must not depend on.
         about = json.dumps({"host": "simulated", "pid": len(self._clients)}).encode()
-        engine = Engine(client, root, self.clock, IdSource(random.randbytes), about)
+        engine = Engine(client, root, self.clock, IdSource(random.randbytes), about, node=node)
         try:
             await engine.start()
         except BaseException:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.zookeeper import Check, Create
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out
 from tests.simulation.stories.pausing import a_queue_is_paused_while_others_take
+from tests.simulation.workload import run
 
 if TYPE_CHECKING:
     import pytest
+
+    from aiozkqueue.zookeeper import Operation
+
+
+def _is_claim(operations: list[Operation]) -> bool:
+    return any(isinstance(one, Create) and one.ephemeral and is_lock(one) for one in operations)
 
 
 @mutation(a_queue_is_paused_while_others_take)
@@ -18,5 +26,10 @@ def claims_that_do_not_look_at_the_configuration(patch: pytest.MonkeyPatch) -> N
     leave_out(
         patch,
         lambda one: isinstance(one, Check) and one.path == "/zms/a",
-        when=lambda operations: any(isinstance(one, Create) and one.ephemeral and is_lock(one) for one in operations),
+        when=_is_claim,
     )
+
+
+@mutation(partial(run, feature="pausing"))
+def claims_under_faults_that_do_not_look_at_the_configuration(patch: pytest.MonkeyPatch) -> None:
+    leave_out(patch, lambda one: isinstance(one, Check) and one.path == "/zms/paused", when=_is_claim)

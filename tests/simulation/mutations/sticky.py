@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from aiozkqueue.queue.puts import shaping
 from aiozkqueue.queue.upkeep import handing_on
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock
 from tests.simulation.stories.sticky import several_reap_what_a_node_still_takes
+from tests.simulation.workload import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,3 +48,13 @@ def reaped_and_left_where_it_was(patch: pytest.MonkeyPatch) -> None:
 @mutation(several_reap_what_a_node_still_takes)
 def reaped_and_not_put_again(patch: pytest.MonkeyPatch) -> None:
     _without(patch, lambda one: (is_item(one) and not isinstance(one, Delete | SetData)) or isinstance(one, SetData))
+
+
+@mutation(partial(run, feature="sticky"))
+def taken_by_whichever_node(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shaping, "chooser", lambda *_: None)
+
+
+@mutation(partial(run, feature="sticky"))
+def reaped_twice_under_faults(patch: pytest.MonkeyPatch) -> None:
+    _without(patch, lambda one: is_item(one) and isinstance(one, Delete))

@@ -36,6 +36,8 @@ class Feature:
     """Each process runs one of them at least."""
     finish: Callable[[Recorder, Mapping[str, Znode]], None] | None = None
     """Looks at what is left on the servers at the end: the znodes by their paths."""
+    relax: Preparation | None = None
+    """Run when all is calm again, before what is left is taken: makes its queues such that anybody can take it."""
 
 
 features: dict[str, Feature] = {}

@@ -19,7 +19,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
     for _ in range(random.randint(1, 3)):
         await asyncio.sleep(random.random() * 2)
-        queue = session.queue(random.choice(run.queues))
+        queue = session.queue(random.choice([name for name in run.queues if name not in run.spared]))
         what = random.choice(["open", "open", "shards", "redrive", "look", "purge", "policy"])
         if what == "open":
             opened = Opened(queue.name, run.loop.time())

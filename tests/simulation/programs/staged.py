@@ -84,6 +84,9 @@ async def put(run: Recorder, session: zq.QueueSession, staging: Staging, fence: 
             await engine.zookeeper.multi([Create(path)])
         except (ConnectionLossError, SessionExpiredError):
             await engine.zookeeper.wait_connected()
+        except MultiError as error:
+            if not isinstance(error.error, NodeExistsError):  # a lost one came late
+                raise
     choices: list[dict[str, float]] = [{}, {}, {"priority": -5}, {"delay": 0.2}]
     options = run.random.choice(choices)
     puts = [fence.staged(prepare(engine, STAGED, token.encode(), options))]

@@ -1,0 +1,83 @@
+"""Leases: taken, renewed, acknowledged in time or too late, or left to end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.history import Handed, Status
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.history import Unit
+    from tests.simulation.recorder import Recorder
+
+LEASED = "leased"
+#: Of no ZooKeeper session: a lease ends with none.
+NOBODYS = -1
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:
+    await run.configure(session, LEASED, zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+    run.spared.add(LEASED)  # who acknowledges what was forced open removes it all the same
+
+
+async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    for _ in range(run.random.randint(3, 8)):
+        await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
+        unit, token = run.unit(client), run.token()
+        unit.puts = {token: LEASED}
+        async with run.told(unit):
+            await session.queue(LEASED).put(token.encode())
+            run.decide(unit, Status.COMMITTED)
+
+
+async def lease(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random, leases = run.random, session.queue(LEASED).leases
+    for _ in range(random.randint(2, 6)):
+        lifetime = random.choice([0.3, 1, 2])
+        began = run.loop.time()
+        try:
+            taken = await leases.take(random.choice([1, 3]), lifetime=lifetime, timeout=random.random())
+        except (zq.NotCommittedError, zq.OutcomeUnknownError):
+            continue
+        for one in taken:
+            end = began + lifetime  # it counts from a moment later
+            if run.loop.time() >= end:
+                continue  # it may be another's by now
+            unit = run.unit(client)
+            handed = Handed(one.value.decode(), LEASED, client, NOBODYS, run.loop.time(), end)
+            unit.takes.append(handed)
+            await _handle(run, unit, handed, one, session.queue(LEASED).leases, end)
+
+
+async def _handle(
+    run: Recorder, unit: Unit, handed: Handed, one: zq.Lease[bytes], leases: zq.Leases[bytes], end: float
+) -> None:
+    random = run.random
+    await asyncio.sleep(random.random() * random.choice([0, 0.1, 0.5]))
+    try:
+        if random.random() < 0.3 and run.loop.time() < end:
+            began = run.loop.time()
+            await leases.renew([one.token], lifetime=1)
+            if run.loop.time() < end:  # else it may have been another's in between
+                handed.until = end = max(end, began + 1)
+        handed.until = min(end, run.loop.time())
+        what = random.random()
+        if what < 0.6:
+            unit.status = Status.UNKNOWN  # it may be another's, who ends it
+            await leases.acknowledge([one.token])
+            if run.loop.time() < end:
+                run.decide(unit, Status.COMMITTED)
+        elif what < 0.8:
+            await leases.renew([one.token], lifetime=0)
+            run.decide(unit, Status.NOT_COMMITTED)
+        else:
+            handed.until = end
+            run.decide(unit, Status.NOT_COMMITTED)
+    except (zq.NotCommittedError, zq.OutcomeUnknownError) as error:
+        unit.why = repr(error)
+
+
+join(Feature("leases", prepare, [put, put, lease, lease]))

@@ -1,0 +1,85 @@
+"""A queue that is paused and resumed while others take from it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.history import Status
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.recorder import Recorder
+
+PAUSED = "paused"
+
+
+@dataclass
+class Rested:
+    """When the queue was paused, and when what was taken from it had been claimed: ms, ZooKeeper's time."""
+
+    spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """From the moment at which it was known to be paused, until it was asked to go on."""
+    claims: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    taken: bool = False
+    """Whether somebody pauses it: one who resumes it in between would have to be told of."""
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:
+    await run.configure(session, PAUSED, zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))))
+
+
+async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    for _ in range(run.random.randint(1, 6)):
+        await asyncio.sleep(run.random.random() * run.random.choice([0, 0.05, 0.5]))
+        unit, token = run.unit(client), run.token()
+        unit.puts = {token: PAUSED}
+        async with run.told(unit):
+            await session.queue(PAUSED).put(token.encode())
+            run.decide(unit, Status.COMMITTED)
+
+
+async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random, rested = run.random, run.history.part(Rested)
+    for _ in range(random.randint(3, 10)):
+        unit = run.unit(client)
+        async with run.told(unit), session.begin() as tx:
+            messages = await tx.take_many(session.queue(PAUSED), random.choice([1, 3]), timeout=random.random())
+            for message, claim in zip(messages, tx.claims, strict=True):
+                token = run.show(unit, client, session, message)
+                rested.claims.setdefault(token, []).append(claim.since or 0)
+            await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
+            run.let_go(unit)
+            await tx.commit()
+            run.decide(unit, Status.COMMITTED)
+
+
+async def pause(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Pause and resume, if nobody else does."""
+    random, rested, queue = run.random, run.history.part(Rested), session.queue(PAUSED)
+    if rested.taken:
+        return
+    rested.taken = True
+    for _ in range(random.randint(1, 4)):
+        await asyncio.sleep(random.random() * random.choice([0.02, 0.2, 1]))
+        await queue.configure(zq.QueueConfig(paused=True))
+        told = _now(run)
+        await put(run, client, session)  # for those who may not know of it yet
+        await asyncio.sleep(random.random())
+        rested.spans.append((told, _now(run)))
+        await queue.configure(zq.QueueConfig(paused=False))
+
+
+def _now(run: Recorder) -> int:
+    now: int = run.ensemble.now()  # type: ignore[attr-defined]  # of the run that this recorder is
+    return now
+
+
+async def go_on(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
+    """Whoever has paused it may be gone."""
+    await session.queue(PAUSED).configure(zq.QueueConfig(paused=False))
+
+
+join(Feature("pausing", prepare, [put, take, take, pause], relax=go_on))

@@ -1,0 +1,78 @@
+"""A sticky queue: each node puts and takes its own, and all hand on what others leave lying."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiozkqueue as zq
+from tests.simulation.history import Status
+from tests.simulation.programs import Feature, join
+
+if TYPE_CHECKING:
+    from tests.simulation.recorder import Recorder
+
+STICKY = "sticky"
+REAP_AFTER = 0.5
+
+
+@dataclass
+class Bound:
+    """Which messages are for one node, and from when on they may be handed on."""
+
+    puts: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
+    """By token: the process that put it, and when it is late at the earliest."""
+
+
+async def prepare(run: Recorder, session: zq.QueueSession) -> None:
+    policy = zq.AtLeastOnce(backoff=zq.Fixed(run.random.choice([0, 0.1])))
+    config = zq.QueueConfig(policy=policy, affinity="producer", reap_after=REAP_AFTER, reap_every=3600)
+    await run.configure(session, STICKY, config)
+
+
+async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random, bound = run.random, run.history.part(Bound)
+    for _ in range(random.randint(2, 6)):
+        await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
+        unit, token = run.unit(client), run.token()
+        unit.puts = {token: STICKY}
+        bound.puts[token] = client, run.loop.time() + REAP_AFTER
+        async with run.told(unit):
+            if random.random() < 0.5:
+                await session.queue(STICKY).put(token.encode())
+            else:
+                async with session.begin() as tx:
+                    tx.put(STICKY, token.encode())
+            run.decide(unit, Status.COMMITTED)
+
+
+async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    random = run.random
+    for _ in range(random.randint(2, 6)):
+        unit = run.unit(client)
+        async with run.told(unit), session.begin() as tx:
+            for message in await tx.take_many(session.queue(STICKY), random.choice([1, 3]), timeout=random.random()):
+                run.show(unit, client, session, message)
+            await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
+            run.let_go(unit)
+            if random.random() < 0.2:
+                await tx.rollback()
+                run.decide(unit, Status.NOT_COMMITTED)
+            else:
+                await tx.commit()
+                run.decide(unit, Status.COMMITTED)
+
+
+async def reap(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
+    for _ in range(run.random.randint(2, 8)):
+        await asyncio.sleep(run.random.random() * 0.5)
+        await session.queue(STICKY).reap()
+
+
+async def open_to_all(run: Recorder, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every preparation
+    """What nobody has handed on is left to the nodes that put it, some of which are gone."""
+    await session.queue(STICKY).configure(zq.QueueConfig(affinity="any"))
+
+
+join(Feature("sticky", prepare, [put, put, take, reap], relax=open_to_all))

@@ -1,0 +1,26 @@
+"""Moves: what lay in the source when one began is not there when it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.checker import rule
+from tests.simulation.history import Status
+from tests.simulation.programs.moves import SOURCE, Moved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.history import History
+
+
+@rule
+def a_move_that_is_done_has_left_nothing_behind(history: History) -> Iterator[str]:
+    handed = history.handed()
+    for began, done in history.part(Moved).spans:
+        for token, (queue, unit) in history.put().items():
+            if queue != SOURCE or unit.status is not Status.COMMITTED or unit.decided > began:
+                continue
+            for one in handed.get(token, ()):
+                if one.queue == SOURCE and one.at > done and not history.stood_still(one):
+                    yield f"{token} was given to {one.client} at {one.at}, after a move of {began} was done at {done}"
