@@ -11,7 +11,14 @@ from aiozkqueue.layout import decode
 from aiozkqueue.queue.candidates.staged import stage_of
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.queue.staging import FencedError, OvertakenError, StagedSettlement, Staging
-from aiozkqueue.zookeeper import ConnectionLossError, Create, MultiError, SessionExpiredError, SetData
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    SessionExpiredError,
+    SetData,
+)
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 
