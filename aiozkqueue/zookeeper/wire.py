@@ -132,8 +132,10 @@ def encode_acl(acl: Sequence[Acl]) -> bytes:
     return _pack_int(len(acl)) + b"".join(entries)
 
 
-def multi(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> Request[list[Result]]:
-    """All or nothing; the reply gives each operation's result in order."""
+def multi(
+    operations: Sequence[Operation], *, chroot: str, acl: bytes, results: int | None = None
+) -> Request[list[Result]]:
+    """All or nothing; the reply gives each operation's result in order, or the first so many only."""
     root = chroot.encode()
     parts = [_pack_int(MULTI)]
     tails = [acl + _pack_int(flags) for flags in range(_CONTAINER + 1)]
@@ -157,7 +159,7 @@ def multi(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> Reques
     parts.append(_END)
 
     def decode(reply: bytes, offset: int) -> list[Result]:
-        return _decode_multi(reply, offset, operations, len(root))
+        return _decode_multi(reply, offset, operations, len(root), results)
 
     return Request(b"".join(parts), decode)
 
@@ -279,7 +281,7 @@ def decode_token(reply: bytes, offset: int) -> bytes:
 
 
 def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this loop is as hot as any
-    reply: bytes, offset: int, operations: Sequence[Operation], chroot: int
+    reply: bytes, offset: int, operations: Sequence[Operation], chroot: int, wanted: int | None
 ) -> list[Result]:
     results: list[Result] = []
     failed: errors.MultiError | None = None
@@ -291,6 +293,8 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
             kind, done, _error, number = unpack(reply, offset)
             if done:
                 break
+            if len(results) == wanted and kind != -1:  # it was applied, and nobody asks for more
+                return results
             if kind == CREATE:
                 start = offset + 13
                 offset = start + number

@@ -304,7 +304,7 @@ class Claimer:
         operations += beside
         while True:
             # Both are sent before either is awaited; the multi is answered first.
-            pending = self._zookeeper.multi(operations, generation=generation)
+            pending = self._zookeeper.multi(operations, generation=generation, results=0)
             nodes = await _outcome_of(self._zookeeper.read_versioned(reads, generation=generation))
             outcome = await _outcome_of(pending)
             if isinstance(outcome, ConnectionLossError):
