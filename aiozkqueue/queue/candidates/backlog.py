@@ -266,8 +266,7 @@ class Backlog:
 
     def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
         listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
-        lock_id = item_id if self._index is None else self._index.lock_id
-        chosen = set(places)
+        chosen, lock_id = set(places), self._lock_id
         while listed and len(places) < limit:
             name = listed.pop()
             if not alone and self._distance(name):  # the shares have changed since it was listed

@@ -198,7 +198,7 @@ class Claimer:
         """Count the locks of a batch that is about to be claimed: the next one must find only what room that leaves."""
         self._budgets.of(generation).spend(size)
 
-    async def claim(
+    async def claim(  # noqa: C901 - one loop, for every message
         self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
     ) -> Batch:
         """Claim all of these items, given by place and id, for which there is room reserved; or none.
@@ -224,7 +224,7 @@ class Claimer:
             if doubtful := found.doubtful():
                 await self._read_again(found, doubtful, items, locks, ids, generation)
             batch = Batch([], 0, [ids[index] for index in found.lost])
-            claims, since, ghosts, longest = batch.claims, found.since, 0, 0
+            since, ghosts = found.since, 0
             for index, node in enumerate(found.items):
                 if found.lost and index in found.lost:
                     continue
@@ -233,9 +233,6 @@ class Claimer:
                     ghosts += 1
                     self._release_ghost(OwnLock(locks[index], lock, forced), generation)
                     continue
-                length = len(node[0])
-                if length > longest:
-                    longest = length
                 place = places[index]
                 claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
                 claim.since = since
@@ -243,11 +240,11 @@ class Claimer:
                 if claim.fields is not None and ending is None:
                     ending = self.examine_name(claim, since)
                 if ending is None:
-                    claims.append(claim)
+                    batch.claims.append(claim)
                 else:
                     self.settle(claim, ending)
-            if claims:
-                self.expect(longest)
+            if batch.claims:
+                self.expect(max(len(claim.raw) for claim in batch.claims))
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
             self.counts.ghosts += ghosts
