@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy, Tier
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeperError
 
     from .claim import Claim, Fate
     from .clock import ServerClock
@@ -372,8 +372,10 @@ class QueueStore:
         msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
 
-    async def unforced(self, lock: str, record: bytes, generation: int) -> int | None:
+    async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
         """Return the version that the folder of locks had while this lock was the one we made; None: it is so no more.
+
+        ``ours`` tells it from those that others have made since under the same path.
 
         Raises: SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
@@ -383,7 +385,7 @@ class QueueStore:
             except ConnectionLossError:
                 await self._zookeeper.wait_connected(generation=generation)
                 continue
-            if folder is None or node is None or node.data != record:
+            if folder is None or node is None or not ours(node):
                 return None
             self.forced = folder.stat.version
             return self.forced

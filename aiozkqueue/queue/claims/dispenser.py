@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import Claim, Fate, SessionBudget
     from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.commits.committer import Committer
+    from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
@@ -133,6 +134,7 @@ class Dispenser:
         )
         self._flights: set[int] = set()
         self._launched = 0
+        self._returning = 0  # releases of what nobody took
         self._promised = 0
         self._failures = 0
         self._generation = 0
@@ -186,7 +188,13 @@ class Dispenser:
             self._ids.next(), dict.fromkeys(claims, RELEASE), self._server_clock, claims[0].generation
         )
         self._committer.submit(settlement)
+        self._returning += 1
+        settlement.watch(self._returned)
         return settlement.done
+
+    def _returned(self, _: Settlement) -> None:
+        self._returning -= 1
+        self._bell.set()
 
     def bury(self, claim: Claim, reason: str) -> asyncio.Future[None] | None:
         """Put a claimed item into the dead letters."""
@@ -364,8 +372,8 @@ class Dispenser:
 
     @property
     def flying(self) -> bool:
-        """Whether claims are under way."""
-        return bool(self._flights) or self._tenures.reading > 0
+        """Whether claims are under way, to those who wait or back from those who have gone."""
+        return bool(self._flights) or self._returning > 0 or self._tenures.reading > 0
 
     def _hand_on(self) -> bool:
         """Give the messages of groups that are held already to those who may have them; whether that brings any."""

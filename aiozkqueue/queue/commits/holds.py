@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
-from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData, new_delete
+from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData, new_delete
 
 from .admission import needs_of, readmit
-from .endings import CONSUME, UNLOCK, bury, guard, refusal_of, weigh_ending, write_meta
+from .endings import CONSUME, Ending, bury, guard, refusal_of, weigh_ending, write_meta
 from .items import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .keys import freed_by
 from .settlement import OPERATION_WEIGHT, Settlement
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import ServerClock
     from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, Result, ZooKeeperError
 
     from .beside import Beside
     from .companions import Mender
-    from .endings import Ending
     from .items import Put
 
 
@@ -86,7 +85,7 @@ class HoldSettlement(Settlement):
         elif kind in ("consume", "dead", "remove"):
             parts = self._remove(claim, ending)
         elif kind == "unlock":
-            parts = iter(((claim, Delete(claim.lock)),))
+            parts = iter(((claim, Check(claim.store.paths.locks, ending.forced)), (claim, Delete(claim.lock))))
         else:
             self._shared = self._shared or not ending.delay
             parts = self._release(claim, ending)
@@ -296,9 +295,8 @@ class ReleaseSettlement(HoldSettlement):
             self._endings = {claim: one for claim, one in self._endings.items() if claim.tenure is not owner.tenure}
             owner.tenure.lose()
             return None
-        if isinstance(error, NoNodeError) and path == owner.path and self._endings[owner].kind != "unlock":
-            self._endings[owner] = UNLOCK
-            return None
+        if (isinstance(error, NoNodeError) and path == owner.path) or path == owner.store.paths.locks:
+            return self._look(owner)
         if path == owner.store.paths.meta(owner.id):
             # Somebody tampered with the count, the lock is ours all the same: let it go, whatever the count says.
             owner.meta_version = None if isinstance(error, NoNodeError) else -1
@@ -306,3 +304,20 @@ class ReleaseSettlement(HoldSettlement):
         del self._endings[owner]
         owner.settled(FREE)  # whoever forced it open may have left it free
         return None
+
+    async def _look(self, claim: Claim) -> None:
+        """Its item is gone. The lock may be another's, who came by a message of the same id after ours was forced open.
+
+        Ours is known by when it was made: another that this client made has followed on several changes.
+        """
+
+        def is_ours(lock: Node) -> bool:
+            return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
+
+        self.mendings = 0  # there are as many looks as claims, and a release is never given up
+        forced = await claim.store.unforced(claim.lock, is_ours, claim.generation)
+        if forced is None:
+            del self._endings[claim]
+            claim.settled(GONE)
+        else:
+            self._endings[claim] = Ending("unlock", forced=forced)

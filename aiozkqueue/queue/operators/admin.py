@@ -402,18 +402,19 @@ async def release_claims(engine: Engine, store: QueueStore) -> int:
     for item, path, *_ in await list_items(engine, store, await lanes(engine, store)):
         for lock in lock_ids(item):
             items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
-    nodes = await read_all(engine, store, [items.get(one, paths.items) for one in ids])
+    # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
+    # letter does under its id, and be locked anew: that lock must not be taken from its holder unnoticed.
+    ids = [one for one in ids if one in items]
+    nodes = await read_all(engine, store, [items[one] for one in ids])
     changes: list[Change] = []
     for one, node in zip(ids, nodes, strict=True):
-        there = one in items and node is not None
-        if is_staged(one):
-            continue  # its batch is not held: it is not complete
-        if is_group(one) and not there:
-            continue  # nothing is held by it, and what is put now must not be taken from a holder unnoticed
-        change: list[Operation] = [Delete(paths.lock(one))]
-        if there and node is not None:
-            # Raises the item's version, which is what its holder's commit and rollback check.
-            change.append(SetData(items[one], node.data, node.stat.version))
+        if node is None:
+            continue  # it has gone since it was listed
+        # Raises the item's version, which is what its holder's commit and rollback check.
+        change: list[Operation] = [
+            Delete(paths.lock(one)),
+            SetData(items[one], node.data, node.stat.version),
+        ]
         if one in due:
             change.append(Delete(f"{paths.due}/{due[one]}"))
         if store.dialect is None:
