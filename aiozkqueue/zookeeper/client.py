@@ -18,6 +18,7 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
+    C,
     Create,
     Node,
     Operation,
@@ -139,6 +140,15 @@ class ZooKeeperClient:
             NoNodeError: there is no such znode.
         """
         return await self._session.call(wire.get_children(path, chroot=self._chroot), generation=generation)
+
+    async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
+        """Give the names below a znode to a collector while they come in, and return it; see `ZooKeeper.children_into`.
+
+        Raises:
+            NoNodeError: there is no such znode.
+        """
+        request = wire.collect_children(path, collector, chroot=self._chroot)
+        return (await self._session.call(request, generation=generation)).result()
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
         """A znode's stat; None where there is none."""

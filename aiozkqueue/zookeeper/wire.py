@@ -13,14 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aiozkqueue.zookeeper import errors
-from aiozkqueue.zookeeper.interface import Create, Delete, Node, Operation, Result, SetData, Stat, Versioned
+from aiozkqueue.zookeeper.interface import Collector, Create, Delete, Node, Operation, Result, SetData, Stat, Versioned
+from aiozkqueue.zookeeper.listings import Collected, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.zookeeper.auth import Acl
+    from aiozkqueue.zookeeper.listings import Pieces
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Collector)
 
 MAX_REQUEST = 1_048_575  # jute.maxbuffer, the server's default for a whole packet, bytes
 HIGHEST_XID = 0x7FFFFFFF
@@ -52,7 +55,6 @@ def _heads(kind: int) -> tuple[bytes, ...]:
 
 _CREATE_HEADS, _DELETE_HEADS, _READ_HEADS = _heads(CREATE), _heads(DELETE), _heads(GET_DATA)
 _NO_WATCH = b"\0"
-_ASCII = 128
 
 PING = struct.pack("!ii", -2, 11)  # xid and opcode: all there is to it
 #: What a path and its lengths add to an operation of a multi.
@@ -68,6 +70,8 @@ class Request(NamedTuple, Generic[T]):
     body: bytes
     decode: Callable[[bytes, int], T]
     path: str | None = None
+    pieces: Callable[[int], Pieces[T]] | None = None
+    """Makes what reads a reply's body, of so many bytes, while it comes in; None: it is decoded when it is whole."""
 
     @property
     def size(self) -> int:
@@ -208,7 +212,31 @@ def exists(path: str, *, chroot: str) -> Request[Stat]:
 
 def get_children(path: str, *, chroot: str) -> Request[list[str]]:
     """The names below a znode."""
-    return Request(_read_body(GET_CHILDREN, path, chroot), _whole(_strings), path)
+
+    def pieces(size: int) -> Listing[list[str]]:
+        names: list[str] = []
+        return Listing(size, names.extend, names)
+
+    return _in_pieces(_read_body(GET_CHILDREN, path, chroot), path, pieces)
+
+
+def collect_children(path: str, collector: Callable[[], C], *, chroot: str) -> Request[Collected[C]]:
+    """The same, handed to a collector, which is made when the first come."""
+
+    def pieces(size: int) -> Listing[Collected[C]]:
+        collected = Collected(collector)
+        return Listing(size, collected.take, collected)
+
+    return _in_pieces(_read_body(GET_CHILDREN, path, chroot), path, pieces)
+
+
+def _in_pieces(body: bytes, path: str, pieces: Callable[[int], Pieces[T]]) -> Request[T]:
+    def decode(reply: bytes, offset: int) -> T:
+        reading = pieces(len(reply) - offset)
+        reading.feed(reply[offset:])
+        return reading.finish()
+
+    return Request(body, decode, path, pieces)
 
 
 def multi_read(paths: Sequence[str], *, chroot: str) -> Request[list[Node | None]]:
@@ -439,41 +467,6 @@ def _string(reply: bytes, offset: int) -> tuple[str, int]:
         return raw.decode(), offset
     except UnicodeDecodeError as error:
         raise errors.ProtocolError("a string that is not UTF-8") from error
-
-
-def _strings(reply: bytes, offset: int) -> tuple[list[str], int]:
-    try:
-        (count,) = _INT.unpack_from(reply, offset)
-    except struct.error as error:
-        raise _cut(error) from error
-    offset += 4
-    if not -1 <= count <= (len(reply) - offset) // 4:
-        raise errors.ProtocolError(f"a count of {count} strings with {len(reply) - offset} bytes left")
-    alike = _alike(reply, offset, count) if count > 1 else None
-    if alike is not None:
-        return alike, len(reply)
-    names: list[str] = []
-    for _ in range(count):
-        name, offset = _string(reply, offset)
-        names.append(name)
-    return names, offset
-
-
-def _alike(reply: bytes, offset: int, count: int) -> list[str] | None:
-    """Split names that all have the same length, as a queue's have, by that length; None when they are not so.
-
-    A deep queue's listing is read seven times as fast. A name holds no NUL, so that the length cannot be part of one.
-    """
-    length = _INT.unpack_from(reply, offset)[0]
-    if not 0 < length < _ASCII or len(reply) - offset != count * (_INT.size + length):
-        return None
-    prefix = reply[offset : offset + _INT.size].decode()
-    try:
-        names = reply[offset:].decode().split(prefix)
-    except UnicodeDecodeError:
-        return None
-    del names[0]  # nothing stands before the first length
-    return names if len(names) == count and set(map(len, names)) == {length} else None
 
 
 def _cut(error: struct.error) -> errors.ProtocolError:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
+from aiozkqueue.queue.patience import FOREVER
 from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData, new_delete
 
 from .admission import needs_of, readmit
@@ -276,7 +277,7 @@ class CommitSettlement(HoldSettlement):
 
     async def readmit(self) -> None:
         """Wait for room."""
-        await readmit(self, needs_of(self._puts, self._endings, self._beside), None)
+        await readmit(self, needs_of(self._puts, self._endings, self._beside), FOREVER)
 
 
 class ReleaseSettlement(HoldSettlement):

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aiozkqueue.layout import (
     EMPTY_HEADER,
@@ -34,16 +34,18 @@ from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.puts.sticky import node_of
 from aiozkqueue.queue.store import configuration_of, denied
-from aiozkqueue.zookeeper import Delete, NoAuthError, NoNodeError, SetData
+from aiozkqueue.zookeeper import Collector, Delete, NoAuthError, NoNodeError, SetData
 
 from .ledgers import count_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation, Stat
+
+C = TypeVar("C", bound=Collector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,16 @@ async def list_children(engine: Engine, store: QueueStore, path: str) -> list[st
         return await engine.zookeeper.children(path)
     except NoNodeError:
         return []
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+
+
+async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
+    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue."""
+    try:
+        return await engine.zookeeper.children_into(path, collector)
+    except NoNodeError:
+        return collector()
     except NoAuthError as error:
         raise denied(store.name, error) from error
 

@@ -30,6 +30,7 @@ from aiozkqueue.queue.claims.found import find_pages, removal
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.transfer import transfer
 from aiozkqueue.queue.destination import Destination
+from aiozkqueue.queue.patience import FOREVER
 from aiozkqueue.queue.puts.putting import restored
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -209,7 +210,7 @@ class Moves:
                         )
                         for one in free
                     ],
-                    timeout=None,
+                    FOREVER,
                 )
                 for one, outcome in zip(free, outcomes, strict=True):
                     if isinstance(outcome, QueueError):
