@@ -203,9 +203,9 @@ class Slot:
         return Fate.APPLIED if node.data == stamp.data else Fate.NOT_APPLIED
 
     def _moved_on(self, result: Result, sent: float | None = None) -> None:
-        self._version = (self._version or 0) + 1
-        if isinstance(result, Stat):
-            self._clock.observe(result.mtime, sent)
+        assert isinstance(result, Stat)  # noqa: S101 - it was written
+        self._version = result.version  # told, not counted: after two thousand million writes the server's wraps
+        self._clock.observe(result.mtime, sent)
 
     async def _reconnected(self, generation: int) -> bool:
         """Wait for a connection; False when the session is over."""
