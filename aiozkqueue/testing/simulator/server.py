@@ -184,9 +184,10 @@ class Server:
     def answer(self, connection: ServerConnection, request: Request) -> object:
         """Answer a read, or arm a watch."""
         kind, argument = request.kind, request.argument
-        if kind in _READS:
+        read = _READS.get(kind)
+        if read is not None:
             try:
-                return _READS[kind](self.tree, argument)
+                return read(self.tree, argument)
             except ZooKeeperError as error:
                 return error
         if kind is Kind.REMOVE_WATCH:
