@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiozkqueue.queue.candidates.listings import Earliest, Matching
@@ -27,6 +27,7 @@ pieces = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=60).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(pieces)
 def test_what_passes_is_kept_and_nothing_else(listing: list[list[int]]) -> None:
     matching = Matching(is_even)
@@ -36,6 +37,7 @@ def test_what_passes_is_kept_and_nothing_else(listing: list[list[int]]) -> None:
     assert sorted(matching.names) == sorted(filter(is_even, everything))
 
 
+@settings(deadline=None)
 @given(pieces, st.integers(1, 20))
 def test_the_first_of_what_passes_are_kept_in_order(listing: list[list[int]], limit: int) -> None:
     earliest = Earliest(limit, is_even)
