@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
-from aiozkqueue.layout import LockRecord, item_id, parse_lock
+from aiozkqueue.layout import LockRecord, id_at, parse_lock
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -312,7 +312,7 @@ class Ledger:
         operations: list[Operation] = [Create(path, write_page(entries)), self._store.check()]
         for place, version in entries:
             operations.append(Check(paths.at(place), version))
-            operations.append(Create(paths.lock(item_id(place.rpartition("/")[2])), lock))
+            operations.append(Create(paths.lock(id_at(place)), lock))
         await self._change(operations, lambda: self._there(path))
 
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -322,7 +322,7 @@ class Ledger:
         return [
             Entry(one.place, stat.version)
             for one, stat in zip(entries, stats, strict=True)
-            if stat is not None and item_id(one.place.rpartition("/")[2]) not in locked
+            if stat is not None and id_at(one.place) not in locked
         ]
 
     # -- acknowledging
@@ -445,7 +445,7 @@ class Ledger:
 
 
 def _id(entry: Entry) -> str:
-    return item_id(entry.place.rpartition("/")[2])
+    return id_at(entry.place)
 
 
 def _by_sequence(name: str) -> str:
