@@ -47,7 +47,7 @@ def test_what_is_made_and_pickled_connects_to_nothing_and_reads_no_file(tmp_path
         stream = source.streamReader(schema)
         writers = [source.writer(PAYLOADS, overwrite=False), source.streamWriter(PAYLOADS, overwrite=False)]
         for one in (source, source.reader(schema), stream, *writers):
-            cloudpickle.loads(cloudpickle.dumps(one))
+            cloudpickle.loads(cloudpickle.dumps(one))  # type: ignore[no-untyped-call]
         assert stream.initialOffset() == stream.initialOffset() == {"seq": -1}
         assert isinstance(stream.getDefaultReadLimit(), ReadAllAvailable)
         stream.stop()

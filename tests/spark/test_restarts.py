@@ -91,11 +91,10 @@ def test_a_schema_changed_before_a_restart_holds_for_the_batch_that_was_not_done
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
     put(options, b'{"n": 1}', b'{"n": "one"}', b"no JSON")
-    more = {"mode": "DEADLETTER"}
-    assert decoded(spark, options, tmp_path / "checkpoint", "n int", down=True, **more) == [1]
+    assert decoded(spark, options, tmp_path / "checkpoint", "n int", down=True, mode="DEADLETTER") == [1]
     assert (left(options), dead(options)) == ((3, 3, 1), [])  # what does not decode is no dead letter before it is done
     with pytest.raises(PySparkException, match="does not decode"):
         decoded(spark, options, tmp_path / "checkpoint", "n string", mode="FAILFAST")
-    assert decoded(spark, options, tmp_path / "checkpoint", "n string", **more) == ["one"]
+    assert decoded(spark, options, tmp_path / "checkpoint", "n string", mode="DEADLETTER") == ["one"]
     assert sorted(dead(options)) == [b"no JSON", b'{"n": 1}']
     assert left(options) == (0, 0, 0)
