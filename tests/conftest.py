@@ -12,9 +12,11 @@ from blockbuster import blockbuster_ctx
 
 from tests.observer import Observer, observer
 from tests.order import Scopes, slowest_first
+from tests.started import started
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from xdist.remote import Producer
 
@@ -34,6 +36,13 @@ async def server_view(zookeeper: str) -> AsyncIterator[Observer]:
     """What is on the shared server, seen by an independent client."""
     async with observer(zookeeper) as view:
         yield view
+
+
+@pytest.fixture(scope="session")
+def quick_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which the command is, without the start of Python."""
+    with started(tmp_path_factory.mktemp("command")) as folder:
+        yield folder
 
 
 @pytest.hookimpl(trylast=True)

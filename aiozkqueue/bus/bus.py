@@ -15,6 +15,7 @@ from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.plan import PutPlan, join
 from aiozkqueue.queue.options import seconds
+from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 
 from .events import DONE, EVENT, EventTypes
@@ -102,8 +103,8 @@ class Bus(Generic[E]):
             MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
-        engine, patience = self._session.engine, seconds(timeout, "timeout")
-        deadline = None if patience is None else engine.clock.monotonic() + patience
+        engine = self._session.engine
+        patience = Patience(seconds(timeout, "timeout"), engine.clock)
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
         if EVENT in headers or DONE in headers:
@@ -118,8 +119,7 @@ class Bus(Generic[E]):
                 return [put.id for put in puts]
             await make_ready(puts)
             settlement = PutSettlement(engine.ids.next(), puts)
-            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
-            await enter(settlement, puts, left, engine.clock)
+            await enter(settlement, puts, patience)
             try:
                 await engine.settle(settlement)
             except GroupsChangedError:

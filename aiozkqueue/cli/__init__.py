@@ -1,8 +1,9 @@
 """The `aiozkqueue` command: one module for each group of commands, on the package's public API alone.
 
-`connection` has the options every command takes, `output` what is printed, `exits` what scripts are told, `spark` the
-session that those commands need which work through Spark.
-typer and rich come with the extra ``cli``, and are imported only when the command runs.
+`commands` lists them, and `lazy` imports the one that is run. `connection` has the options every command takes,
+`output` what is printed, `exits` what scripts are told, `spark` the session that those commands need which work through
+Spark.
+typer and rich come with the extra ``cli``, and are imported only when the command runs, rich only to draw.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is printed: results to stdout, as tables or as JSON, one object a line; all else to stderr."""
+"""What is printed: results to stdout, as tables or as JSON, one object a line; all else to stderr.
+
+What draws is imported when something is drawn: most of what scripts call never does.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
-from rich.text import Text
 
 from aiozkqueue import Message
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -38,6 +40,10 @@ _COPIED: Final = {"id", "reference"}
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
     """A table for people. Cells are shown as they are: no markup, no control characters."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.table import Column, Table  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
     table = Table(
         *(Column(name, no_wrap=name in _COPIED, overflow="fold") for name in columns), title=title, title_justify="left"
     )
@@ -56,6 +62,8 @@ def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:
 
 def print_verdict(text: str, *, good: bool) -> None:
     """How it ended, in one coloured sentence."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+
     Console().print(text, style="bold green" if good else "bold red")
 
 
@@ -146,6 +154,9 @@ class Bar:
 @contextmanager
 def progress(text: str, total: float | None) -> Iterator[Bar]:
     """A bar on stderr while the work lasts, if somebody watches."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - see above
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as shown:

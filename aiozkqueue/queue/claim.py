@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import enum
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import EMPTY_HEADER, priority_of
 
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
 #: Σ(path length + 4) of a session's ephemerals. The server writes them all into one transaction when the session
 #: ends, and one twice its request limit has been seen to kill every server of an ensemble.
 EPHEMERAL_CAP = 256 * 1024
+
+
+class Fate(enum.Enum):
+    """What has become of an item when our lock on it is gone."""
+
+    GONE = enum.auto()
+    """It has been deleted."""
+    LEFT = enum.auto()
+    """It is there, and nobody's to take now: another lock keeps it until its next attempt, or our session is over."""
+    FREE = enum.auto()
+    """It is there, to be taken at once."""
+
+
+#: Looked up once, not for each message.
+GONE: Final = Fate.GONE
+LEFT: Final = Fate.LEFT
+FREE: Final = Fate.FREE
 
 
 class EphemeralBudget:
@@ -187,15 +205,15 @@ class Claim:
         """The number of this hand-over, from 1."""
         return self.attempts if self.recorded else self.attempts + 1
 
-    def settled(self, *, back: bool) -> None:
-        """Tell that the lock is known to be gone; ``back``: the item is still there, to be taken at once."""
+    def settled(self, fate: Fate) -> None:
+        """Tell that the lock is known to be gone, and what has become of the item."""
         if self.tenure is not None:
             self.tenure.over()
             return
         self.budget.free(self.size)
         keeper = self.store.keeper
         if keeper is not None:
-            keeper.claim_settled(self, back=back)
+            keeper.claim_settled(self, fate)
 
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.store.name!r}>"

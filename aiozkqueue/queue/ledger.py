@@ -31,15 +31,17 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
+from .candidates.listings import Earliest
+from .candidates.staged import is_closed
 from .claims.found import burial, find, removal
 from .claims.pages import Entry, owner_of_ledger, read_page, write_page
 from .commits.changes import apply
 from .commits.endings import CONSUME, Ending
-from .operators.admin import lanes, list_children, put_into, seen, stat_lanes
+from .operators.admin import collect_children, lanes, put_into, seen, stat_lanes
 from .operators.leftovers import below
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -57,10 +59,11 @@ PAGE: Final = 250
 UNDER_WAY: Final = 4
 #: Items of a page that others keep taking from.
 SMALLEST: Final = 50
-#: Names kept for the next batches.
-BACKLOG: Final = 100_000
+#: Messages of a batch, at the most.
+MOST: Final = 100_000
+#: Names kept for the next batches, where these are smaller: each listing of a deep queue stalls the server.
+BACKLOG: Final = 50_000
 _BATCH: Final = "batch-"
-_SEQUENCE_DIGITS: Final = 10
 
 
 class Page(NamedTuple):
@@ -96,7 +99,8 @@ class Ledger:
         self._group = group
         self._path = f"{store.paths.ledgers}/{group}"
         self._epoch: int | None = None
-        self._candidates: list[Entry] = []
+        self._candidates: list[str] = []  # places, as listed
+        self._again: list[Entry] = []  # those of them that were looked at since, and come first
         self._frozen: _Frozen | None = None
         self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
 
@@ -134,9 +138,9 @@ class Ledger:
         numbers = [number for number in await self.batches() if number > after]
         if numbers and await self._sealed(numbers[0]):
             return numbers[0]
-        if not self._candidates:
-            self._candidates = await self._free()
-        if not numbers and not self._candidates:
+        if not self._left:
+            self._candidates = await self._free(_enough(limit))
+        if not numbers and not self._left:
             return after
         number = numbers[0] if numbers else await self._new()
         pages = await self.pages(number, sealed=False)
@@ -233,8 +237,12 @@ class Ledger:
             return None  # neither of the two was applied
         return node.stat.version if node.data == data else None
 
-    async def _free(self) -> list[Entry]:
-        """List what nobody holds, the most urgent and oldest first, a lane at a time and no more than `BACKLOG`."""
+    async def _free(self, limit: int) -> list[str]:
+        """List what nobody holds, the most urgent and oldest first, a lane at a time and no more than ``limit``.
+
+        What belongs to a batch that was not complete when the locks were listed comes into a later list. One that was
+        begun since is looked for among what is left: it was put last.
+        """
         engine, store = self._engine, self._store
         await self._reopen()
         if store.config.paused:
@@ -242,24 +250,30 @@ class Ledger:
         now = await engine.server_clock.learned(store.paths.due)
         moment = now if self._frozen is None else self._frozen.moment
         locked = await self._locked()
-        free: list[Entry] = []
+        free: list[str] = []
         for lane in await lanes(engine, store):
-            names = await seen(engine, store, await list_children(engine, store, lane))
             end = None if self._frozen is None else self._frozen.ends.get(lane, 0)
+            passes = partial(self._is_free, locked=locked, moment=moment, now=now, end=end)
+            first = await collect_children(engine, store, lane, partial(Earliest, limit - len(free), passes))
             lane_path = lane.removeprefix(f"{store.paths.base}/")
-            for name in sorted(names, key=_by_sequence):
-                item = store.parse_item(name)
-                if (
-                    item is not None
-                    and (end is None or item.sequence < end)
-                    and item.id not in locked
-                    and (item.due is None or item.due <= moment)
-                    and (item.expires is None or item.expires > now)
-                ):
-                    free.append(Entry(f"{lane_path}/{name}"))
-                    if len(free) >= BACKLOG:
-                        return free
+            names = await seen(engine, store, first.names())
+            for index, name in enumerate(names):  # in place, as there may be many
+                names[index] = f"{lane_path}/{name}"
+            free += names
+            if len(free) >= limit:
+                break
         return free
+
+    def _is_free(self, name: str, *, locked: Collection[str | None], moment: int, now: int, end: int | None) -> bool:
+        item = self._store.parse_item(name)
+        return (
+            item is not None
+            and (end is None or item.sequence < end)
+            and item.id not in locked
+            and (item.due is None or item.due <= moment)
+            and (item.expires is None or item.expires > now)
+            and not is_closed(name, locked)
+        )
 
     async def _locked(self) -> set[str | None]:
         return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
@@ -285,13 +299,12 @@ class Ledger:
     async def _fill(self, number: int, page: int, wanted: int | None) -> int:
         """Add pages until there is nothing more, or as much as is wanted; return how many items they name."""
         count, size = 0, PAGE
-        lasting = len(self._candidates)  # what comes meanwhile is for the next batch
-        while lasting > 0 and (wanted is None or count < wanted) and self._candidates:
+        lasting = self._left  # what comes meanwhile is for the next batch
+        while lasting > 0 and (wanted is None or count < wanted) and self._left:
             room = lasting if wanted is None else min(lasting, wanted - count)
             pages: dict[str, list[Entry]] = {}
-            while room > 0 and len(pages) < UNDER_WAY and self._candidates:
-                most = min(size, room)
-                chosen, self._candidates = self._candidates[:most], self._candidates[most:]
+            while room > 0 and len(pages) < UNDER_WAY and self._left:
+                chosen = self._choose(min(size, room))
                 pages[f"{self._manifest(number)}/{page:06d}"] = chosen
                 page, room = page + 1, room - len(chosen)
             made = await _several([partial(self._add_page, number, path, chosen) for path, chosen in pages.items()])
@@ -303,13 +316,25 @@ class Ledger:
                 continue
             await self._reopen()
             if self._store.config.paused:
-                self._candidates = []
+                self._candidates, self._again = [], []
                 break
             free = await self._still_free([entry for chosen in refused for entry in chosen])
-            self._candidates = [*free, *self._candidates]
+            self._again = [*free, *self._again]
             lasting += len(free)
             size = max(SMALLEST, size // 2)
         return count
+
+    @property
+    def _left(self) -> int:
+        return len(self._again) + len(self._candidates)
+
+    def _choose(self, most: int) -> list[Entry]:
+        chosen = self._again[:most]
+        del self._again[:most]
+        more = most - len(chosen)
+        chosen += map(Entry, self._candidates[:more])
+        del self._candidates[:more]
+        return chosen
 
     async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
         """Make a page and lock its items; return how many it names, or None where one of them is not free any more."""
@@ -455,6 +480,13 @@ class Ledger:
         return False
 
 
+def _enough(limit: int | None) -> int:
+    """How many names to keep: those of one batch, or of several small ones, all of them full."""
+    if limit is None or limit >= MOST:
+        return MOST
+    return max(limit, BACKLOG - BACKLOG % limit)
+
+
 async def _several(works: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
     """Do all of these, `UNDER_WAY` at a time. Raises: what the first that failed has; the others are given up."""
     turn = asyncio.Semaphore(UNDER_WAY)
@@ -473,7 +505,3 @@ async def _several(works: Sequence[Callable[[], Coroutine[object, object, T]]]) 
 
 def _id(entry: Entry) -> str:
     return id_at(entry.place)
-
-
-def _by_sequence(name: str) -> str:
-    return name[-_SEQUENCE_DIGITS:]

@@ -30,6 +30,7 @@ from .operators.registry import ConsumerInfo, consumers
 from .operators.states import MessageState, state_of
 from .operators.writers import give_up, writers
 from .options import positive, seconds
+from .patience import Patience
 from .puts.putting import prepare
 from .puts.room import credits_of
 from .upkeep.handing_on import hand_on
@@ -368,9 +369,9 @@ class Queue(Destination[T]):
         return puts, ids
 
     async def _put_many(
-        self, engine: Engine, values: Iterable[T], options: PutOptions, patience: float | None
+        self, engine: Engine, values: Iterable[T], options: PutOptions, timeout: float | None
     ) -> list[str]:
-        deadline = None if patience is None else engine.clock.monotonic() + patience
+        patience = Patience(timeout, engine.clock)
         puts, ids = self._prepare_many(engine, values, options)
         start = 0
         while start < len(puts):
@@ -380,13 +381,12 @@ class Queue(Destination[T]):
                 if weight > MANY_BYTES:
                     break
                 end += 1
-            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
-            await self._put(engine, puts[start:end], left)
+            await self._put(engine, puts[start:end], patience)
             start = end
         left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
         return [left_out.get(one, one) for one in ids] if left_out else ids
 
-    async def _put(self, engine: Engine, puts: list[Put], patience: float | None) -> None:
+    async def _put(self, engine: Engine, puts: list[Put], patience: Patience | float | None) -> None:
         store = puts[0].store
         if not store.ready:
             await store.open()
@@ -396,7 +396,8 @@ class Queue(Destination[T]):
         if store.room is None:
             await engine.settle(PutSettlement(engine.ids.next(), puts))
         else:
-            await put_bounded(engine, store, puts, patience)
+            begun = patience if isinstance(patience, Patience) else Patience(patience, engine.clock)
+            await put_bounded(engine, store, puts, begun)
 
     def _warn_of_transaction(self, engine: Engine) -> None:
         work = current.get()
@@ -409,22 +410,19 @@ class Queue(Destination[T]):
             )
 
 
-async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patience: float | None) -> None:
+async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patience: Patience) -> None:
     """Put to a queue that has a size, as many at once as it lets in. Raises: as `Queue.put`."""
-    clock, left = engine.clock, patience
-    deadline = None if patience is None else clock.monotonic() + patience
     while puts:
         room = store.room
         part = puts if room is None else puts[: credits_of(store.config.max_size or 1)]
         settlement = PutSettlement(engine.ids.next(), part)
         if room is not None:
-            await room.enter(len(part), left)
+            await room.enter(len(part), patience)
             room.passed(settlement, len(part))
         try:
             await engine.settle(settlement)
         except QueueFullError:  # it had no size when this was sent
-            if deadline is not None and clock.monotonic() >= deadline:
+            if patience.left == 0:
                 raise
         else:
             puts = puts[len(part) :]
-        left = None if deadline is None else max(0.0, deadline - clock.monotonic())

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy, Tier
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeperError
 
-    from .claim import Claim
+    from .claim import Claim, Fate
     from .clock import ServerClock
     from .commits.companions import Attendant
     from .commits.items import Put
@@ -77,8 +77,8 @@ _LANE_END = f"{LANE_END:010d}"
 class ClaimKeeper(Protocol):
     """Who hands out a queue's claims, and wants to know when one is over."""
 
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """Take note that a claim's lock is gone."""
+    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+        """Take note that a claim's lock is gone, and what has become of its item."""
 
     def retry_at(self, due: int, message_id: str) -> None:
         """Take note of a backoff that ends at ``due`` (ms, ZooKeeper's time)."""
@@ -372,8 +372,10 @@ class QueueStore:
         msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
 
-    async def unforced(self, lock: str, record: bytes, generation: int) -> int | None:
+    async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
         """Return the version that the folder of locks had while this lock was the one we made; None: it is so no more.
+
+        ``ours`` tells it from those that others have made since under the same path.
 
         Raises: SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
@@ -383,7 +385,7 @@ class QueueStore:
             except ConnectionLossError:
                 await self._zookeeper.wait_connected(generation=generation)
                 continue
-            if folder is None or node is None or node.data != record:
+            if folder is None or node is None or not ours(node):
                 return None
             self.forced = folder.stat.version
             return self.forced

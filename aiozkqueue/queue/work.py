@@ -33,6 +33,7 @@ from .commits.endings import CONSUME, Ending, refuse_to_overtake, release_ending
 from .commits.holds import CommitSettlement, ReleaseSettlement
 from .commits.keys import bearer
 from .outcome import Outcome
+from .patience import Patience
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -137,6 +138,11 @@ class Work:
     def claims(self) -> Iterable[Claim]:
         """What it holds."""
         return self._claims.values()
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds anything."""
+        return bool(self._claims)
 
     @property
     def generation(self) -> int | None:
@@ -263,7 +269,7 @@ class Work:
         deadline = None if timeout is None else self._engine.clock.monotonic() + timeout
         try:
             if self._puts and not self.ready:
-                await self._make_ready(timeout, deadline)
+                await self._make_ready(timeout)
             settlement = self.begin_commit()
         except QueueError as error:
             if self.open:
@@ -382,11 +388,12 @@ class Work:
         self._move(state)
         self._engine.decided(self, state.outcome)
 
-    async def _make_ready(self, timeout: float | None, deadline: float | None) -> None:
+    async def _make_ready(self, timeout: float | None) -> None:
         """Open the queues put to, and take the room that they are short of."""
+        patience = Patience(timeout, self._engine.clock)
         await self._open_queues(timeout)
         if self._entered is None:
-            await self._enter_rooms(deadline)
+            await self._enter_rooms(patience)
 
     async def _open_queues(self, timeout: float | None) -> None:
         """Make sure that the queues put to are there."""
@@ -421,16 +428,14 @@ class Work:
             self._entered = needs
         return True
 
-    async def _enter_rooms(self, deadline: float | None) -> None:
+    async def _enter_rooms(self, patience: Patience) -> None:
         """Wait for the room that the commit needs. Raises: as `Room.enter`."""
         needs = self._needs()
         if not needs:
             return
-        clock = self._engine.clock
         self._move(_SETTLING)
         try:
-            left = None if deadline is None else max(0.0, deadline - clock.monotonic())
-            await enter_all(needs, left, clock, self.generation)
+            await enter_all(needs, patience, self.generation)
             self._entered = needs
         finally:
             self._move(_OPEN)

@@ -34,6 +34,7 @@ from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.register import server_time
 from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
 from aiozkqueue.queue.operators.alterations import alter_with, replacement
+from aiozkqueue.queue.patience import AT_ONCE
 from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.zookeeper import Create, NodeExistsError
@@ -191,7 +192,7 @@ class NotificationQueue(Generic[T]):
             return put.id
         await make_ready([put])
         settlement = PutSettlement(engine.ids.next(), [put])
-        await enter(settlement, [put], 0, engine.clock)
+        await enter(settlement, [put], AT_ONCE)
         await engine.settle(settlement)
         return put.id
 

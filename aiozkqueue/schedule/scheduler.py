@@ -23,6 +23,7 @@ from aiozkqueue.queue.commits.changes import Change, ChangeSettlement
 from aiozkqueue.queue.commits.items import weigh_puts
 from aiozkqueue.queue.commits.register import server_time
 from aiozkqueue.queue.commits.transfer import GuardedPutSettlement
+from aiozkqueue.queue.patience import AT_ONCE
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.queue.puts.room import credits_of
 from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
@@ -193,7 +194,7 @@ class Scheduler:
             change = Change(puts[0].store, [SetData(self._paths.job(name), decided.encode(), version)])
             guard = ChangeSettlement(engine.ids.next(), change, engine.server_clock)
             settlement = GuardedPutSettlement(engine.ids.next(), puts, guard)
-            await enter(settlement, puts, 0, engine.clock)
+            await enter(settlement, puts, AT_ONCE)
             try:
                 await engine.settle(settlement)
             except NotCommittedError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.queue.operators.writers import marks_of
+from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare
 from aiozkqueue.queue.puts.room import credits_of
@@ -120,7 +121,7 @@ class Part:
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
         settlement = StagedSettlement(link.engine.ids.next(), puts, self.fence, written)
         if store.room is not None:
-            await store.room.enter(len(puts), link.options.put_timeout)
+            await store.room.enter(len(puts), Patience(link.options.put_timeout, link.engine.clock))
             store.room.passed(settlement, len(puts))
         try:
             await link.engine.settle(settlement)

@@ -1,7 +1,9 @@
 """A snapshot of a queue, its dead letters or its history: claims nothing, and is not of one moment.
 
-Each task lists a folder and reads its share of it, a page at a time, so that neither the driver nor a task holds more
-than names. What is gone by the time it is read is left out.
+A folder that holds much is divided among tasks, by a hash of each name, so that a task has no more than about `SHARE`
+messages: the driver asks how many there are, and lists nothing. Each task keeps the names of its share while the
+folder's listing comes in, and reads these a page at a time. So memory does not grow with what there is. What is gone by
+the time it is read is left out.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
+from zlib import crc32
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -33,8 +36,9 @@ from aiozkqueue.layout import (
     parse_hour,
     parse_record,
 )
+from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, item_pages, read_all
-from aiozkqueue.queue.operators.admin import due_of, lanes, list_children, seen
+from aiozkqueue.queue.operators.admin import collect_children, due_of, lanes, list_children, seen
 
 from .columns import Layout
 from .connection import linked, require_queue
@@ -57,11 +61,15 @@ T = TypeVar("T")
 
 #: Rows of a batch, about.
 BATCH: Final = 1000
+#: Messages of a task, about. Each task's listing of its whole folder stalls the server, so that fewer would cost more.
+SHARE: Final = 100_000
+#: Names of which a task makes paths at a time.
+TOGETHER: Final = 10_000
 
 
 @dataclass
 class FolderShare(InputPartition):
-    """Every ``of``-th name of a folder, from the ``share``-th on."""
+    """The names of a folder whose hash, divided by ``of``, leaves ``share``."""
 
     folder: str
     share: int
@@ -101,8 +109,14 @@ class QueueReader(DataSourceReader):
         """Divide the folders. Raises: NotFoundError, ConnectionLostError, AccessDeniedError."""
         with linked(self._options) as link:
             folders = [one for one in link.call(_folders, link) if self._wanted.holds(one)]
-        shares = -(-self._options.min_partitions // max(1, len(folders)))
-        return [FolderShare(folder, share, shares, self._wanted.ids) for folder in folders for share in range(shares)]
+            sizes = link.call(_sizes, link, folders) if self._wanted.ids is None else [0] * len(folders)
+        least = -(-self._options.min_partitions // max(1, len(folders)))
+        return [
+            FolderShare(folder, share, shares, self._wanted.ids)
+            for folder, size in zip(folders, sizes, strict=True)
+            for shares in [max(least, -(-size // SHARE))]
+            for share in range(shares)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a share. Raises: PayloadError, in the mode FAILFAST; ConnectionLostError, AccessDeniedError."""
@@ -170,13 +184,21 @@ async def _folders(link: Link) -> list[str]:
             return [paths.record(hour) for hour in sorted(hours) if parse_hour(hour) is not None]
 
 
+async def _sizes(link: Link, folders: Sequence[str]) -> list[int]:
+    """How much is in each."""
+    nodes = await read_all(link.engine, link.store, folders)
+    return [0 if node is None else node.stat.num_children for node in nodes]
+
+
 async def _share(link: Link, partition: FolderShare) -> list[str]:
-    """Names of a folder, by what is the same in every listing: the number that each ends in, or its hash."""
-    names = await list_children(link.engine, link.store, partition.folder)
-    names = await seen(link.engine, link.store, names)
-    if partition.ids is not None:
-        names = [name for name in names if _id(name) in partition.ids]
-    return sorted(name for name in names if _number(name) % partition.of == partition.share)
+    """Names of a folder, by what is the same in every listing: a hash of each."""
+    ids = partition.ids
+
+    def ours(name: str) -> bool:
+        return crc32(name.encode()) % partition.of == partition.share and (ids is None or _id(name) in ids)
+
+    listed = await collect_children(link.engine, link.store, partition.folder, lambda: Matching(ours))
+    return sorted(await seen(link.engine, link.store, listed.names))
 
 
 def _id(name: str) -> str | None:
@@ -186,20 +208,15 @@ def _id(name: str) -> str | None:
     return None if record is None else record[1]
 
 
-def _number(name: str) -> int:
-    if (item := ItemName.parse(name)) is not None:
-        return item.sequence
-    record = parse_record(name)
-    return 0 if record is None else record[0]
-
-
 async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[list[dict[str, object]]]:
-    base = f"{link.store.paths.base}/"
-    places = [f"{partition.folder}/{name}".removeprefix(base) for name in await _share(link, partition)]
-    places = [place for place in places if ItemName.parse(place.rpartition("/")[2]) is not None]
+    lane = partition.folder.removeprefix(f"{link.store.paths.base}/")
     read = find_pages if layout.reads_locks else item_pages
-    async for page in read(link.engine, link.store, places):
-        yield [item_values(one, link.engine.server_clock.now(), layout) for one in page]
+    names = await _share(link, partition)
+    for start in range(0, len(names), TOGETHER):
+        some = names[start : start + TOGETHER]
+        places = [f"{lane}/{name}" for name in some if ItemName.parse(name) is not None]
+        async for page in read(link.engine, link.store, places):
+            yield [item_values(one, link.engine.server_clock.now(), layout) for one in page]
 
 
 async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:

@@ -7,7 +7,8 @@ What lives here, from the outside in:
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
   connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
-- `wire` and `records` are the bytes, `sasl` one exchange of them, `hosts` and `auth` the options. All pure.
+- `wire` and `records` are the bytes, `listings` those of a reply that is read while it comes in, `sasl` one exchange
+  of them, `hosts` and `auth` the options. All pure.
 
 Data goes out through `client` (an operation) → `session` (is there a connection, is it the right session) → `wire`
 (bytes) → `connection` (one write a loop tick), and comes in through ``Connection.data_received`` → a decoder → the
@@ -41,6 +42,7 @@ from aiozkqueue.zookeeper.errors import (
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
     Check,
+    Collector,
     Create,
     Delete,
     EventKind,
@@ -65,6 +67,7 @@ __all__ = [
     "BadVersionError",
     "Check",
     "ClientClosedError",
+    "Collector",
     "ConnectionLossError",
     "Create",
     "Delete",

@@ -18,6 +18,7 @@ from aiozkqueue.zookeeper.errors import (
 )
 from aiozkqueue.zookeeper.hosts import parse_hosts
 from aiozkqueue.zookeeper.interface import (
+    C,
     Create,
     Node,
     Operation,
@@ -108,9 +109,11 @@ class ZooKeeperClient:
         """The bytes of a path as the server stores it."""
         return len(wire.full_path(path, self._chroot).encode())
 
-    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> asyncio.Future[list[Result]]:
+    def multi(
+        self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
+    ) -> asyncio.Future[list[Result]]:
         """Send all or nothing, once, when called; see `ZooKeeper.multi`."""
-        request = wire.multi(operations, chroot=self._chroot, acl=self._acl)
+        request = wire.multi(operations, chroot=self._chroot, acl=self._acl, results=results)
         return self._session.submit(request, generation=generation)
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
@@ -137,6 +140,15 @@ class ZooKeeperClient:
             NoNodeError: there is no such znode.
         """
         return await self._session.call(wire.get_children(path, chroot=self._chroot), generation=generation)
+
+    async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
+        """Give the names below a znode to a collector while they come in, and return it; see `ZooKeeper.children_into`.
+
+        Raises:
+            NoNodeError: there is no such znode.
+        """
+        request = wire.collect_children(path, collector, chroot=self._chroot)
+        return (await self._session.call(request, generation=generation)).result()
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
         """A znode's stat; None where there is none."""

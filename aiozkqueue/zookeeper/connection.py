@@ -10,7 +10,7 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.errors import (
@@ -24,6 +24,8 @@ from aiozkqueue.zookeeper.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiozkqueue.zookeeper.listings import Pieces
+
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -36,6 +38,28 @@ _WATCH_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
 _HEADER = wire.REPLY_HEADER
+
+#: The xid of a request, who waits for it, how its reply is decoded, the path, and how its reply is read in pieces.
+_Waiting: TypeAlias = (
+    "tuple[int, asyncio.Future[Any], Callable[[bytes, int], Any], str | None, Callable[[int], Pieces[Any]] | None]"
+)
+
+
+class _Arriving:
+    """The reply to the first of the pending requests, of which a part has come."""
+
+    def __init__(self, future: asyncio.Future[Any], pieces: Pieces[Any], left: int, zxid: int) -> None:
+        self.future = future
+        self.pieces = pieces
+        self.left = left
+        """Bytes that are to come."""
+        self.zxid = zxid
+
+    def feed(self, piece: bytes) -> None:
+        """Read what has come, if anybody still waits for it. Raises: ProtocolError."""
+        self.left -= len(piece)
+        if not self.future.done():
+            self.pieces.feed(piece)
 
 
 class Connection(asyncio.Protocol):
@@ -52,11 +76,12 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._xid = 0
-        self._pending: deque[tuple[int, asyncio.Future[Any], Callable[[bytes, int], Any], str | None]] = deque()
+        self._pending: deque[_Waiting] = deque()
         self._auths: deque[asyncio.Future[None]] = deque()
         self._first: asyncio.Future[wire.Connected] | None = None
         self._outgoing: list[bytes] = []
         self._incoming = bytearray()
+        self._arriving: _Arriving | None = None
         self._max_frame = _MAX_FIRST_REPLY
         self.peer = peer
         self.last_zxid: int = 0
@@ -95,8 +120,8 @@ class Connection(asyncio.Protocol):
         if self.loss is not None:
             return _failed(future, NotConnectedError(f"not sent: {self.loss}"))
         self._xid = xid = self._xid + 1 if self._xid < wire.HIGHEST_XID else 1
-        body, decode, path = request
-        self._pending.append((xid, future, decode, path))
+        body, decode, path, pieces = request
+        self._pending.append((xid, future, decode, path, pieces))
         self._send(_LENGTH_AND_XID.pack(len(body) + 4, xid), body)
         return future
 
@@ -123,6 +148,7 @@ class Connection(asyncio.Protocol):
         self._auths.clear()
         self._outgoing.clear()
         self._incoming.clear()
+        self._arriving = None
         for future in pending:
             if not future.done():
                 error = ConnectionLossError(str(loss))  # one each: a traceback belongs to one raise
@@ -161,17 +187,27 @@ class Connection(asyncio.Protocol):
         """Cut the stream into frames."""
         self.last_received = self._loop.time()
         incoming = self._incoming
+        offset = 0
         try:
-            if incoming:
+            if self._arriving is not None:
+                offset = self._go_on(self._arriving, data)
+            elif incoming:
                 incoming += data
-                if len(incoming) < _LENGTH.size or len(incoming) < _LENGTH.size + self._length(incoming, 0):
+                if len(incoming) < _LENGTH.size:
+                    return
+                length = self._length(incoming, 0)
+                if len(incoming) < _LENGTH.size + length and not self._in_pieces(incoming, 0):
                     return
                 data = bytes(incoming)
                 incoming.clear()
-            offset, end = 0, len(data)
+            end = len(data)
             while end - offset >= _LENGTH.size and self.loss is None:
-                after = offset + _LENGTH.size + self._length(data, offset)
+                length = self._length(data, offset)
+                after = offset + _LENGTH.size + length
                 if after > end:
+                    if self._in_pieces(data, offset):
+                        self._begin(data, offset, length)
+                        offset = end
                     break
                 self._frame(data[offset + _LENGTH.size : after])
                 offset = after
@@ -186,6 +222,40 @@ class Connection(asyncio.Protocol):
         if not 0 <= length <= self._max_frame:
             raise ProtocolError(f"a frame of {length} bytes announced")
         return length
+
+    # A reply that is read while it comes in
+
+    def _in_pieces(self, data: bytes | bytearray, offset: int) -> bool:
+        """Whether the frame that begins here is the reply to a request that reads it so."""
+        if not self._pending or len(data) - offset < _LENGTH.size + _HEADER.size:
+            return False
+        xid, _zxid, code = _HEADER.unpack_from(data, offset + _LENGTH.size)
+        waiting = self._pending[0]
+        return waiting[4] is not None and code == 0 and xid == waiting[0] and self._length(data, offset) >= _HEADER.size
+
+    def _begin(self, data: bytes, offset: int, length: int) -> None:
+        offset += _LENGTH.size
+        _xid, zxid, _code = _HEADER.unpack_from(data, offset)
+        _, future, _, _, pieces = self._pending[0]
+        assert pieces is not None  # noqa: S101 - `_in_pieces` has said so
+        size = length - _HEADER.size
+        self._arriving = arriving = _Arriving(future, pieces(size), size, zxid)
+        arriving.feed(data[offset + _HEADER.size :])
+
+    def _go_on(self, arriving: _Arriving, data: bytes) -> int:
+        """Read on; return where in what has come the next frame begins."""
+        end = min(arriving.left, len(data))
+        arriving.feed(data if end == len(data) else data[:end])
+        if not arriving.left:
+            result = None if arriving.future.done() else arriving.pieces.finish()
+            self._arriving = None
+            if arriving.zxid > 0:
+                self.last_zxid = arriving.zxid
+            self._pending.popleft()
+            self.answered += 1
+            if not arriving.future.done():
+                arriving.future.set_result(result)
+        return end
 
     # Frames
 
@@ -219,7 +289,7 @@ class Connection(asyncio.Protocol):
     def _reply(self, xid: int, code: int, frame: bytes) -> None:
         if not self._pending:
             raise ProtocolError(f"a reply to xid {xid}, which is not waited for")
-        expected, future, decode, path = self._pending[0]
+        expected, future, decode, path, _pieces = self._pending[0]
         if xid != expected:
             raise ProtocolError(f"a reply to xid {xid} where {expected} is next")
         if code == wire.SESSION_MOVED:  # another connection of ours has it; this one is stale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -127,6 +127,17 @@ class Watch(Protocol):
         ...
 
 
+class Collector(Protocol):
+    """Takes a listing while it comes in, and keeps of it what somebody wants to know."""
+
+    def take(self, names: list[str]) -> None:
+        """Take some names, of which the list is its own now. It runs on the loop and must not block."""
+        ...
+
+
+C = TypeVar("C", bound=Collector)
+
+
 class ZooKeeper(Protocol):
     """One client of an ensemble: a connection, the ZooKeeper session on it, and the next session when that ends.
 
@@ -172,8 +183,12 @@ class ZooKeeper(Protocol):
         """The bytes of a path as the server stores it, the chroot included."""
         ...
 
-    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> Awaitable[list[Result]]:
+    def multi(
+        self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
+    ) -> Awaitable[list[Result]]:
         """Send all or nothing, once, **when called**; never sent again by the client.
+
+        It gives the results of the first so many operations; None: of all. What nobody asks for is not decoded.
 
         Raises (when awaited): MultiError, ConnectionLossError, NotConnectedError, SessionExpiredError,
         RequestTooLargeError, ClientClosedError. An awaiter that is cancelled does not take the request back.
@@ -194,6 +209,14 @@ class ZooKeeper(Protocol):
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
         """The names below, unordered. Raises: NoNodeError."""
+        ...
+
+    async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
+        """Give the names below to a collector while they come in, and return it: a listing is never held whole.
+
+        ``collector`` makes one. After a lost connection the znode is listed again, into another: the one returned has
+        been given every name once, and those of no other listing. Raises: NoNodeError, and what the collector raises.
+        """
         ...
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:

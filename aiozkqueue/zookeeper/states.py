@@ -22,6 +22,9 @@ _MOVES: dict[State, frozenset[State]] = {
     State.CLOSED: frozenset(),
 }
 
+#: A tuple: to hash a state would take longer than to compare it, and each request asks.
+_OVER = (State.LOST, State.FAILED, State.CLOSED)
+
 
 class StateMachine:
     """The state and the generation, which move together."""
@@ -54,7 +57,7 @@ class StateMachine:
 
     def is_over(self, generation: int) -> bool:
         """Whether the session of this generation can never be used again."""
-        return generation < self.generation or self.state in {State.LOST, State.FAILED, State.CLOSED}
+        return generation < self.generation or self.state in _OVER
 
     async def changed(self) -> None:
         """Wait for the next move."""

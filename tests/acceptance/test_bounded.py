@@ -85,6 +85,24 @@ async def test_a_put_that_waits_in_vain_is_told_after_its_timeout(session: zq.Qu
     assert [message.body for message in await jobs.peek()] == [b"1"]
 
 
+async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(session: zq.QueueSession) -> None:
+    """Not what was left of that, after a look here and a part that fitted there."""
+    jobs = await bounded(session, 2)
+    await jobs.put_many([b"1", b"2"])
+    async with session.begin() as tx:
+        for message in await tx.take_many(jobs, 2, timeout=20):
+            tx.reject(message, "bad")
+    await jobs.put(b"3")
+    with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s;.*1 dead letters were put back before"):
+        await jobs.dead_letters.redrive(timeout=0.3)
+    with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s"):
+        await jobs.put_many([b"4", b"5", b"6"], timeout=0.3)
+    async with session.transaction() as tx:
+        tx.put(jobs, b"4")
+        with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s"):
+            await tx.commit(timeout=0.3)
+
+
 async def test_a_wait_that_is_cancelled_leaves_nothing(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 1)
     await jobs.put(b"1")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+ANEW = [sys.executable, "-m", "aiozkqueue.cli"]
+
+
 @dataclass(frozen=True)
 class Done:
     status: int
@@ -39,10 +42,20 @@ class Cli:
 
     environment: dict[str, str]
     stack: ExitStack
+    quick: Path | None = None
+    """The folder of the command that needs no start of Python."""
 
     def __call__(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
+        command = ANEW if self.quick is None else [str(self.quick / "aiozkqueue")]
+        return self._run(command, arguments, stdin, variables)
+
+    def anew(self, *arguments: str, stdin: bytes = b"", **variables: str) -> Done:
+        """The same, with a Python of its own."""
+        return self._run(ANEW, arguments, stdin, variables)
+
+    def _run(self, command: list[str], arguments: tuple[str, ...], stdin: bytes, variables: dict[str, str]) -> Done:
         done = subprocess.run(
-            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            [*command, *arguments],
             env=self.environment | variables,
             input=stdin,
             capture_output=True,
@@ -52,13 +65,13 @@ class Cli:
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Leave it running; it is killed at the end of the test, if need be."""
+        """Start it with a Python of its own, and leave it running; it is killed at the end of the test, if need be."""
         return self.start_in(None, *arguments)
 
     def start_in(self, folder: Path | None, *arguments: str) -> subprocess.Popen[bytes]:
         """The same, in another directory."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "aiozkqueue.cli", *arguments],
+            [*ANEW, *arguments],
             env=self.environment,
             cwd=folder,
             stdin=subprocess.PIPE,
@@ -71,8 +84,8 @@ class Cli:
 
 
 @pytest.fixture
-def cli(zookeeper: str, queue_root: str) -> Iterator[Cli]:
+def cli(zookeeper: str, queue_root: str, quick_command: Path) -> Iterator[Cli]:
     with ExitStack() as stack:
         # Wide, so that tables do not wrap.
         variables = {"AIOZKQUEUE_HOSTS": zookeeper, "AIOZKQUEUE_ROOT": queue_root, "COLUMNS": "200"}
-        yield Cli(os.environ | variables, stack)
+        yield Cli(os.environ | variables, stack, quick_command)

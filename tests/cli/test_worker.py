@@ -189,7 +189,7 @@ def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go
 )
 def test_what_cannot_be_run_is_said_in_a_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:
     assert not go.exists()
-    done = cli("worker", *arguments)
+    done = cli.anew("worker", *arguments)
     assert done.status == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -217,6 +217,7 @@ def test_sigusr1_tells_where_each_handler_waits_and_for_which_message(cli: Cli, 
         assert line, told
         told += line
         if b"print(" in line:  # it was told before the handler had got any further than to say that it has started
+            time.sleep(0.2)  # a signal that comes while one is answered is answered within that, and tells the same
             worker.send_signal(signal.SIGUSR1)
     assert f"message {message_id} of queue orders, attempt 1".encode() in told
     assert b"in slow" in told

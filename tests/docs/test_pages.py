@@ -9,17 +9,12 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aiozkqueue.testing.ports import free_ports
 from tests.docs.pages import Block, blocks, commands, shows
 from tests.docs.shell import Shell
-from tests.docs.started import started
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -37,12 +32,6 @@ pytestmark = pytest.mark.timeout(600)
 def server(zookeeper: str, page: Path) -> str:
     """A root of the page's own on the server of all tests: the pages use the default queues."""
     return f"{zookeeper}/page-{page.stem}-{os.urandom(4).hex()}"
-
-
-@pytest.fixture(scope="module")
-def quick_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with started(tmp_path_factory.mktemp("command")) as folder:
-        yield folder
 
 
 def _pages_with(language: str) -> pytest.MarkDecorator:
@@ -83,7 +72,7 @@ def test_the_commands_of_a_page_print_and_exit_as_it_shows(
         "PATH": f"{quick_command}:{real}",
         "AIOZKQUEUE_HOSTS": server,
         # Which readers have not installed.
-        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:schemathesis -p no:cacheprovider",
     }
     with Shell(tmp_path, environment) as shell:
         for command in (command for block in found if block.language == "console" for command in commands(block)):

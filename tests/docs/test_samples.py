@@ -17,7 +17,7 @@ import pytest
 import typer
 from mkdocs.utils.yaml import yaml_load
 
-from aiozkqueue.cli.app import app
+from aiozkqueue.cli.app import command as the_command
 from tests.docs.pages import blocks
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 OPERATIONS = ROOT / "docs" / "operations.md"
-COMMAND: Any = typer.main.get_command(app)
+COMMAND: Any = the_command
 # Ends a command within a line of shell, or sends its output elsewhere.
 AFTER = re.compile(r"\s(?:[|&;<#]|\d?>).*$|;.*$")
 
@@ -49,12 +49,18 @@ def block(language: str) -> str:
     return found
 
 
+def member(group: Any, name: str) -> Any:
+    """The command of this name, with its parameters."""
+    _, found, _ = group.resolve_command(typer.Context(group), [name])
+    return found
+
+
 def parsed(words: list[str]) -> dict[str, Any]:
     """What the command line makes of these words, without running anything; by the names of its parameters."""
     command, context = COMMAND, typer.Context(COMMAND)
     rest = list(words)
     while hasattr(command, "commands"):
-        command = command.commands[rest.pop(0)]
+        command = member(command, rest.pop(0))
         context = typer.Context(command, parent=context, info_name=command.name)
     command.parse_args(context, rest)
     found: dict[str, Any] = context.params
@@ -95,7 +101,7 @@ def misspelt(words: list[str]) -> Iterator[str]:
         if unknown:
             yield f"there is no command {unknown[0]!r}"
             return
-        command = command.commands[first]
+        command = member(command, first)
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
     yield from (f"there is no option {word}" for word in words if word.startswith("--") and word not in known)
 
@@ -153,7 +159,7 @@ def test_the_deployment_runs_workers_that_are_asked_how_they_are() -> None:
     assert template["spec"]["terminationGracePeriodSeconds"] > seconds_to_stop()
     for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
         assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
-    known = {parameter.envvar for parameter in COMMAND.commands["worker"].params}
+    known = {parameter.envvar for parameter in member(COMMAND, "worker").params}
     assert {variable["name"] for variable in container["env"]} <= known
 
 

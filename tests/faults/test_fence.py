@@ -291,6 +291,79 @@ async def test_a_message_claimed_while_an_operator_lists_is_forced_open_for_good
     assert len(await account.bodies("jobs")) == (2 - forced if forced else 0)
 
 
+async def test_a_message_that_comes_back_while_an_operator_lists_is_not_taken_from_its_holder_unnoticed(
+    other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    """Held when the operator lists the locks, dead when it lists the messages, driven back and held again after."""
+    jobs = other.queue("jobs")
+    await jobs.put_many([b"a", b"b"])
+    async with (
+        zq.connect(proxy.hosts, root=root, janitor=False) as operator,
+        other.transaction() as first,
+        other.transaction() as rest,
+    ):
+        message = await first.take(jobs)
+        assert message is not None
+        assert await rest.take(jobs) is not None
+        listing = proxy.hold_request(lambda one: one.opcode == Opcode.GET_CHILDREN and b"/jobs/items" in one.body)
+        forcing = asyncio.ensure_future(operator.queue("jobs").release_claims())
+        await listing.struck()
+        first.reject(message, "to come back under the same id")
+        await first.commit()
+        reading = proxy.hold_request(lambda one: one.opcode == Opcode.MULTI_READ and b"/items/item-" in one.body)
+        listing.release()
+        await reading.struck()
+        assert await jobs.dead_letters.redrive() == 1
+        async with other.transaction() as second:
+            again = await second.take(jobs, timeout=30)
+            assert again is not None
+            assert again.id == message.id
+            reading.release()
+            assert await forcing == 1, "the one that was held all the time"
+            async with operator.begin() as third:
+                assert [one.body for one in await third.take_many(operator.queue("jobs"), 2)] == [b"b"]
+            await second.commit()
+        with pytest.raises(zq.ClaimLostError):
+            await rest.commit()
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
+
+
+async def test_whoever_was_forced_out_long_ago_gives_nothing_back_that_is_anothers_by_now(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account
+) -> None:
+    """The message has died in other hands meanwhile, was driven back, and is held under the same id again."""
+    jobs = other.queue("jobs")
+    await jobs.put(b"a")
+    async with holder.transaction() as old:
+        assert await old.take(holder.queue("jobs")) is not None
+        assert await jobs.release_claims() == 1
+        async with other.begin() as burying:
+            message = await burying.take(jobs, timeout=30)
+            assert message is not None
+            burying.reject(message, "to come back under the same id")
+        assert await jobs.dead_letters.redrive() == 1
+        async with other.begin() as new:
+            assert await new.take(jobs, timeout=30) is not None
+            await old.rollback(delay=0)
+            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+    assert new.outcome is zq.Outcome.COMMITTED
+    assert await account.bodies("jobs") == []
+    assert await account.locks("jobs") == []
+
+
+async def test_a_rollback_leaves_no_lock_of_a_message_that_somebody_has_deleted(
+    holder: zq.QueueSession, other: zq.QueueSession, account: Account
+) -> None:
+    await other.queue("jobs").put_many([b"a"] * 40)
+    async with holder.transaction() as tx:
+        assert len(await tx.take_many(holder.queue("jobs"), 40)) == 40
+        await other._engine.zookeeper.multi([Delete(path) for path in (await item_paths(account))[1:]])
+        await tx.rollback(delay=0)
+        assert await account.locks("jobs") == []
+    assert len(await account.bodies("jobs")) == 1
+
+
 async def test_a_message_forced_open_and_dead_by_another_hand_does_not_keep_the_others_from_being_released(
     holder: zq.QueueSession, other: zq.QueueSession, account: Account
 ) -> None:

@@ -56,3 +56,27 @@ def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -
 
     cut_off = [run_virtual(partial(main, seed)) for seed in range(16, 32)]
     assert 0 < sum(cut_off) < 16, "before and after"
+
+
+def test_who_asks_at_once_gets_what_one_before_has_just_left_and_is_on_its_way_back() -> None:
+    """Alone, with more there than one look claims: whenever the one before goes, all that waits is given."""
+
+    async def main(millisecond: int) -> int:
+        def slowly() -> float:
+            return 0.005
+
+        ensemble = Cluster(Ensemble(Random(1), delays=Delays(slowly, slowly, slowly, slowly)), 1)
+        async with ensemble.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 600)
+            async with session.transaction() as tx:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(millisecond / 1000):
+                        await tx.take_many(jobs, 600, timeout=10)
+                await tx.rollback(delay=0)
+            async with session.begin() as tx:
+                return len(await tx.take_many(jobs, 600, timeout=0))
+
+    assert {moment: run_virtual(partial(main, moment)) for moment in range(1, 100, 4)} == dict.fromkeys(
+        range(1, 100, 4), 600
+    )

@@ -7,6 +7,7 @@ import time
 
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.zookeeper import Create
 
 
 def test_a_message_goes_through_two_sessions_in_no_time() -> None:
@@ -53,3 +54,35 @@ def test_a_session_ends_as_by_the_server_and_its_locks_with_it() -> None:
                 raise AssertionError
 
     run_virtual(main)
+
+
+class _Pieces:
+    def __init__(self) -> None:
+        self.pieces: list[list[str]] = []
+
+    def take(self, names: list[str]) -> None:
+        self.pieces.append(names)
+
+
+def test_a_listing_comes_in_pieces_and_now_and_then_a_part_of_one_in_vain() -> None:
+    async def main() -> list[int]:
+        made: list[_Pieces] = []
+
+        def collector() -> _Pieces:
+            made.append(_Pieces())
+            return made[-1]
+
+        async with simulated() as cluster, cluster.connect() as session:
+            zookeeper = session.engine.zookeeper
+            await zookeeper.ensure("/a")
+            names = [f"n{number}" for number in range(20)]
+            await zookeeper.multi([Create(f"/a/{name}") for name in names])
+            for _ in range(100):
+                collected = await zookeeper.children_into("/a", collector)
+                assert collected is made[-1]
+                assert sorted(name for piece in collected.pieces for name in piece) == sorted(names)
+        return [len(one.pieces) for one in made]
+
+    pieces = run_virtual(main)
+    assert len(pieces) > 100
+    assert max(pieces) > 3

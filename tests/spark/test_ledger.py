@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.layout import item_prefix, key_hash
 from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.ledgers import ledgers, release
-from aiozkqueue.zookeeper import MultiError, NoNodeError
+from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -374,6 +375,22 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
             await mark(session.engine.zookeeper, page.path, bad, "no JSON")
             assert await session.queue("orders").release_ledger("spark") == 1
         assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
+
+
+async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.BACKLOG", 2)
+    async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
+        queue, store = session.queue("orders"), session.engine.store("orders")
+        await queue.put(b"makes the queue")
+        stage = key_hash("a batch")
+        await session.engine.zookeeper.multi([Create(store.paths.lock(f"b{stage}"))])
+        staged = [f"{store.paths.items}/{item_prefix(f'x{number}', batch=stage)}" for number in range(10)]
+        await session.engine.zookeeper.multi([Create(path, sequential=True) for path in staged])
+        await queue.put(b"after it")
+        (page,) = await ledger.pages(await ledger.next_batch(-1, 2))
+        assert page.items == 2
 
 
 async def test_frozen_it_takes_all_that_was_there_and_nothing_that_comes_later(

@@ -26,6 +26,7 @@ LAYERS = (
 QUEUE = (
     {"lanes", "conflicts"},
     {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
+    {"patience"},
     {"store", "background", "run", "middleware", "tracing", "meter", "logs"},
     {"claim"},
     {"message"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.claim import Claim, Fate
     from aiozkqueue.queue.store import ClaimKeeper
 
 
@@ -16,10 +16,10 @@ class Both:
         self._one = one
         self._other = other
 
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
+    def claim_settled(self, claim: Claim, fate: Fate) -> None:
         """See `ClaimKeeper`."""
-        self._one.claim_settled(claim, back=back)
-        self._other.claim_settled(claim, back=back)
+        self._one.claim_settled(claim, fate)
+        self._other.claim_settled(claim, fate)
 
     def retry_at(self, due: int, message_id: str) -> None:
         """See `ClaimKeeper`."""

@@ -46,16 +46,21 @@ Like = tuple[str, str | None, tuple[str, ...]]
 class Duplicates(NamedTuple):
     """What goes with the claim of the newest messages of their keys."""
 
-    ids: Sequence[str]
+    collapse: Collapse
+    """Who has looked."""
+    places: Sequence[str]
     """Of the messages that are removed."""
     operations: Sequence[tuple[Operation, Mender | None]]
     """With who answers for a refusal; None: the look is out of date."""
-    doubt: Callable[[], None]
-    """Called when the look has turned out to be out of date."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Of the messages that are removed."""
+        return [_id(place) for place in self.places]
 
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
         """Mend what refused an operation, if that can be mended; return what is to be raised: look again."""
-        self.doubt()
+        self.collapse.look_again()
         operation, owner = self.operations[index]
         if isinstance(error, NoAuthError):
             return error
@@ -67,10 +72,11 @@ class Duplicates(NamedTuple):
 class _Lane:
     """A lane as it was listed: its items by key and filters, oldest first."""
 
-    __slots__ = ("keys", "mark", "names")
+    __slots__ = ("gone", "keys", "mark", "names")
 
     def __init__(self, mark: tuple[int, int], names: list[str]) -> None:
         self.mark = mark
+        self.gone: set[str] = set()  # what is known to have been deleted since
         self.names: dict[str, ItemName] = {}
         self.keys: dict[Like, list[ItemName]] = {}
         for text in names:
@@ -81,6 +87,14 @@ class _Lane:
                     self.keys.setdefault(like, []).append(name)
         for several in self.keys.values():
             several.sort(key=lambda name: name.sequence)
+
+    def forget(self, text: str) -> None:
+        """An item has been deleted."""
+        name = self.names.pop(text, None)
+        if name is not None:
+            self.gone.add(text)
+            if (like := like_of(name)) is not None:
+                self.keys[like].remove(name)
 
 
 class Collapse:
@@ -94,10 +108,29 @@ class Collapse:
         self.removed: int = 0
         """Duplicates removed before a claim, since there were too many to go with it."""
         self._lanes: dict[str, _Lane] = {}
+        self._gone: list[str] | None = None  # what has been deleted while a look is under way
 
     def look_again(self) -> None:
         """Forget what was listed: something of it has turned out to be otherwise."""
         self._lanes.clear()
+
+    def forget(self, places: Sequence[str]) -> None:
+        """Items have been deleted by this session: no listing is needed to know it."""
+        if self._gone is not None:
+            self._gone += places
+        for place in places:
+            lane, _, text = place.rpartition("/")
+            if lane in self._lanes:
+                self._lanes[lane].forget(text)
+
+    def without_gone(self, places: list[str]) -> list[str]:
+        """Leave out of candidates what this session is known to have deleted since they were listed."""
+        there: list[str] = []
+        for place in places:
+            lane, _, text = place.rpartition("/")
+            if lane not in self._lanes or text not in self._lanes[lane].gone:
+                there.append(place)
+        return there
 
     async def choose(
         self, places: Sequence[str], excluded: Callable[[str], bool], generation: int
@@ -110,6 +143,7 @@ class Collapse:
             NoNodeError, NoAuthError, ConnectionLossError, SessionExpiredError: of the zookeeper package.
         """
         lanes = dict.fromkeys(place.rpartition("/")[0] for place in places)
+        self._gone = []
         locks = asyncio.ensure_future(self._zookeeper.children(self._store.paths.locks, generation=generation))
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
@@ -119,7 +153,9 @@ class Collapse:
                 locked |= {parse_lock(lock) for lock in after}
         finally:
             locks.cancel()
+            gone, self._gone = self._gone, None
         self._lanes = dict(zip(lanes, listed, strict=True))
+        self.forget(gone)
         free = _Free(locked, excluded, self.server_clock.now())
         chosen: dict[str, list[str]] = {}  # with what each takes the place of, oldest first
         for place in places:
@@ -157,7 +193,8 @@ class Collapse:
                 if refusal.index == 0:
                     raise ReopenError from refusal
                 raise await together.refused(refusal.index - 1, refusal.error) from refusal
-            self.removed += len(together.ids)
+            self.removed += len(together.places)
+            self.forget(together.places)
             del pairs[:TOGETHER]
         return await self._removal(pairs, generation)
 
@@ -171,7 +208,7 @@ class Collapse:
             change = removal(self, self._store, one, COLLAPSED)
             operations += ((operation, None) for operation in change.operations)
             operations += ((also.operation, also.owner) for also in change.companions(self.server_clock))
-        return Duplicates([one.id for one in found], operations, self.look_again)
+        return Duplicates(self, [one.place for one in found], operations)
 
     async def _read(self, places: Sequence[str], generation: int) -> list[Found]:
         """Learn of duplicates what their removal depends on; their payloads only where a history keeps them."""
@@ -202,13 +239,14 @@ async def claim_newest(
     try:
         batch = await claimer.claim(places, ids, generation, [operation for operation, _ in duplicates.operations])
     except ContendedError:
-        duplicates.doubt()
+        duplicates.collapse.look_again()
         raise
     except BesideError as refused:
         raise await duplicates.refused(refused.index, refused.error) from refused
-    claimer.counts.collapsed += len(duplicates.ids)
+    claimer.counts.collapsed += len(duplicates.places)
+    duplicates.collapse.forget(duplicates.places)
     if batch.ghosts or batch.lost:
-        duplicates.doubt()
+        duplicates.collapse.look_again()
     return batch
 
 

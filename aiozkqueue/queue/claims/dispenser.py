@@ -17,6 +17,7 @@ from aiozkqueue.errors import (
     QueueError,
     SessionClosedError,
 )
+from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.holds import ReleaseSettlement
@@ -48,9 +49,10 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.layout import Condition, IdSource
-    from aiozkqueue.queue.claim import Claim, SessionBudget
+    from aiozkqueue.queue.claim import Claim, Fate, SessionBudget
     from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.commits.committer import Committer
+    from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
@@ -132,6 +134,7 @@ class Dispenser:
         )
         self._flights: set[int] = set()
         self._launched = 0
+        self._returning = 0  # releases of what nobody took
         self._promised = 0
         self._failures = 0
         self._generation = 0
@@ -164,10 +167,7 @@ class Dispenser:
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        waiter = self._line.join(limit, generation, owner, patient=timeout != 0)
-        if timeout:
-            self._line.leave_after(waiter, timeout)
-        return waiter
+        return self._line.join(limit, timeout, generation, owner)
 
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""
@@ -188,7 +188,13 @@ class Dispenser:
             self._ids.next(), dict.fromkeys(claims, RELEASE), self._server_clock, claims[0].generation
         )
         self._committer.submit(settlement)
+        self._returning += 1
+        settlement.watch(self._returned)
         return settlement.done
+
+    def _returned(self, _: Settlement) -> None:
+        self._returning -= 1
+        self._bell.set()
 
     def bury(self, claim: Claim, reason: str) -> asyncio.Future[None] | None:
         """Put a claimed item into the dead letters."""
@@ -211,10 +217,12 @@ class Dispenser:
 
     # -- told by others
 
-    def claim_settled(self, claim: Claim, *, back: bool) -> None:
-        """A lock of ours is gone; ``back``: its item may be taken again."""
-        if not back:
+    def claim_settled(self, claim: Claim, fate: Fate) -> None:
+        """A lock of ours is gone."""
+        if fate is not FREE:
             self._lookout.settled(claim.id, gone=True)
+            if fate is GONE and self._collapse is not None:
+                self._collapse.forget([claim.place])
             return
         ours = claim.id in self._lookout.held
         self._lookout.settled(claim.id, gone=False)
@@ -364,8 +372,8 @@ class Dispenser:
 
     @property
     def flying(self) -> bool:
-        """Whether claims are under way."""
-        return bool(self._flights) or self._tenures.reading > 0
+        """Whether claims are under way, to those who wait or back from those who have gone."""
+        return bool(self._flights) or self._returning > 0 or self._tenures.reading > 0
 
     def _hand_on(self) -> bool:
         """Give the messages of groups that are held already to those who may have them; whether that brings any."""
@@ -391,6 +399,8 @@ class Dispenser:
         """Claim the newest of each candidate's key, for those who asked before this looks for it."""
         if self._collapse is None:
             self._collapse = Collapse(self.store, self._zookeeper, self._ids, self._server_clock)
+        if not (places := self._collapse.without_gone(places)):
+            return
         before = self._collapse.removed
         try:
             places, duplicates = await self._collapse.choose(places, self._lookout.held.__contains__, generation)
@@ -398,12 +408,15 @@ class Dispenser:
             self._lookout.relist()
             return
         except BaseException:
+            self._collapse.look_again()
             self._lookout.relist()
             raise
         finally:
             self.counts.collapsed += self._collapse.removed - before
         if places:
             self._launch(places, generation, duplicates, since)
+        else:
+            self._lookout.relist()  # all of them have gone, or are held: the listing is out of date
 
     def _launch(
         self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None

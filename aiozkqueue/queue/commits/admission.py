@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.clock import Clock
+    from aiozkqueue.queue.patience import Patience
     from aiozkqueue.queue.puts.room import Room
 
     from .beside import Beside
@@ -35,12 +35,11 @@ def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending], beside: Itera
     return {room: count for room, count in needs.items() if count > 0}
 
 
-async def enter_all(needs: dict[Room, int], timeout: float | None, clock: Clock, generation: int | None = None) -> None:
+async def enter_all(needs: dict[Room, int], patience: Patience, generation: int | None = None) -> None:
     """Take room in several queues, all or none; while one is waited for, none is held in the others.
 
     Raises: as `Room.enter`.
     """
-    deadline, left = None if timeout is None else clock.monotonic() + timeout, timeout
     waited: Room | None = None
     while True:
         held = [waited] if waited is not None else []
@@ -55,8 +54,8 @@ async def enter_all(needs: dict[Room, int], timeout: float | None, clock: Clock,
             return
         for room in held:
             room.leave(needs[room])
-        await lacking.enter(needs[lacking], left, generation)
-        waited, left = lacking, None if deadline is None else max(0.0, deadline - clock.monotonic())
+        await lacking.enter(needs[lacking], patience, generation)
+        waited = lacking
 
 
 def try_enter_all(needs: dict[Room, int]) -> bool:
@@ -71,21 +70,21 @@ def try_enter_all(needs: dict[Room, int]) -> bool:
     return True
 
 
-async def enter(settlement: Settlement, puts: Iterable[Put], timeout: float | None, clock: Clock) -> None:
-    """Take room for what a settlement is about to put, waiting up to ``timeout`` seconds; it leaves when it is settled.
+async def enter(settlement: Settlement, puts: Iterable[Put], patience: Patience) -> None:
+    """Take room for what a settlement is about to put, waiting with patience; it leaves when it is settled.
 
     The queues put to have been opened. Raises: as `Room.enter`.
     """
     needs = needs_of(puts, {})
     if needs:
-        await enter_all(needs, timeout, clock)
+        await enter_all(needs, patience)
     for room, count in needs.items():
         room.passed(settlement, count)
 
 
-async def readmit(settlement: Settlement, needs: dict[Room, int], timeout: float | None) -> None:
+async def readmit(settlement: Settlement, needs: dict[Room, int], patience: Patience) -> None:
     """Let in what was sent before its queue got a size. Raises: as `Room.enter`."""
     for room, count in needs.items():
         if not room.holds(settlement):
-            await room.enter(count, timeout, settlement.generation)
+            await room.enter(count, patience, settlement.generation)
             room.passed(settlement, count)

@@ -28,6 +28,7 @@ class Ending(NamedTuple):
     """How the hold on one item ends, in a commit or in a release."""
 
     kind: Literal["consume", "release", "dead", "unlock", "remove"]
+    """To unlock is to remove the lock and nothing else: somebody who did not hold the item has deleted it."""
     delay: float = 0.0
     reason: str = ""
     error: str | None = None
@@ -37,14 +38,14 @@ class Ending(NamedTuple):
     """What a history says of it; None: finished, or dead-lettered."""
     rewrite: bytes | None = None
     """What a release leaves the item with; None: as it is."""
+    forced: int = -1
+    """The version of the folder of locks while the lock was seen to be ours, where there is no item to be its fence."""
 
 
 CONSUME = Ending("consume")
 #: Gone for good, by an operator's will.
 REMOVED = Ending("remove")
 RELEASE = Ending("release")
-#: Remove the lock and nothing else: the item has been deleted by somebody who does not hold it.
-UNLOCK = Ending("unlock")
 
 
 def bury(claim: Claim, reason: str, moment: int) -> Operation:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
-from aiozkqueue.queue.claim import Claim
-from aiozkqueue.zookeeper import Create, Delete, NoNodeError, SetData, new_delete
+from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
+from aiozkqueue.queue.patience import FOREVER
+from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData, new_delete
 
 from .admission import needs_of, readmit
-from .endings import CONSUME, UNLOCK, bury, guard, refusal_of, weigh_ending, write_meta
+from .endings import CONSUME, Ending, bury, guard, refusal_of, weigh_ending, write_meta
 from .items import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .keys import freed_by
 from .settlement import OPERATION_WEIGHT, Settlement
@@ -21,18 +22,17 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import ServerClock
     from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, Result, ZooKeeperError
 
     from .beside import Beside
     from .companions import Mender
-    from .endings import Ending
     from .items import Put
 
 
 class HoldSettlement(Settlement):
     """What ends the hold on items: the base of commits and releases."""
 
-    __slots__ = ("_clock", "_endings", "_now", "_owners", "_sent", "_shared")
+    __slots__ = ("_clock", "_endings", "_now", "_owners", "_plain", "_sent", "_shared")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class HoldSettlement(Settlement):
         self._clock = clock
         self._now: int | None = None
         self._shared = False  # whether the ends of several holds have something in common
+        self._plain = True  # whether each hold ends with no more than the end of item and lock
         self._sent: list[Operation] = []
         self._owners: list[Claim | Mender] = []
 
@@ -62,12 +63,14 @@ class HoldSettlement(Settlement):
         """End each hold."""
         sent: list[Operation] = []
         owners: list[Claim | Mender] = []
+        self._plain = True
         for claim, ending in self._endings.items():
             if ending is CONSUME and claim.plain and not claim.store.attendants:
                 # The fence comes first: of a claim that is lost, nothing else may be what refuses.
                 sent += (new_delete((claim.path, claim.version)), new_delete((claim.lock, -1)))
                 owners += (claim, claim)
             else:
+                self._plain = False
                 self._end(claim, ending, sent, owners)
         if self._shared:
             self._end_shared(sent, owners)
@@ -83,7 +86,7 @@ class HoldSettlement(Settlement):
         elif kind in ("consume", "dead", "remove"):
             parts = self._remove(claim, ending)
         elif kind == "unlock":
-            parts = iter(((claim, Delete(claim.lock)),))
+            parts = iter(((claim, Check(claim.store.paths.locks, ending.forced)), (claim, Delete(claim.lock))))
         else:
             self._shared = self._shared or not ending.delay
             parts = self._release(claim, ending)
@@ -130,20 +133,25 @@ class HoldSettlement(Settlement):
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
         """Give the claims back, the last first: each goes before those that can be taken now."""
+        if self._plain:
+            for claim in reversed(self._endings):
+                claim.settled(GONE)
+            return
         grouped: list[Claim] = []
         for claim, ending in reversed(self._endings.items()):
-            if ending is CONSUME and claim.plain:
-                claim.settled(back=False)
-                continue
             if claim.tenure is not None:
                 grouped.append(claim)
                 continue
             if ending.delay and claim.store.dialect is not None:
                 claim.store.keep(claim, ending.delay)
                 continue
-            claim.settled(back=(ending.kind == "release" and not ending.delay) or claim.rest is not None)
-            if ending.kind == "release" and ending.delay:
+            if ending.kind != "release":
+                claim.settled(GONE if claim.rest is None else FREE)
+            elif ending.delay:
+                claim.settled(LEFT)
                 claim.store.retry_at(self._due(ending), claim.id)
+            else:
+                claim.settled(FREE)
         for claim in reversed(grouped):
             if claim.tenure is not None:
                 claim.tenure.ended(claim, self._endings[claim], self._due)
@@ -156,7 +164,7 @@ class HoldSettlement(Settlement):
     def over(self) -> None:
         """The server has removed the locks."""
         for claim in self._endings:
-            claim.settled(back=False)
+            claim.settled(LEFT)
 
     def _mend(self, owner: Mender, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Let the owner of an operation mend what refused it. No copy can be applied any more: a new time is taken."""
@@ -230,6 +238,11 @@ class CommitSettlement(HoldSettlement):
         for one in beside:
             self.grow(one.weight)
 
+    @property
+    def learns(self) -> bool:
+        """Whether there are items to create."""
+        return bool(self._puts)
+
     def operations(self) -> Sequence[Operation]:
         """End the holds, alter what is to be altered, then create the items."""
         if self._endings:
@@ -264,7 +277,7 @@ class CommitSettlement(HoldSettlement):
 
     async def readmit(self) -> None:
         """Wait for room."""
-        await readmit(self, needs_of(self._puts, self._endings, self._beside), None)
+        await readmit(self, needs_of(self._puts, self._endings, self._beside), FOREVER)
 
 
 class ReleaseSettlement(HoldSettlement):
@@ -283,13 +296,29 @@ class ReleaseSettlement(HoldSettlement):
             self._endings = {claim: one for claim, one in self._endings.items() if claim.tenure is not owner.tenure}
             owner.tenure.lose()
             return None
-        if isinstance(error, NoNodeError) and path == owner.path and self._endings[owner].kind != "unlock":
-            self._endings[owner] = UNLOCK
-            return None
+        if (isinstance(error, NoNodeError) and path == owner.path) or path == owner.store.paths.locks:
+            return self._look(owner)
         if path == owner.store.paths.meta(owner.id):
             # Somebody tampered with the count, the lock is ours all the same: let it go, whatever the count says.
             owner.meta_version = None if isinstance(error, NoNodeError) else -1
             return None
         del self._endings[owner]
-        owner.settled(back=True)  # whoever forced it open may have left it free
+        owner.settled(FREE)  # whoever forced it open may have left it free
         return None
+
+    async def _look(self, claim: Claim) -> None:
+        """Its item is gone. The lock may be another's, who came by a message of the same id after ours was forced open.
+
+        Ours is known by when it was made: another that this client made has followed on several changes.
+        """
+
+        def is_ours(lock: Node) -> bool:
+            return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
+
+        self.mendings = 0  # there are as many looks as claims, and a release is never given up
+        forced = await claim.store.unforced(claim.lock, is_ours, claim.generation)
+        if forced is None:
+            del self._endings[claim]
+            claim.settled(GONE)
+        else:
+            self._endings[claim] = Ending("unlock", forced=forced)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiozkqueue.queue.patience import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
 from .admission import needs_of, readmit
@@ -51,6 +52,11 @@ class PutSettlement(Settlement):
         self._sent: list[Operation] = []
         self._owners: list[Mender] = []
 
+    @property
+    def learns(self) -> bool:
+        """The sequences of the items."""
+        return True
+
     def operations(self) -> Sequence[Operation]:
         """Create the items."""
         sent: list[Operation] = []
@@ -73,7 +79,7 @@ class PutSettlement(Settlement):
 
     async def readmit(self) -> None:
         """Ask for room; its caller waits for some."""
-        await readmit(self, needs_of(self._puts, {}), 0)
+        await readmit(self, needs_of(self._puts, {}), AT_ONCE)
 
 
 def load(

@@ -99,7 +99,7 @@ class GhostSettlement(Settlement):
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - a lock is of a session
         try:
-            forced = await self._store.unforced(lock.path, lock.record, generation)
+            forced = await self._store.unforced(lock.path, lambda node: node.data == lock.record, generation)
         except ZooKeeperError:
             self._gone()  # with the session, or as far as can be known here
             raise

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.patience import Patience
     from aiozkqueue.queue.puts.room import Room
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -60,25 +61,22 @@ class GuardedPutSettlement(PutSettlement):
         super().applied(None if results is None else results[self._guards :])
 
 
-async def transfer(
-    engine: Engine, items: Sequence[tuple[Put, Change]], timeout: float | None = 0
-) -> list[bool | QueueError]:
+async def transfer(engine: Engine, items: Sequence[tuple[Put, Change]], patience: Patience) -> list[bool | QueueError]:
     """Put each item and remove it where it was, all or nothing; tell for each whether that was done, or what failed.
 
     Those that others were quicker with are left to them: False. Where the queue put to, which must have been opened,
-    has a size, it waits up to ``timeout`` seconds for room (None: for ever): `QueueFullError` for what got none.
+    has a size, it waits for room as long as there is patience: `QueueFullError` for what got none.
     """
     for put, _ in items:
         if put.plan is not None:
             await put.plan.prepare()
-    deadline = None if timeout is None else engine.clock.monotonic() + timeout
     outcomes: list[bool | QueueError] = []
     while len(outcomes) < len(items):
         rest = items[len(outcomes) :]
         room, part = rest[0][0].store.room, rest
         if room is not None:
             try:
-                await room.enter(1, None if deadline is None else max(0.0, deadline - engine.clock.monotonic()))
+                await room.enter(1, patience)
             except QueueFullError as full:
                 return outcomes + [full] * len(rest)
             fitting = 1

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from aiozkqueue.layout import (
     EMPTY_HEADER,
@@ -34,16 +34,18 @@ from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.puts.sticky import node_of
 from aiozkqueue.queue.store import configuration_of, denied
-from aiozkqueue.zookeeper import Delete, NoAuthError, NoNodeError, SetData
+from aiozkqueue.zookeeper import Collector, Delete, NoAuthError, NoNodeError, SetData
 
 from .ledgers import count_ledgers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation, Stat
+
+C = TypeVar("C", bound=Collector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,16 @@ async def list_children(engine: Engine, store: QueueStore, path: str) -> list[st
         return await engine.zookeeper.children(path)
     except NoNodeError:
         return []
+    except NoAuthError as error:
+        raise denied(store.name, error) from error
+
+
+async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
+    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue."""
+    try:
+        return await engine.zookeeper.children_into(path, collector)
+    except NoNodeError:
+        return collector()
     except NoAuthError as error:
         raise denied(store.name, error) from error
 
@@ -402,18 +414,19 @@ async def release_claims(engine: Engine, store: QueueStore) -> int:
     for item, path, *_ in await list_items(engine, store, await lanes(engine, store)):
         for lock in lock_ids(item):
             items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
-    nodes = await read_all(engine, store, [items.get(one, paths.items) for one in ids])
+    # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
+    # letter does under its id, and be locked anew: that lock must not be taken from its holder unnoticed.
+    ids = [one for one in ids if one in items]
+    nodes = await read_all(engine, store, [items[one] for one in ids])
     changes: list[Change] = []
     for one, node in zip(ids, nodes, strict=True):
-        there = one in items and node is not None
-        if is_staged(one):
-            continue  # its batch is not held: it is not complete
-        if is_group(one) and not there:
-            continue  # nothing is held by it, and what is put now must not be taken from a holder unnoticed
-        change: list[Operation] = [Delete(paths.lock(one))]
-        if there and node is not None:
-            # Raises the item's version, which is what its holder's commit and rollback check.
-            change.append(SetData(items[one], node.data, node.stat.version))
+        if node is None:
+            continue  # it has gone since it was listed
+        # Raises the item's version, which is what its holder's commit and rollback check.
+        change: list[Operation] = [
+            Delete(paths.lock(one)),
+            SetData(items[one], node.data, node.stat.version),
+        ]
         if one in due:
             change.append(Delete(f"{paths.due}/{due[one]}"))
         if store.dialect is None:

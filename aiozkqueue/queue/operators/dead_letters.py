@@ -10,6 +10,7 @@ from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.transfer import transfer
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import positive, seconds
+from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.putting import restored
 from aiozkqueue.zookeeper import Delete
 
@@ -67,9 +68,9 @@ class DeadLetters(Generic[T]):
 
         Raises: as `size`; InvalidOptionError; QueueFullError: what did not fit in time is a dead letter still.
         """
-        patience = seconds(timeout, "timeout")
+        wait = seconds(timeout, "timeout")
         engine, store = self._usable(), self._store
-        deadline = None if patience is None else engine.clock.monotonic() + patience
+        patience = Patience(wait, engine.clock)
         await store.open()
         items = (await self._chosen(ids))[: None if limit is None else positive(limit, "limit")]
         moved = 0
@@ -81,8 +82,7 @@ class DeadLetters(Generic[T]):
                 for one, node in zip(page, nodes, strict=True)
                 if node is not None
             ]
-            left = None if deadline is None else max(0.0, deadline - engine.clock.monotonic())
-            for outcome in await transfer(engine, back, left):
+            for outcome in await transfer(engine, back, patience):
                 if isinstance(outcome, DuplicateKeyError):
                     continue  # its key is taken again
                 if isinstance(outcome, QueueFullError):

@@ -7,6 +7,7 @@ are those whose items are being removed. Below it is how far each part of a batc
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from aiozkqueue.errors import NotFoundError
+from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.candidates.staged import stage_of
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
@@ -27,7 +29,7 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
-from .admin import lanes, list_children
+from .admin import collect_children, lanes
 from .leftovers import below
 
 if TYPE_CHECKING:
@@ -197,7 +199,7 @@ async def unlocking(engine: Engine, store: QueueStore, stage: str) -> list[Opera
 async def _remove(engine: Engine, store: QueueStore, stage: str) -> int:
     removed = 0
     for folder in await lanes(engine, store):
-        names = [name for name in await list_children(engine, store, folder) if stage_of(name) == stage]
+        names = await _of_stage(engine, store, folder, stage)
         for start in range(0, len(names), TOGETHER):
             removed += await _delete(engine, store, [f"{folder}/{name}" for name in names[start : start + TOGETHER]])
     return removed
@@ -229,17 +231,31 @@ async def marks_of(engine: Engine, store: QueueStore, stage: str) -> set[str]:
     """List the fields ``r`` of the items of a batch: what their writer knows them by."""
     marks: set[str] = set()
     for folder in await lanes(engine, store):
-        for name in await list_children(engine, store, folder):
-            if stage_of(name) == stage:
-                marks.add("r" + name.partition("-r")[2].partition("-")[0])
+        for name in await _of_stage(engine, store, folder, stage):
+            marks.add("r" + name.partition("-r")[2].partition("-")[0])
     return marks
+
+
+async def _of_stage(engine: Engine, store: QueueStore, folder: str, stage: str) -> list[str]:
+    """List the items of a batch, and hold no others, however many there are."""
+    listed = await collect_children(engine, store, folder, lambda: Matching(lambda name: stage_of(name) == stage))
+    return listed.names
 
 
 async def _count(engine: Engine, store: QueueStore) -> dict[str, int]:
     """How many items there are of each batch."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for folder in await lanes(engine, store):
-        for name in await list_children(engine, store, folder):
-            if (stage := stage_of(name)) is not None:
-                counts[stage] = counts.get(stage, 0) + 1
+        counts += (await collect_children(engine, store, folder, _Stages)).counts
     return counts
+
+
+class _Stages:
+    """Counts items by their batch."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def take(self, names: list[str]) -> None:
+        """Count those of a batch."""
+        self.counts.update(stage for name in names if (stage := stage_of(name)) is not None)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import SessionBudget
     from aiozkqueue.queue.clock import Clock
     from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.patience import Patience
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import Watch, WatchEvent, ZooKeeper
@@ -65,10 +66,13 @@ def credits_of(size: int) -> int:
 class _Entry:
     """One put, or one transaction's, that waits for room."""
 
-    __slots__ = ("arrival", "count", "future", "generation", "patient")
+    __slots__ = ("arrival", "count", "future", "generation", "patient", "seconds")
 
-    def __init__(self, count: int, generation: int | None, arrival: int, *, patient: bool) -> None:
+    def __init__(
+        self, count: int, generation: int | None, arrival: int, seconds: float | None, *, patient: bool
+    ) -> None:
         self.count = count
+        self.seconds = seconds
         self.generation = generation
         self.arrival = arrival
         self.patient = patient
@@ -122,8 +126,8 @@ class Room:
         self._under_way += count
         return True
 
-    async def enter(self, count: int, timeout: float | None, generation: int | None = None) -> None:
-        """Take room for so many messages, waiting up to ``timeout`` seconds for it (None: for ever); then `leave`.
+    async def enter(self, count: int, patience: Patience, generation: int | None = None) -> None:
+        """Take room for so many messages, waiting for it as long as there is patience; then `leave`.
 
         ``generation`` is the ZooKeeper session without which it is no longer wanted.
 
@@ -138,13 +142,14 @@ class Room:
         if self._closed is not None:
             raise self._closed
         self._arrivals += 1
-        entry = _Entry(count, generation, self._arrivals, patient=timeout != 0)
+        left = patience.left
+        entry = _Entry(count, generation, self._arrivals, patience.seconds, patient=left != 0)
         self._line.append(entry)
         self._bell.set()
         if not self._serving:
             self._serving = True
             self._tasks.spawn(self._serve, name=f"room of {self._store.name}")
-        timer = self._clock.call_later(timeout, lambda: self._refuse(entry, timeout)) if timeout else None
+        timer = self._clock.call_later(left, lambda: self._refuse(entry)) if left else None
         try:
             await entry.future
         except asyncio.CancelledError:
@@ -226,7 +231,7 @@ class Room:
             return
         for entry in self._line:
             if not entry.patient and entry.arrival <= arrivals:
-                self._refuse(entry, 0)
+                self._refuse(entry)
         if self._waiting():
             await self._listen(generation)
 
@@ -339,9 +344,9 @@ class Room:
 
     # -- answering
 
-    def _refuse(self, entry: _Entry, timeout: float | None) -> None:
+    def _refuse(self, entry: _Entry) -> None:
         if not entry.future.done():
-            waited = f", and none came free within {timeout:g} s" if timeout else ""
+            waited = f", and none came free within {entry.seconds:g} s" if entry.seconds else ""
             self._answer(
                 entry,
                 QueueFullError(

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from aiozkqueue.layout import hour_of, parse_hour
-from aiozkqueue.queue.operators.admin import count, list_children
+from aiozkqueue.queue.candidates.listings import Matching
+from aiozkqueue.queue.operators.admin import collect_children, count, list_children
 from aiozkqueue.queue.store import denied
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import Link, opened
@@ -52,7 +54,7 @@ SCHEMA: Final[StructType] = StructType(
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """An hour of a queue's history, or every ``of``-th record of it from the ``share``-th on."""
+    """An hour of a queue's history, or a share of it, as a `FolderShare`."""
 
     queue: str
     name: str
@@ -148,8 +150,8 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
     path = store.paths.record(hour)
     left = list(names)
     while True:
-        there = set(await list_children(link.engine, store, path))
-        left = [name for name in left if name in there]
+        there = await collect_children(link.engine, store, path, partial(Matching, set(left).__contains__))
+        left = there.names
         if not left:
             return
         for start in range(0, len(left), TOGETHER):

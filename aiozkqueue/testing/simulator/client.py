@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 from aiozkqueue.zookeeper import wire
 from aiozkqueue.zookeeper.client import PersistentWatch, ZooKeeperClient
 from aiozkqueue.zookeeper.errors import MultiError, NodeExistsError, NoNodeError
-from aiozkqueue.zookeeper.interface import Create, Node, Operation, Result, Stat, Versioned, WatchEvent
+from aiozkqueue.zookeeper.interface import C, Create, Node, Operation, Result, Stat, Versioned, WatchEvent
+from aiozkqueue.zookeeper.listings import Collected
 from aiozkqueue.zookeeper.watches import Mode, Registration
 
 from .requests import Kind, Request
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from .connection import SimulatedSession
+
+#: Listings of which a part comes in vain.
+_GIVEN_UP: Final = 0.1
 
 
 class SimulatedClient(ZooKeeperClient):
@@ -24,11 +28,14 @@ class SimulatedClient(ZooKeeperClient):
 
     _session: SimulatedSession
 
-    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> asyncio.Future[list[Result]]:
+    def multi(
+        self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
+    ) -> asyncio.Future[list[Result]]:
         """Send all or nothing, once, when called."""
         for operation in operations:
             _check(operation.path)
-        return self._submit(Request(Kind.MULTI, tuple(operations), self.request_size(operations)), generation)
+        request = Request(Kind.MULTI, tuple(operations), self.request_size(operations), results)
+        return self._submit(request, generation)
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
         """Data and stat. Raises: NoNodeError."""
@@ -49,6 +56,25 @@ class SimulatedClient(ZooKeeperClient):
         """The names below. Raises: NoNodeError."""
         names: list[str] = await self._call(Kind.CHILDREN, _check(path), generation)
         return names
+
+    async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
+        """The names below, in pieces of any size; now and then a part of them in vain, as if the connection were lost.
+
+        Raises: NoNodeError.
+        """
+        chance = self._session.chance
+        while True:
+            names = await self.children(path, generation=generation)
+            given_up = chance.random() < _GIVEN_UP
+            stop = chance.randint(0, len(names)) if given_up else len(names)
+            collected, start = Collected(collector), 0
+            while start < stop:
+                end = chance.randint(start + 1, stop)
+                collected.take(names[start:end])
+                start = end
+                await asyncio.sleep(0)  # others run between two pieces
+            if not given_up:
+                return collected.result()
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
         """The stat; None where there is no znode."""

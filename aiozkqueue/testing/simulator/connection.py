@@ -148,6 +148,7 @@ class SimulatedSession(Session):
         hosts = parse_hosts(",".join(server.name for server in ensemble.servers))
         super().__init__(hosts, timeout=timeout, max_request=max_request, jitter=jitter)
         self.name = name
+        self.chance: Random = jitter
         self.server: Server | None = None
         """The server that the next connection goes to; None: any."""
         self._servers = ensemble

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import logging
 from collections import deque
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from contextvars import Context, ContextVar
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 from anyio._backends._asyncio import CancelScope
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 log: Final = logging.getLogger(__name__)
 
@@ -81,6 +83,18 @@ class _Task(asyncio.Task[T]):
         return self._number
 
 
+class _Timer(asyncio.TimerHandle):
+    """A timer that equals no other: two for the same time are not to be compared by what they call."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
 class _OrderedSet(dict[Any, None]):
     """As much of a set as anyio uses, in the order of insertion."""
 
@@ -113,8 +127,11 @@ def _scopes_in_order() -> Iterator[None]:
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. It has no files, sockets, threads or signals."""
 
+    _closed: bool
+    _stopping: bool
     _ready: deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
+    #: In C's comparison of numbers; a handle's own is Python's.
+    _scheduled: list[tuple[float, asyncio.TimerHandle]]
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,6 +147,45 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         """Return seconds since the loop was made."""
         return self._now
+
+    # As BaseEventLoop has them, without its debugging, which takes longer than what is called
+
+    def call_soon(
+        self,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call it in the next round."""
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call it at this time of the loop."""
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        timer = _Timer(when, callback, args, self, context)
+        heappush(self._scheduled, (when, timer))
+        return timer
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call it so many seconds from now."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def put_back(self, handles: deque[asyncio.Handle]) -> None:
         """Take callbacks back that were held up."""
@@ -153,41 +209,43 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # What BaseEventLoop leaves to its subclasses, and calls
 
     def _run_once(self) -> None:
-        self._advance()
+        # Every round until it is to stop, since a history has thousands of them, with one or two callbacks each.
         ready, paused = self._ready, self.paused
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle._cancelled:  # noqa: SLF001
-                continue
-            if paused:
-                process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001
-                if process in paused:
-                    process.parked.append(handle)
+        while True:
+            self._advance()
+            for _ in range(len(ready)):
+                handle = ready.popleft()
+                if handle._cancelled:  # noqa: SLF001
                     continue
-            handle._run()  # noqa: SLF001
+                if paused:
+                    process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001
+                    if process in paused:
+                        process.parked.append(handle)
+                        continue
+                handle._run()  # noqa: SLF001
+            if self._stopping:
+                return
 
     def _advance(self) -> None:
         """Move the clock, if nothing else is to be done, to the next timer; make ready what is due."""
-        scheduled, ready = self._scheduled, self._ready
-        while scheduled and scheduled[0]._cancelled:  # noqa: SLF001 - as BaseEventLoop does
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
+        scheduled, ready, now = self._scheduled, self._ready, self._now
+        while scheduled and scheduled[0][1]._cancelled:  # noqa: SLF001 - as BaseEventLoop does
+            heappop(scheduled)
         self._rounds += 1
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            if not scheduled:
-                raise StuckError(f"nothing is due, for ever; {waiting(self)}")
-            self._now = max(self._now, scheduled[0].when())
-            self._rounds = 0
-        elif self._rounds > MOST_ROUNDS and scheduled:
-            self._now = max(self._now, scheduled[0].when())
-            self._rounds = 0
-        if self._now > self.limit:
-            raise StuckError(f"not done after {self._now:.0f} s of virtual time; {waiting(self)}")
-        while scheduled and scheduled[0].when() <= self._now:
-            handle: asyncio.Handle = heapq.heappop(scheduled)
-            handle._scheduled = False  # type: ignore[attr-defined]  # noqa: SLF001
-            ready.append(handle)
-            self._rounds = 0
-        self._now += ROUND
+        if scheduled:
+            due = scheduled[0][0]
+            if self._rounds > MOST_ROUNDS or not (ready or self._stopping):
+                now = max(now, due)
+                self._rounds = 0
+            while due <= now:
+                ready.append(heappop(scheduled)[1])
+                self._rounds = 0
+                due = scheduled[0][0] if scheduled else inf
+        elif not (ready or self._stopping):
+            raise StuckError(f"nothing is due, for ever; {waiting(self)}")
+        self._now = now + ROUND
+        if now > self.limit:
+            raise StuckError(f"not done after {now:.0f} s of virtual time; {waiting(self)}")
 
     def _process_events(self, _: object) -> None:
         """There are none."""

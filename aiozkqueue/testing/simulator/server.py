@@ -116,7 +116,7 @@ class ServerConnection:
             if entry.fault is Fault.LOST_AFTER:
                 self.cut("lost after the request was applied")
             elif not self.silent:
-                self.client.stream.send((self.server.tree.applied, entry.result))
+                self.client.stream.send((self.server.tree.applied, entry.request.answer(entry.result)))
 
     def cut(self, why: str) -> None:
         """Close; the client is told at once, unless nothing passes."""
@@ -184,9 +184,10 @@ class Server:
     def answer(self, connection: ServerConnection, request: Request) -> object:
         """Answer a read, or arm a watch."""
         kind, argument = request.kind, request.argument
-        if kind in _READS:
+        read = _READS.get(kind)
+        if read is not None:
             try:
-                return _READS[kind](self.tree, argument)
+                return read(self.tree, argument)
             except ZooKeeperError as error:
                 return error
         if kind is Kind.REMOVE_WATCH:

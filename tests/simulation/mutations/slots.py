@@ -42,11 +42,11 @@ def take_a_verdict_for_the_outcome(patch: pytest.MonkeyPatch) -> None:
 def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
     send = Slot.send
 
-    async def careless(self: Slot, operations: Sequence[Operation], generation: int) -> Sent:
+    async def careless(self: Slot, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
         multi = self._zookeeper.multi
 
         async def once() -> Sent:
-            return await send(self, operations, generation)
+            return await send(self, operations, generation, learns=learns)
 
         if self._version is None:
             return await once()

@@ -35,7 +35,7 @@ class _Transport(asyncio.Transport):
         self.aborted = True
 
 
-class _Open:
+class Opened:
     """A connection after its handshake."""
 
     def __init__(self) -> None:
@@ -45,30 +45,30 @@ class _Open:
         self.connection = Connection("h1:2181", on_event=self.events.append, on_lost=self.lost.append)
         self.connection.connection_made(self.transport)
         self.connected = self.connection.handshake(b"connect")
-        self.connection.data_received(_frame(struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16)))
+        self.connection.data_received(frame(struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16)))
 
     def request(self) -> asyncio.Future[list[str]]:
         return self.connection.submit(wire.get_children("/a", chroot=""))
 
 
-def _frame(payload: bytes) -> bytes:
+def frame(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
 
 
-def _reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 5) -> bytes:
-    return _frame(struct.pack(">iqi", xid, zxid, error) + body)
+def reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 5) -> bytes:
+    return frame(struct.pack(">iqi", xid, zxid, error) + body)
 
 
 _NO_CHILDREN = struct.pack(">i", 0)
 
 
 async def test_the_first_frame_is_the_answer_to_the_handshake() -> None:
-    connected = await _Open().connected
+    connected = await Opened().connected
     assert (connected.session_id, connected.timeout) == (7, 4.0)
 
 
 async def test_requests_of_one_loop_tick_go_out_in_one_write() -> None:
-    peer = _Open()
+    peer = Opened()
     await asyncio.sleep(0)
     peer.transport.written.clear()
     for _ in range(3):
@@ -81,17 +81,17 @@ async def test_requests_of_one_loop_tick_go_out_in_one_write() -> None:
 
 
 async def test_an_awaiter_that_is_cancelled_leaves_the_order_of_the_others_intact() -> None:
-    peer = _Open()
+    peer = Opened()
     first, second = peer.request(), peer.request()
     first.cancel()
-    peer.connection.data_received(_reply(1, body=_NO_CHILDREN) + _reply(2, error=-101))
+    peer.connection.data_received(reply(1, body=_NO_CHILDREN) + reply(2, error=-101))
     with pytest.raises(NoNodeError, match="/a"):
         await second
     assert peer.connection.loss is None
 
 
 async def test_everything_pending_fails_the_moment_the_connection_is_lost_and_later_requests_are_not_sent() -> None:
-    peer = _Open()
+    peer = Opened()
     pending = [peer.request(), peer.request()]
     peer.connection.connection_lost(ConnectionResetError("reset by peer"))
     for future in pending:
@@ -106,11 +106,11 @@ async def test_everything_pending_fails_the_moment_the_connection_is_lost_and_la
 @given(st.lists(st.integers(1, 40)))
 def test_replies_are_put_together_however_the_stream_is_cut(cuts: list[int]) -> None:
     async def main() -> None:
-        peer = _Open()
+        peer = Opened()
         futures = [peer.request() for _ in range(3)]
         body = struct.pack(">i", 2) + (struct.pack(">i", 3) + b"abc") * 2
-        event = _frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, 2) + b"/a")
-        stream = _reply(1, body=body) + event + _reply(-2) + _reply(2, error=-101) + _reply(3, body=body, zxid=9)
+        event = frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, 2) + b"/a")
+        stream = reply(1, body=body) + event + reply(-2) + reply(2, error=-101) + reply(3, body=body, zxid=9)
         for cut in cuts:
             peer.connection.data_received(stream[:cut])
             stream = stream[cut:]
@@ -127,18 +127,18 @@ def test_replies_are_put_together_however_the_stream_is_cut(cuts: list[int]) -> 
     [
         struct.pack(">i", -1),
         struct.pack(">i", 2**31 - 1),
-        _frame(b""),
-        _frame(b"short"),
-        _reply(2, body=_NO_CHILDREN),
-        _reply(-5),
-        _reply(-4),
-        _reply(1, body=struct.pack(">i", 1000)),
-        _reply(1) + _reply(1),
-        _frame(struct.pack(">iqiii", -1, -1, 0, 3, 3)),
+        frame(b""),
+        frame(b"short"),
+        reply(2, body=_NO_CHILDREN),
+        reply(-5),
+        reply(-4),
+        reply(1, body=struct.pack(">i", 1000)),
+        reply(1) + reply(1),
+        frame(struct.pack(">iqiii", -1, -1, 0, 3, 3)),
     ],
 )
 async def test_bytes_that_are_not_the_protocol_end_the_connection_and_say_so(hostile: bytes) -> None:
-    peer = _Open()
+    peer = Opened()
     future = peer.request()
     peer.connection.data_received(hostile)
     assert peer.transport.aborted
@@ -147,7 +147,7 @@ async def test_bytes_that_are_not_the_protocol_end_the_connection_and_say_so(hos
     assert isinstance(lost.value.__cause__, ProtocolError)
 
 
-@pytest.mark.parametrize("first", [struct.pack(">i", 65537), _frame(b"\0" * 8), _frame(b"HTTP/1.1 400 Bad Request")])
+@pytest.mark.parametrize("first", [struct.pack(">i", 65537), frame(b"\0" * 8), frame(b"HTTP/1.1 400 Bad Request")])
 async def test_a_first_frame_that_is_no_handshake_ends_the_connection(first: bytes) -> None:
     connection = Connection("h1:2181", on_event=lambda _event: None, on_lost=lambda _connection: None)
     connection.connection_made(_Transport())
@@ -160,7 +160,7 @@ async def test_a_first_frame_that_is_no_handshake_ends_the_connection(first: byt
 @given(st.binary(max_size=300))
 def test_any_bytes_leave_the_connection_open_or_every_request_failed(noise: bytes) -> None:
     async def main() -> None:
-        peer = _Open()
+        peer = Opened()
         futures: list[asyncio.Future[Any]] = [peer.request(), peer.connection.authenticate(b"auth")]
         peer.connection.data_received(noise)
         if peer.connection.loss is not None:
@@ -172,26 +172,26 @@ def test_any_bytes_leave_the_connection_open_or_every_request_failed(noise: byte
 
 
 async def test_xids_stay_positive_after_two_billion_requests() -> None:
-    peer = _Open()
+    peer = Opened()
     peer.connection._xid = wire.HIGHEST_XID - 1
     futures = [peer.request(), peer.request()]
-    peer.connection.data_received(_reply(wire.HIGHEST_XID, body=_NO_CHILDREN) + _reply(1, body=_NO_CHILDREN))
+    peer.connection.data_received(reply(wire.HIGHEST_XID, body=_NO_CHILDREN) + reply(1, body=_NO_CHILDREN))
     assert await asyncio.gather(*futures) == [[], []]
 
 
 async def test_a_session_that_has_moved_leaves_the_outcome_unknown() -> None:
-    peer = _Open()
+    peer = Opened()
     future = peer.request()
-    peer.connection.data_received(_reply(1, error=-118))
+    peer.connection.data_received(reply(1, error=-118))
     with pytest.raises(ConnectionLossError, match="moved"):
         await future
 
 
 async def test_a_multi_that_was_refused_since_the_session_is_over_is_the_servers_verdict() -> None:
-    peer = _Open()
+    peer = Opened()
     multi = peer.connection.submit(wire.multi([Check("/a")], chroot="", acl=b""))
     refused = struct.pack(">ibii", -1, 0, -112, -112)
-    peer.connection.data_received(_reply(1, body=refused + struct.pack(">ibi", -1, 1, -1)))
+    peer.connection.data_received(reply(1, body=refused + struct.pack(">ibi", -1, 1, -1)))
     with pytest.raises(SessionExpiredError):
         await multi
     assert peer.connection.session_expired

@@ -1,0 +1,78 @@
+"""Commands that are imported when they are run: one command does not pay for what the others import.
+
+What lists them, as help and completion do, needs their names and summaries only. These stand beside the place of each
+in a table (`commands`); the function's own docstring is its help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from aiozkqueue.cli.exits import EXPLAINED
+
+_MARKUP: Final = "rich"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its name, the ``module:function`` under `aiozkqueue.cli`, and the first paragraph of its help."""
+
+    name: str
+    source: str
+    summary: str
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands under one name, and what they are about."""
+
+    name: str
+    summary: str
+    members: Sequence[Command]
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists outlines of its commands, and runs the commands themselves."""
+
+    def extend(self, members: Sequence[Command | Commands]) -> None:
+        """Add commands, in the order of their listing."""
+        for one in members:
+            if isinstance(one, Command):
+                self.add_command(_Outline(one))
+            else:
+                group = LazyGroup(name=one.name, help=one.summary, epilog=EXPLAINED, rich_markup_mode=_MARKUP)
+                group.extend(one.members)
+                self.add_command(group)
+
+    # The base class names a type of its own here, which typer keeps to itself.
+    def resolve_command(  # type: ignore[override]
+        self, ctx: typer.Context, args: list[str]
+    ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
+        """Find the command that the words begin with."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, imported(found.command) if isinstance(found, _Outline) else cast("TyperGroup | None", found), rest
+
+
+class _Outline(TyperCommand):
+    """What is known of a command that is not imported."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(name=command.name, help=command.summary, hidden=command.hidden, rich_markup_mode=_MARKUP)
+        self.command = command
+
+
+def imported(command: Command) -> TyperCommand:
+    """Return the command itself."""
+    module, _, function = command.source.partition(":")
+    alone = typer.Typer(rich_markup_mode=_MARKUP, pretty_exceptions_enable=False, add_completion=False)
+    alone.command(command.name, epilog=None if command.hidden else EXPLAINED, hidden=command.hidden)(
+        getattr(import_module(f"aiozkqueue.cli.{module}"), function)
+    )
+    return cast("TyperCommand", typer.main.get_command(alone))

@@ -1,0 +1,71 @@
+"""What a consumer that is alone does with sets of duplicates: nothing that it knows to be in vain."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+
+#: Requests of a consumer that rests for minutes are few, of one that looks again and again thousands.
+FEW = 60
+
+
+def test_what_went_with_a_message_is_not_tried_again_and_the_others_keep_their_order() -> None:
+    async def main() -> list[bytes]:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(collapse=True))
+            await jobs.put_many([b"first", b"first", b"first", *(b"%02d" % number for number in range(40))])
+            taken: list[bytes] = []
+            while True:
+                async with session.begin() as tx:
+                    message = await tx.take(jobs)
+                if message is None:
+                    return taken
+                taken.append(message.body)
+
+    assert run_virtual(main) == [b"first", *(b"%02d" % number for number in range(40))]
+
+
+def test_what_waits_for_its_next_attempt_is_neither_forgotten_nor_looked_for_all_the_time() -> None:
+    async def main() -> int:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(100))))
+            await jobs.put_many([b"job", b"job", b"job"])
+            async with session.transaction() as tx:
+                assert await tx.take(jobs) is not None
+                await tx.rollback()
+            async with session.begin() as tx:
+                before = cluster.ensemble.arrivals
+                message = await tx.take(jobs, timeout=1000)
+                assert message is not None, "it was not found again"
+                assert message.attempt == 2
+                return cluster.ensemble.arrivals - before
+
+    assert run_virtual(main) < FEW
+
+
+def test_what_another_put_while_one_of_its_set_was_handled_is_taken_next() -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig(collapse=True))
+            for round_ in range(3):
+                await jobs.put_many([b"a", b"b", b"a", b"b"])
+                for body in (b"a", b"b"):
+                    async with session.begin() as tx:
+                        message = await tx.take(jobs)
+                        assert message is not None, round_
+                        assert message.body == body
+                        await other.queue("jobs").put(body)
+                await asyncio.sleep(1)
+                for body in (b"a", b"b"):
+                    async with session.begin() as tx:
+                        message = await tx.take(jobs)
+                        assert message is not None, round_
+                        assert message.body == body
+                assert await jobs.size() == 0
+
+    run_virtual(main)

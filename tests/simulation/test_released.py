@@ -1,0 +1,72 @@
+"""Claims forced open while messages go and come back under the same ids: there is one holder at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
+
+#: Seconds that a message takes between an operator and the servers; the others' take a twentieth.
+FAR = 0.02
+#: When the message is rejected, in steps: through all that the operator asks before its change is applied.
+MOMENTS = 16
+
+
+def _near() -> float:
+    return FAR / 20
+
+
+def _far() -> float:
+    return FAR
+
+
+@pytest.mark.parametrize("later", [1, 3, 5])
+def test_a_message_that_is_driven_back_while_claims_are_forced_open_is_never_two_consumers(later: int) -> None:
+    """It is held when the operator lists what is locked, dead when it lists what lies there, held again after that."""
+
+    async def main() -> None:
+        near = Delays(_near, _near, _near, _near)
+        for moment in range(MOMENTS):
+            cluster = Cluster(Ensemble(Random(1), delays=replace(near, network=_far)), 1)
+            async with cluster.connect() as operator:
+                jobs = operator.queue("jobs")
+                cluster.ensemble.delays = near
+                await jobs.put(b"job")
+                async with cluster.connect() as first, cluster.connect() as second, cluster.connect() as third:
+                    await _play(jobs, [first, second, third], (moment + 0.5) * FAR, later * FAR)
+
+    run_virtual(main, limit=float("inf"))
+
+
+async def _play(jobs: zq.Queue[bytes], sessions: list[zq.QueueSession], moment: float, later: float) -> None:
+    first, second, third = sessions
+    async with first.transaction() as before:
+        message = await before.take(first.queue("jobs"), timeout=1)
+        assert message is not None
+        forcing = asyncio.create_task(jobs.release_claims())
+        await asyncio.sleep(moment)
+        before.reject(message, "to come back under the same id")
+        try:
+            await before.commit()
+        except zq.ClaimLostError:
+            await forcing
+            return
+    await asyncio.sleep(later)
+    await second.queue("jobs").dead_letters.redrive()
+    async with second.transaction() as one, third.transaction() as other:
+        assert await one.take(second.queue("jobs"), timeout=1) is not None
+        await forcing
+        given_to_another = await other.take(third.queue("jobs"), timeout=1) is not None
+        if given_to_another:
+            with pytest.raises(zq.ClaimLostError):
+                await one.commit()
+            await other.commit()
+        else:
+            await one.commit()
+            await other.rollback()
+    assert await jobs.size() == 0

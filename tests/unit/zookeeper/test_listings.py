@@ -1,0 +1,264 @@
+"""A listing that comes in pieces, cut anywhere: the names are those of the whole, and no length is believed."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, ProtocolError, wire
+from aiozkqueue.zookeeper.connection import MAX_REPLY
+from aiozkqueue.zookeeper.listings import Collected, Listing
+from tests.unit.zookeeper.test_connection import Opened, frame, reply
+
+_names = st.one_of(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), max_size=20), max_size=12),
+    # Of one length, or nearly: what is read by length, up to where it is not so any more.
+    st.integers(1, 130).flatmap(
+        lambda size: st.lists(
+            st.one_of(
+                st.text("ab\0\4\5\x7f", min_size=size, max_size=size), st.text("aé", min_size=size - 1, max_size=size)
+            ),
+            max_size=12,
+        )
+    ),
+)
+_cuts = st.lists(st.integers(0, 400), max_size=8)
+
+
+class Names:
+    """Keeps all, and in what pieces they came."""
+
+    def __init__(self) -> None:
+        self.pieces: list[list[str]] = []
+
+    def take(self, names: list[str]) -> None:
+        self.pieces.append(names)
+
+    @property
+    def all(self) -> list[str]:
+        return [name for piece in self.pieces for name in piece]
+
+
+class Once:
+    """One that breaks at the second piece."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+
+    def take(self, names: list[str]) -> None:
+        self.pieces += 1
+        if self.pieces > 1:
+            raise LookupError(f"enough: {names}")
+
+
+def body(names: list[str]) -> bytes:
+    encoded = [name.encode() for name in names]
+    return struct.pack(">i", len(names)) + b"".join(struct.pack(">i", len(one)) + one for one in encoded)
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted(min(one, len(data)) for one in cuts), len(data)]
+    return [data[start:end] for start, end in pairwise(places)]
+
+
+def asked(peer: Opened) -> tuple[asyncio.Future[Collected[Names]], list[Names]]:
+    """A listing into a collector, and every collector that was made for it."""
+    made: list[Names] = []
+
+    def collector() -> Names:
+        made.append(Names())
+        return made[-1]
+
+    return peer.connection.submit(wire.collect_children("/a", collector, chroot="")), made
+
+
+@given(_names, _cuts)
+def test_names_are_the_same_however_they_are_cut(names: list[str], cuts: list[int]) -> None:
+    collected, data = Names(), body(names)
+    listing = Listing(len(data), collected.take, "done")
+    for piece in cut(data, cuts):
+        listing.feed(piece)
+    assert listing.finish() == "done"
+    assert collected.all == names
+    assert [] not in collected.pieces
+
+
+@given(_names, _cuts, st.integers(1, 400))
+def test_a_listing_that_ends_too_early_is_refused_and_no_name_of_it_is_wrong(
+    names: list[str], cuts: list[int], missing: int
+) -> None:
+    data = body(names)
+    short = data[: max(0, len(data) - missing)]
+    collected = Names()
+    listing = Listing(len(short), collected.take, None)
+
+    def read() -> None:
+        for piece in cut(short, cuts):
+            listing.feed(piece)
+        listing.finish()
+
+    with pytest.raises(ProtocolError):
+        read()
+    assert collected.all == names[: len(collected.all)]
+
+
+@given(st.binary(max_size=200), _cuts)
+def test_noise_is_a_listing_or_refused_as_it_would_be_whole(noise: bytes, cuts: list[int]) -> None:
+    def read(pieces: list[bytes]) -> list[str] | None:
+        collected = Names()
+        listing = Listing(len(noise), collected.take, collected)
+        try:
+            for piece in pieces:
+                listing.feed(piece)
+            return listing.finish().all
+        except ProtocolError:
+            return None
+
+    assert read(cut(noise, cuts)) == read([noise])
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", -2),
+        struct.pack(">ii", 2, 2**31 - 1),
+        struct.pack(">ii", 2, -2),
+    ],
+)
+def test_a_count_or_length_that_cannot_be_is_refused_before_the_rest_has_come(hostile: bytes) -> None:
+    listing = Listing(1_000_000, list[object]().append, None)
+    with pytest.raises(ProtocolError):
+        listing.feed(hostile)
+
+
+def test_a_name_that_never_ends_is_gathered_once_and_not_once_a_piece() -> None:
+    """Gathering it anew with each of 16,000 pieces would move 130 GB."""
+    collected, name = Names(), "x" * 2**24
+    data = body([name])
+    listing = Listing(len(data), collected.take, None)
+    for start in range(0, len(data), 2**10):
+        listing.feed(data[start : start + 2**10])
+    listing.finish()
+    assert collected.all == [name]
+
+
+def test_no_more_than_a_piece_is_held() -> None:
+    data = body([f"item-{number:030d}" for number in range(200_000)])
+    counted: list[int] = []
+    listing = Listing(len(data), lambda names: counted.append(len(names)), None)
+    view = memoryview(data)
+    tracemalloc.start()
+    try:
+        for start in range(0, len(data), 2**16):
+            listing.feed(bytes(view[start : start + 2**16]))
+        listing.finish()
+        assert tracemalloc.get_traced_memory()[1] < len(data) // 10
+    finally:
+        tracemalloc.stop()
+    assert sum(counted) == 200_000
+
+
+# On a connection
+
+
+@given(_names, st.lists(st.integers(1, 60), max_size=20))
+def test_on_a_connection_every_reply_and_event_around_a_listing_comes_through(
+    names: list[str], sizes: list[int]
+) -> None:
+    async def main() -> None:
+        peer = Opened()
+        first, (listed, _), (missing, unmade), plain = peer.request(), asked(peer), asked(peer), peer.request()
+        event = frame(struct.pack(">iqiiii", -1, -1, 0, 3, 3, 2) + b"/a")
+        stream = reply(1, body=body(["a"])) + event + reply(2, body=body(names), zxid=7) + event + reply(-2)
+        stream += reply(3, error=-101) + reply(4, body=body(names), zxid=9) + event
+        for size in sizes:
+            peer.connection.data_received(stream[:size])
+            stream = stream[size:]
+        peer.connection.data_received(stream)
+        assert (await listed).result().all == names
+        assert await first == ["a"]
+        with pytest.raises(NoNodeError, match="/a"):
+            await missing
+        assert unmade == []
+        assert await plain == names
+        assert len(peer.events) == 3
+        assert peer.connection.last_zxid == 9
+        assert peer.connection.answered == 4
+
+    asyncio.run(main())
+
+
+async def test_names_are_handed_on_before_the_reply_is_whole_and_the_zxid_is_believed_when_it_is() -> None:
+    peer = Opened()
+    listed, made = asked(peer)
+    data = reply(1, body=body(["abc", "def", "ghi"]), zxid=77)
+    peer.connection.data_received(data[:-6])
+    assert made[0].all == ["abc", "def"]
+    assert not listed.done()
+    assert peer.connection.last_zxid != 77
+    peer.connection.data_received(data[-6:])
+    assert (await listed).result() is made[0]
+    assert made[0].all == ["abc", "def", "ghi"]
+    assert peer.connection.last_zxid == 77
+
+
+async def test_a_connection_lost_in_the_midst_of_a_listing_fails_it_and_what_is_behind_it() -> None:
+    peer = Opened()
+    (listed, _), behind = asked(peer), peer.request()
+    peer.connection.data_received(reply(1, body=body(["abc", "def"]))[:-3])
+    peer.connection.connection_lost(ConnectionResetError("reset by peer"))
+    for future in (listed, behind):
+        with pytest.raises(ConnectionLossError, match="reset by peer"):
+            await future
+
+
+async def test_a_listing_that_is_no_listing_in_the_midst_ends_the_connection() -> None:
+    peer = Opened()
+    (listed, _), behind = asked(peer), peer.request()
+    hostile = struct.pack(">i", 3) + b"\0\0\0\3abc" + struct.pack(">i", 2**30)
+    peer.connection.data_received(reply(1, body=hostile + bytes(100))[:-50])
+    assert peer.transport.aborted
+    for future in (listed, behind):
+        with pytest.raises(ConnectionLossError) as lost:
+            await future
+        assert isinstance(lost.value.__cause__, ProtocolError)
+
+
+async def test_whoever_goes_away_in_the_midst_is_given_nothing_more_and_the_next_reply_is_read() -> None:
+    peer = Opened()
+    (listed, made), behind = asked(peer), peer.request()
+    data = reply(1, body=body(["abc", "def", "ghi"]))
+    peer.connection.data_received(data[:-6])
+    listed.cancel()
+    peer.connection.data_received(data[-6:] + reply(2, body=body(["x"])))
+    assert await behind == ["x"]
+    assert made[0].all == ["abc", "def"]
+    assert peer.connection.loss is None
+
+
+async def test_what_a_collector_raises_is_raised_to_whoever_waits_and_the_connection_goes_on() -> None:
+    peer = Opened()
+    listed = peer.connection.submit(wire.collect_children("/a", Once, chroot=""))
+    behind = peer.request()
+    data = reply(1, body=body(["abc", "def", "ghi"])) + reply(2, body=body(["x"]))
+    peer.connection.data_received(data[:40])
+    peer.connection.data_received(data[40:])
+    with pytest.raises(LookupError, match="enough"):
+        (await listed).result()
+    assert await behind == ["x"]
+
+
+async def test_a_listing_larger_than_any_is_refused_at_its_head() -> None:
+    peer = Opened()
+    listed, made = asked(peer)
+    peer.connection.data_received(struct.pack(">iiqi", MAX_REPLY + 1, 1, 5, 0) + body(["abc"]))
+    with pytest.raises(ConnectionLossError, match="announced"):
+        await listed
+    assert made == []
