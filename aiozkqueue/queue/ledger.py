@@ -4,7 +4,7 @@
 asserts it, so that a process that was taken for dead and comes back can change nothing. Below it, ``batch-<n>`` is a
 manifest: a batch that is always the same, with pages that name its items. A page is made in one multi with the locks
 of its items, which are persistent and have no end; a manifest whose data is empty is not sealed yet, and is gone on
-with. Acknowledging removes items, locks and pages, a page at a time, and goes on where it was.
+with. Acknowledging removes items, locks and pages, a few pages at a time, and goes on where it was.
 
 The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
 """
