@@ -133,7 +133,7 @@ class Ledger:
         if numbers and await self._sealed(numbers[0]):
             return numbers[0]
         if not self._left:
-            self._candidates = await self._free(MOST if limit is None else min(MOST, max(limit, BACKLOG)))
+            self._candidates = await self._free(_enough(limit))
         if not numbers and not self._left:
             return after
         number = numbers[0] if numbers else await self._new()
@@ -468,6 +468,13 @@ class Ledger:
 
     async def _never(self) -> bool:
         return False
+
+
+def _enough(limit: int | None) -> int:
+    """How many names to keep: those of one batch, or of several small ones, all of them full."""
+    if limit is None or limit >= MOST:
+        return MOST
+    return max(limit, BACKLOG - BACKLOG % limit)
 
 
 def _id(entry: Entry) -> str:

@@ -265,13 +265,18 @@ class Backlog:
         return first
 
     def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
-        listed, share, lane = self._listed, self._share, self._lane
-        chosen = set(places)
+        listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
+        chosen, lock_id = set(places), self._lock_id
         while listed and len(places) < limit:
             name = listed.pop()
-            if not share.alone and self._distance(name):  # the shares have changed since it was listed
+            if not alone and self._distance(name):  # the shares have changed since it was listed
                 self._others.setdefault(lane, {}).setdefault(name, now)
-            elif self._free(name, excluded) and (place := f"{lane}/{name}") not in chosen:
+                continue
+            try:  # as in `_free`, for every message
+                lock = lock_id(name)
+            except MalformedError:
+                continue
+            if lock not in locked and not excluded(lock) and (place := f"{lane}/{name}") not in chosen:
                 places.append(place)
 
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:
