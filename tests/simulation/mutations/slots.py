@@ -90,14 +90,19 @@ def commit_in_two_parts(patch: pytest.MonkeyPatch) -> None:
     multi = SimulatedClient.multi
 
     def split(
-        self: SimulatedClient, operations: Sequence[Operation], *, generation: int | None = None
+        self: SimulatedClient,
+        operations: Sequence[Operation],
+        *,
+        generation: int | None = None,
+        results: int | None = None,
     ) -> asyncio.Future[list[Result]]:
         takes = any(isinstance(one, Delete) and is_item(one) for one in operations)
         puts = [one for one in operations if isinstance(one, Create) and is_item(one)]
         if not (takes and puts):
-            return multi(self, operations, generation=generation)
+            return multi(self, operations, generation=generation, results=results)
         multi(self, puts, generation=generation)
-        return multi(self, [Check("/") if one in puts else one for one in operations], generation=generation)
+        rest = [Check("/") if one in puts else one for one in operations]
+        return multi(self, rest, generation=generation, results=results)
 
     patch.setattr(SimulatedClient, "multi", split)
 
