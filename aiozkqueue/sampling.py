@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidNameError, QueueError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.queue.operators.admin import count, lanes, list_items
+from aiozkqueue.queue.operators.admin import count, lanes, list_items, put_into
 from aiozkqueue.zookeeper import NoNodeError, ZooKeeperError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Sampler:
             retrying=due,
             dead=dead,
             consumers=consumers,
-            put=sum((stat.cversion + stat.num_children) // 2 for stat in there),
+            put=sum(put_into(stat) for stat in there),
             oldest=await self._find_oldest(name, folders, size),
         )
 

@@ -51,6 +51,7 @@ BARS = [
     Bar(LISTENER, 12, SAFE_8),
     Bar(LISTENER, 10, "SAQ on Redis: no-op jobs"),
     Bar("take_many(100), 1 task", 0.45, "raw: lock, read, commit in 100s"),
+    Bar("take_many(100), 1 task", 0.45, "raw: the same, one batch at a time"),
     Bar("take_many(100), 4 tasks", 0.45, "raw: lock, read, commit in 100s"),
     Bar("async for, default settings", 6, SAFE_8),
     Bar("put, direct, beside all features", 0.95, "put, direct"),

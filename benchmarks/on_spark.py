@@ -3,7 +3,8 @@
 A stream takes seconds to start; ``steady_rate`` is that of its batches, by Spark's own account of how long each took,
 from the choice of its messages to the end of the sink. One JVM for all cases, warmed up by a small run before each. The
 client's CPU is that of the JVM and of its Python workers, the server's is ZooKeeper's. ``MiB`` is what all processes of
-Spark have resident at the end, ``peak_python_MiB`` what the largest of the Python ones has: the driver's or a task's.
+Spark have resident at the end; ``driver_peak_MiB`` and ``task_peak_MiB`` are the most that the largest Python process
+of the driver, and of its tasks, has had since Spark began: of cases by depth, the shallower ones come first.
 """
 
 from __future__ import annotations
@@ -75,13 +76,21 @@ class Local:
         return [one for one in _descendants() if one not in self._others]
 
     def memory(self) -> dict[str, float]:
-        """What they have resident, and what the largest of the Python ones has."""
-        sizes: list[tuple[bool, int]] = []
+        """What they have resident, and the most that the largest Python ones, of driver and tasks, have had."""
+        total, peaks = 0, {"driver_peak_MiB": 0.0, "task_peak_MiB": 0.0}
         for one in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                sizes.append(("java" in one.name(), one.memory_info().rss))
-        python = max((size for java, size in sizes if not java), default=0)
-        return {"MiB": sum(size for _, size in sizes) / _MIB, "peak_python_MiB": python / _MIB}
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                total += one.memory_info().rss
+                if "java" not in one.name():
+                    kind = "task_peak_MiB" if "pyspark.worker" in one.cmdline() else "driver_peak_MiB"
+                    peaks[kind] = max(peaks[kind], _peak(one.pid) / _MIB)
+        return {"MiB": total / _MIB, **peaks}
+
+
+def _peak(pid: int) -> int:
+    """The most that a process has had resident, bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 class Times(NamedTuple):
@@ -168,6 +177,13 @@ def drain(local: Local, options: Mapping[str, str], messages: int, *, partitions
     return {"steady_rate": sum(one["numInputRows"] for one in batches) / seconds, **memory}
 
 
+def read(local: Local, options: Mapping[str, str], messages: int) -> Mapping[str, float]:  # noqa: ARG001 - as the others
+    """Read all that there is, as a batch."""
+    frame = local.session.read.format("aiozkqueue").options(**options).schema("body binary").load()
+    frame.write.format("noop").mode("overwrite").save()
+    return local.memory()
+
+
 def take_directly(server: Server, messages: int) -> Sample:
     """Take by a consumer."""
 
@@ -200,6 +216,7 @@ def _case(name: str, work: Work, *, messages: int = 50_000, depth: int = 0) -> C
 
 
 PARTITIONS = (1, 2, 4)
+DEPTHS = (1, 10, 30)
 CASES = [
     Case("aiozkqueue: put 500s", "spark", 50_000, put_directly, rounds=2),
     *(_case(f"Spark: write, {n} partitions", partial(write, partitions=n)) for n in PARTITIONS),
@@ -212,6 +229,7 @@ CASES = [
             messages=10_000,
             depth=depth,
         )
-        for depth in (1, 10, 30)
+        for depth in DEPTHS
     ),
+    *(_case(f"Spark: read of {10_000 * depth:,}", read, messages=10_000, depth=depth) for depth in DEPTHS),
 ]

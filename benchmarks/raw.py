@@ -49,8 +49,8 @@ def multi_creates(server: Server, messages: int, *, batch: int = 100) -> Sample:
     return watch.sample(count * batch)
 
 
-def lifecycle(server: Server, messages: int, *, batch: int) -> Sample:
-    """Lock items, read them under the locks, delete items and locks, so many a multi."""
+def lifecycle(server: Server, messages: int, *, batch: int, flights: int = FLIGHTS) -> Sample:
+    """Lock items, read them under the locks, delete items and locks, so many a multi, so many batches at a time."""
     with Connection(server.first) as connection:
         connection.ensure(_ITEMS)
         connection.ensure(_LOCKS)
@@ -61,7 +61,7 @@ def lifecycle(server: Server, messages: int, *, batch: int) -> Sample:
             claimed: deque[list[bytes]] = deque()
             # What is awaited, in its order: the two replies of a claim, or the one of a commit.
             awaited: deque[bool] = deque()
-            for _ in range(min(FLIGHTS, len(batches))):
+            for _ in range(min(flights, len(batches))):
                 claimed.append(_claim(connection, batches.popleft()))
                 awaited.append(True)
             while awaited:
@@ -110,4 +110,5 @@ CASES = [
     Case("raw: multis of 100 creates", "put", 100_000, multi_creates),
     Case("raw: lock, read, commit in 200s", "take", 40_000, partial(lifecycle, batch=200)),
     Case("raw: lock, read, commit in 100s", "take_many", 40_000, partial(lifecycle, batch=100)),
+    Case("raw: the same, one batch at a time", "take_many", 40_000, partial(lifecycle, batch=100, flights=1)),
 ]

@@ -39,8 +39,8 @@ class _Reader:
         return self._data[start : self.at]
 
 
-def set_counters(version_2: Path, counters: dict[str, int]) -> None:
-    """Set the sequence number that the next sequential child of each of these znodes gets.
+def set_counters(version_2: Path, counters: dict[str, int], versions: dict[str, int]) -> None:
+    """Set the sequence number that the next sequential child of a znode gets, and the versions of znodes' data.
 
     ``version_2`` is the data folder of a server that has been started, and stopped, since the znodes were made: its
     newest snapshot holds all there is.
@@ -52,6 +52,8 @@ def set_counters(version_2: Path, counters: dict[str, int]) -> None:
     assert seals
     for path, counter in counters.items():
         _INT.pack_into(data, places[path], counter)
+    for path, version in versions.items():
+        _INT.pack_into(data, places[path] - _INT.size, version)
     for at in seals:
         _LONG.pack_into(data, at, zlib.adler32(data[:at]))
     newest.write_bytes(data)

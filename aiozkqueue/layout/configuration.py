@@ -18,9 +18,10 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaValidator, ValidationError
+from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import InvalidOptionError
 
@@ -46,6 +47,9 @@ from .policy import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic import JsonValue
+    from pydantic_core import CoreSchema
 
 Affinity = Literal["producer", "any"]
 
@@ -241,100 +245,66 @@ class QueueConfig:
             return cls()
         stored = unknown_fields(read_object(data, _WHAT), _WHAT)
         try:
-            read = _configuration.validate_python(stored)
-            policy = None if read.policy is None else read.policy.policy()
+            read = cast("_Configuration", _configuration.validate_python(stored))
+            policy = None if read["policy"] is None else _policy(read["policy"])
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise MalformedError(f"{_WHAT} cannot be followed, {where}: {first['msg']}") from error
         except InvalidOptionError as error:
             raise MalformedError(f"{_WHAT} cannot be followed: {error}") from error
-        if read.ordered and max(read.width, read.shards or 1) > 1:
+        width = max(read["width"], read["shards"] or 1)
+        if read["ordered"] and width > 1:
             raise MalformedError(f"{_WHAT} cannot be followed: it is ordered, and has several shards")
+        history = read["history"]
         return cls(
             policy=policy,
-            shards=read.shards,
-            history=read.history.history() if isinstance(read.history, _StoredHistory) else read.history,
-            clean_every=read.clean_every,
-            width=max(read.width, read.shards or 1),
-            groups=read.groups,
-            ordered=read.ordered,
-            paused=read.paused,
-            generations=_generations(read.generations),
-            scheduled=read.scheduled,
-            counted=read.counted,
-            staged=read.staged,
-            priorities={one: _generations(spans) for one, spans in read.priorities.items() if one},
-            max_size=read.max_size,
-            collapse=read.collapse,
-            ttl=read.ttl,
-            expired=read.expired,
-            affinity=read.affinity,
-            reap_after=read.reap_after,
-            reap_every=read.reap_every,
+            shards=read["shards"],
+            history=_history(history) if isinstance(history, dict) else history,
+            clean_every=read["clean_every"],
+            width=width,
+            groups=read["groups"],
+            ordered=read["ordered"],
+            paused=read["paused"],
+            generations=read["generations"],
+            scheduled=read["scheduled"],
+            counted=read["counted"],
+            staged=read["staged"],
+            priorities={one: spans for one, spans in read["priorities"].items() if one},
+            max_size=read["max_size"],
+            collapse=read["collapse"],
+            ttl=read["ttl"],
+            expired=read["expired"],
+            affinity=read["affinity"],
+            reap_after=read["reap_after"],
+            reap_every=read["reap_every"],
             stored=stored,
         )
 
 
-class _Stored(BaseModel):
-    # Values are checked by the policies' own constructors; here only their types.
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+class _Configuration(TypedDict):
+    """What is read, all of it checked but for what the policies' own constructors check."""
 
-
-class _StoredExponential(_Stored):
-    kind: Literal["exponential"] = "exponential"
-    initial: float
-    factor: float
-    maximum: float
-    jitter: float
-
-    def backoff(self) -> Backoff:
-        return Exponential(self.initial, self.factor, self.maximum, self.jitter)
-
-
-class _StoredFixed(_Stored):
-    kind: Literal["fixed"] = "fixed"
-    delay: float
-
-    def backoff(self) -> Backoff:
-        return Fixed(self.delay)
-
-
-class _StoredSchedule(_Stored):
-    kind: Literal["schedule"] = "schedule"
-    delays: list[float]
-
-    def backoff(self) -> Backoff:
-        return Schedule(self.delays)
-
-
-_StoredBackoff = Annotated[_StoredExponential | _StoredFixed | _StoredSchedule, Field(discriminator="kind")]
-
-
-class _StoredAtLeastOnce(_Stored):
-    kind: Literal["at-least-once"] = "at-least-once"
-    backoff: _StoredBackoff
-
-    def policy(self) -> Policy:
-        return AtLeastOnce(backoff=self.backoff.backoff())
-
-
-class _StoredConsumeTimes(_Stored):
-    kind: Literal["consume-times"] = "consume-times"
-    times: int
-    exhausted: Literal["dead-letter", "drop"]
-    backoff: _StoredBackoff
-
-    def policy(self) -> Policy:
-        return ConsumeTimes(self.times, backoff=self.backoff.backoff(), exhausted=self.exhausted)
-
-
-class _StoredConsumeOnce(_Stored):
-    kind: Literal["consume-once"] = "consume-once"
-    exhausted: Literal["dead-letter", "drop"]
-
-    def policy(self) -> Policy:
-        return ConsumeOnce(exhausted=self.exhausted)
+    policy: dict[str, Any] | None
+    shards: int | None
+    history: dict[str, Any] | Literal[False] | None
+    clean_every: float | None
+    width: int
+    generations: dict[int, tuple[int, int]]
+    groups: int | None
+    ordered: bool | None
+    paused: bool | None
+    priorities: dict[int, dict[int, tuple[int, int]]]
+    scheduled: bool
+    counted: bool
+    staged: bool
+    max_size: int | None
+    collapse: bool | None
+    ttl: float | None
+    expired: Exhausted | None
+    affinity: Affinity | None
+    reap_after: float | None
+    reap_every: float | None
 
 
 def _span(span: list[int]) -> tuple[int, int]:
@@ -344,51 +314,114 @@ def _span(span: list[int]) -> tuple[int, int]:
     return oldest, newest
 
 
-_Shard = Annotated[int, Field(ge=0, lt=MOST_SHARDS, strict=False)]
-_Priority = Annotated[int, Field(ge=FIRST_PRIORITY, le=LAST_PRIORITY, strict=False)]
-_Span = Annotated[list[int], Field(min_length=2, max_length=2), AfterValidator(_span)]
+# Schemas of pydantic's core: to make models of them takes longer than the rest of the layout takes to import.
+_STRICT: Final = CoreConfig(strict=True, allow_inf_nan=False)
 
 
-class _StoredHistory(_Stored):
-    kind: Literal["history"] = "history"
-    lifetime: Annotated[float, Field(gt=0, le=LONGEST_DELAY)]
-    most: Annotated[int, Field(ge=1, le=MOST_RECORDS)]
-    payload: bool = False
-
-    def history(self) -> History:
-        return History(lifetime=self.lifetime, most=self.most, payload=self.payload)
+def _kind(kind: str, **more: CoreSchema) -> CoreSchema:
+    """An object of this kind, with these fields."""
+    return _object(kind=schema.literal_schema([kind]), **more)
 
 
-class _StoredConfiguration(_Stored):
-    policy: (
-        Annotated[_StoredAtLeastOnce | _StoredConsumeTimes | _StoredConsumeOnce, Field(discriminator="kind")] | None
-    ) = None
-    shards: Annotated[int, Field(ge=1, le=MOST_SHARDS)] | None = None
-    history: _StoredHistory | Literal[False] | None = None
-    clean_every: Annotated[float, Field(gt=0, le=LONGEST_DELAY)] | None = None
-    width: Annotated[int, Field(ge=1, le=MOST_SHARDS)] = 1
-    generations: dict[_Shard, _Span] = {}
-    groups: Annotated[int, Field(ge=1, le=MOST_SHARDS)] | None = None
-    ordered: bool | None = None
-    paused: bool | None = None
-    priorities: dict[_Priority, dict[_Shard, _Span]] = {}
-    scheduled: bool = False
-    counted: bool = False
-    staged: bool = False
-    max_size: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
-    collapse: bool | None = None
-    ttl: Annotated[float, Field(gt=0, le=LONGEST_DELAY)] | None = None
-    expired: Literal["dead-letter", "drop"] | None = None
-    affinity: Affinity | None = None
-    reap_after: Annotated[float, Field(gt=0)] | None = None
-    reap_every: Annotated[float, Field(gt=0)] | None = None
+def _object(**fields: CoreSchema) -> CoreSchema:
+    return schema.typed_dict_schema(
+        {name: schema.typed_dict_field(one) for name, one in fields.items()}, config=_STRICT, strict=True
+    )
 
 
-_configuration: Final = TypeAdapter(_StoredConfiguration)
+def _default(value: object, one: CoreSchema) -> CoreSchema:
+    """What need not be there."""
+    return schema.with_default_schema(one, default=value)
 
 
-def _generations(spans: Mapping[int, list[int]]) -> dict[int, tuple[int, int]]:
-    return {shard: (span[0], span[1]) for shard, span in spans.items()}
+def _optional(one: CoreSchema) -> CoreSchema:
+    return _default(None, schema.nullable_schema(one))
+
+
+def _choice(*values: str) -> CoreSchema:
+    return schema.literal_schema(list(values))
+
+
+_NUMBER: Final = schema.float_schema()
+_BOOL: Final = schema.bool_schema()
+_SHARDS: Final = schema.int_schema(ge=1, le=MOST_SHARDS)
+_ENDING: Final = _choice("dead-letter", "drop")
+_TIME: Final = schema.float_schema(gt=0, le=LONGEST_DELAY)
+_BACKOFF: Final = schema.tagged_union_schema(
+    {
+        "exponential": _kind("exponential", initial=_NUMBER, factor=_NUMBER, maximum=_NUMBER, jitter=_NUMBER),
+        "fixed": _kind("fixed", delay=_NUMBER),
+        "schedule": _kind("schedule", delays=schema.list_schema(_NUMBER)),
+    },
+    "kind",
+)
+_POLICY: Final = schema.tagged_union_schema(
+    {
+        "at-least-once": _kind("at-least-once", backoff=_BACKOFF),
+        "consume-times": _kind("consume-times", times=schema.int_schema(), exhausted=_ENDING, backoff=_BACKOFF),
+        "consume-once": _kind("consume-once", exhausted=_ENDING),
+    },
+    "kind",
+)
+_HISTORY: Final = _object(
+    kind=_default("history", _choice("history")),
+    lifetime=_TIME,
+    most=schema.int_schema(ge=1, le=MOST_RECORDS),
+    payload=_default(False, _BOOL),  # noqa: FBT003 - a value
+)
+_GENERATIONS: Final = schema.dict_schema(
+    schema.int_schema(ge=0, lt=MOST_SHARDS, strict=False),
+    schema.no_info_after_validator_function(_span, schema.list_schema(schema.int_schema(), min_length=2, max_length=2)),
+)
+_configuration: Final = SchemaValidator(
+    _object(
+        policy=_optional(_POLICY),
+        shards=_optional(_SHARDS),
+        history=_optional(schema.union_schema([(_HISTORY, "kept"), schema.literal_schema([False])])),
+        clean_every=_optional(_TIME),
+        width=_default(1, _SHARDS),
+        generations=schema.with_default_schema(_GENERATIONS, default_factory=dict),
+        groups=_optional(_SHARDS),
+        ordered=_optional(_BOOL),
+        paused=_optional(_BOOL),
+        priorities=schema.with_default_schema(
+            schema.dict_schema(schema.int_schema(ge=FIRST_PRIORITY, le=LAST_PRIORITY, strict=False), _GENERATIONS),
+            default_factory=dict,
+        ),
+        scheduled=_default(False, _BOOL),  # noqa: FBT003 - a value
+        counted=_default(False, _BOOL),  # noqa: FBT003 - a value
+        staged=_default(False, _BOOL),  # noqa: FBT003 - a value
+        max_size=_optional(schema.int_schema(ge=0, le=LARGEST_NUMBER)),
+        collapse=_optional(_BOOL),
+        ttl=_optional(_TIME),
+        expired=_optional(_ENDING),
+        affinity=_optional(_choice("producer", "any")),
+        reap_after=_optional(schema.float_schema(gt=0)),
+        reap_every=_optional(schema.float_schema(gt=0)),
+    ),
+    _STRICT,
+)
+
+
+def _policy(stored: Mapping[str, Any]) -> Policy:
+    if stored["kind"] == "consume-once":
+        return ConsumeOnce(exhausted=stored["exhausted"])
+    backoff = _backoff(stored["backoff"])
+    if stored["kind"] == "consume-times":
+        return ConsumeTimes(stored["times"], backoff=backoff, exhausted=stored["exhausted"])
+    return AtLeastOnce(backoff=backoff)
+
+
+def _backoff(stored: Mapping[str, Any]) -> Backoff:
+    if stored["kind"] == "fixed":
+        return Fixed(stored["delay"])
+    if stored["kind"] == "schedule":
+        return Schedule(stored["delays"])
+    return Exponential(stored["initial"], stored["factor"], stored["maximum"], stored["jitter"])
+
+
+def _history(stored: Mapping[str, Any]) -> History:
+    return History(lifetime=stored["lifetime"], most=stored["most"], payload=stored["payload"])
 
 
 def _store_generations(spans: Mapping[int, tuple[int, int]]) -> dict[str, JsonValue]:
@@ -396,28 +429,31 @@ def _store_generations(spans: Mapping[int, tuple[int, int]]) -> dict[str, JsonVa
 
 
 def _store_history(history: History) -> dict[str, JsonValue]:
-    return _StoredHistory(lifetime=history.seconds, most=history.most, payload=history.payload).model_dump()
+    return {"kind": "history", "lifetime": history.seconds, "most": history.most, "payload": history.payload}
 
 
 def _store_policy(policy: Policy) -> dict[str, JsonValue]:
     if isinstance(policy, ConsumeTimes):
-        return _StoredConsumeTimes(
-            times=policy.times, exhausted=policy.exhausted, backoff=_store_backoff(policy.backoff)
-        ).model_dump()
+        backoff = _store_backoff(policy.backoff)
+        return {"kind": "consume-times", "times": policy.times, "exhausted": policy.exhausted, "backoff": backoff}
     if isinstance(policy, ConsumeOnce):
-        return _StoredConsumeOnce(exhausted=policy.exhausted).model_dump()
-    return _StoredAtLeastOnce(backoff=_store_backoff(policy.backoff)).model_dump()
+        return {"kind": "consume-once", "exhausted": policy.exhausted}
+    return {"kind": "at-least-once", "backoff": _store_backoff(policy.backoff)}
 
 
-def _store_backoff(backoff: Backoff) -> _StoredExponential | _StoredFixed | _StoredSchedule:
+def _store_backoff(backoff: Backoff) -> dict[str, JsonValue]:
     if isinstance(backoff, Fixed):
-        return _StoredFixed(delay=backoff.seconds)
+        return {"kind": "fixed", "delay": float(backoff.seconds)}
     if isinstance(backoff, Schedule):
-        return _StoredSchedule(delays=list(backoff.delays))
+        return {"kind": "schedule", "delays": [float(delay) for delay in backoff.delays]}
     if isinstance(backoff, Exponential):
-        return _StoredExponential(
-            initial=backoff.initial, factor=backoff.factor, maximum=backoff.maximum, jitter=backoff.jitter
-        )
+        return {
+            "kind": "exponential",
+            "initial": float(backoff.initial),
+            "factor": float(backoff.factor),
+            "maximum": float(backoff.maximum),
+            "jitter": float(backoff.jitter),
+        }
     raise InvalidOptionError(f"{backoff!r} is not a backoff that can be stored")
 
 

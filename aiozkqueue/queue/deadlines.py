@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ class Expiring(Protocol):
     """What can come to its end before its deadline."""
 
     @property
+    def due(self) -> float:
+        """Its deadline, on the clock of `Clock.monotonic`."""
+        ...
+
+    @property
     def over(self) -> bool:
         """Whether it has."""
         ...
@@ -27,7 +32,7 @@ class Expiring(Protocol):
 E = TypeVar("E", bound=Expiring)
 
 
-_due_of = itemgetter(0)
+_due_of = attrgetter("due")
 
 
 class Deadlines(Generic[E]):
@@ -36,24 +41,24 @@ class Deadlines(Generic[E]):
     def __init__(self, clock: Clock, expire: Callable[[E], None]) -> None:
         self._clock = clock
         self._expire = expire
-        self._entries: list[tuple[float, E]] = []  # the first to expire first
+        self._entries: list[E] = []  # the first to expire first
         self._most = SLACK
         self._timer: Timer | None = None
         self._due = 0.0
 
-    def add(self, entry: E, seconds: float) -> None:
-        """Set a deadline so many seconds from now."""
-        due = self._clock.monotonic() + seconds
+    def add(self, entry: E) -> None:
+        """Take one that is to expire."""
+        due = entry.due
         entries = self._entries
-        if not entries or due >= entries[-1][0]:  # as nearly always: who comes later waits as long as those before
-            entries.append((due, entry))
+        if not entries or due >= entries[-1].due:  # as nearly always: who comes later waits as long as those before
+            entries.append(entry)
         else:
-            insort(entries, (due, entry), key=_due_of)
+            insort(entries, entry, key=_due_of)
         if len(entries) > self._most:
-            self._entries = entries = [one for one in entries if not one[1].over]
+            self._entries = entries = [one for one in entries if not one.over]
             self._most = 2 * len(entries) + SLACK
         if self._timer is None or due < self._due:
-            self._arm(due, seconds)
+            self._arm(due, self._clock.monotonic())
 
     def __len__(self) -> int:
         """How many entries are kept."""
@@ -66,22 +71,22 @@ class Deadlines(Generic[E]):
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, due: float, seconds: float) -> None:
+    def _arm(self, due: float, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._due = due
-        self._timer = self._clock.call_later(seconds, self._fire)
+        self._timer = self._clock.call_later(due - now, self._fire)
 
     def _fire(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
         entries = self._entries
         gone = 0
-        while gone < len(entries) and (entries[gone][1].over or entries[gone][0] <= now):
+        while gone < len(entries) and (entries[gone].over or entries[gone].due <= now):
             gone += 1
         due, self._entries = entries[:gone], entries[gone:]
-        for _, entry in due:
+        for entry in due:
             if not entry.over:
                 self._expire(entry)
         if self._entries and self._timer is None:
-            self._arm(self._entries[0][0], self._entries[0][0] - now)
+            self._arm(self._entries[0].due, now)

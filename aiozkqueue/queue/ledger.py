@@ -4,7 +4,7 @@
 asserts it, so that a process that was taken for dead and comes back can change nothing. Below it, ``batch-<n>`` is a
 manifest: a batch that is always the same, with pages that name its items. A page is made in one multi with the locks
 of its items, which are persistent and have no end; a manifest whose data is empty is not sealed yet, and is gone on
-with. Acknowledging removes items, locks and pages, a page at a time, and goes on where it was.
+with. Acknowledging removes items, locks and pages, a few pages at a time, and goes on where it was.
 
 The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
 """
@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
-from aiozkqueue.layout import LockRecord, item_id, parse_lock
+from aiozkqueue.layout import LockRecord, id_at, parse_lock
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -41,7 +41,7 @@ from .operators.admin import collect_children, lanes, put_into, seen, stat_lanes
 from .operators.leftovers import below
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -50,8 +50,13 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .store import QueueStore
 
-#: Items of a page.
-PAGE: Final = 1000
+T = TypeVar("T")
+
+#: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
+#: that is 190 MiB of pages of so many items, and would be more than many a server has of pages of 1,000.
+PAGE: Final = 250
+#: Pages that are made, or acknowledged, at a time: the server works on one while others are on their way.
+UNDER_WAY: Final = 4
 #: Items of a page that others keep taking from.
 SMALLEST: Final = 50
 #: Messages of a batch, at the most.
@@ -97,6 +102,7 @@ class Ledger:
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # those of them that were looked at since, and come first
         self._frozen: _Frozen | None = None
+        self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
 
     async def open(self) -> None:
         """Take the ledger over, unless that has been done: what ran before can change nothing from now on.
@@ -133,13 +139,14 @@ class Ledger:
         if numbers and await self._sealed(numbers[0]):
             return numbers[0]
         if not self._left:
-            self._candidates = await self._free(MOST if limit is None else min(MOST, max(limit, BACKLOG)))
+            self._candidates = await self._free(_enough(limit))
         if not numbers and not self._left:
             return after
         number = numbers[0] if numbers else await self._new()
         pages = await self.pages(number, sealed=False)
         count = sum(page.items for page in pages)
-        count += await self._fill(number, len(pages), None if limit is None else limit - count)
+        first = int(pages[-1].path.rpartition("/")[2]) + 1 if pages else 0  # one before the last may have been refused
+        count += await self._fill(number, first, None if limit is None else limit - count)
         if not count:
             await self._change([Delete(self._manifest(number))], partial(self._gone, self._manifest(number)))
             return after
@@ -189,8 +196,8 @@ class Ledger:
             await self._change([], self._never)  # only to hear whether it is still ours
         for batch in batches:
             manifest = self._manifest(batch)
-            for name in sorted(await below(self._zookeeper, manifest)):
-                removed += await self._end_page(batch, f"{manifest}/{name}")
+            names = sorted(await below(self._zookeeper, manifest))
+            removed += sum(await _several([partial(self._end_page, batch, f"{manifest}/{name}") for name in names]))
             await self._change([Delete(manifest)], partial(self._gone, manifest))
         return removed
 
@@ -294,30 +301,27 @@ class Ledger:
         count, size = 0, PAGE
         lasting = self._left  # what comes meanwhile is for the next batch
         while lasting > 0 and (wanted is None or count < wanted) and self._left:
-            most = min(size, lasting) if wanted is None else min(size, lasting, wanted - count)
-            chosen = self._choose(most)
-            path = f"{self._manifest(number)}/{page:06d}"
-            try:
-                await self._add_page(number, path, chosen)
-            except _RefusedError as refusal:
-                if refusal.index == 0:  # a page of ours whose reply was lost
-                    count += len(await self._entries(path))
-                    page += 1
-                    continue
-                lasting -= len(chosen)
-                await self._reopen()
-                if self._store.config.paused:
-                    self._candidates, self._again = [], []
-                    break
-                chosen = await self._still_free(chosen)
-                self._again = [*chosen, *self._again]
-                lasting += len(chosen)
-                size = max(SMALLEST, size // 2)
-            else:
-                count += len(chosen)
-                lasting -= len(chosen)
-                page += 1
+            room = lasting if wanted is None else min(lasting, wanted - count)
+            pages: dict[str, list[Entry]] = {}
+            while room > 0 and len(pages) < UNDER_WAY and self._left:
+                chosen = self._choose(min(size, room))
+                pages[f"{self._manifest(number)}/{page:06d}"] = chosen
+                page, room = page + 1, room - len(chosen)
+            made = await _several([partial(self._add_page, number, path, chosen) for path, chosen in pages.items()])
+            lasting -= sum(map(len, pages.values()))
+            count += sum(one for one in made if one is not None)
+            refused = [chosen for chosen, one in zip(pages.values(), made, strict=True) if one is None]
+            if not refused:
                 size = min(PAGE, 2 * size)
+                continue
+            await self._reopen()
+            if self._store.config.paused:
+                self._candidates, self._again = [], []
+                break
+            free = await self._still_free([entry for chosen in refused for entry in chosen])
+            self._again = [*free, *self._again]
+            lasting += len(free)
+            size = max(SMALLEST, size // 2)
         return count
 
     @property
@@ -332,14 +336,19 @@ class Ledger:
         del self._candidates[:more]
         return chosen
 
-    async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> None:
+    async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
+        """Make a page and lock its items; return how many it names, or None where one of them is not free any more."""
         paths = self._store.paths
         lock = self._lock_of(number)
         operations: list[Operation] = [Create(path, write_page(entries)), self._store.check()]
         for place, version in entries:
             operations.append(Check(paths.at(place), version))
-            operations.append(Create(paths.lock(item_id(place.rpartition("/")[2])), lock))
-        await self._change(operations, lambda: self._there(path))
+            operations.append(Create(paths.lock(id_at(place)), lock))
+        try:
+            await self._change(operations, lambda: self._there(path))
+        except _RefusedError as refusal:
+            return None if refusal.index else len(await self._entries(path))  # a page of ours whose reply was lost
+        return len(entries)
 
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
         paths = self._store.paths
@@ -348,7 +357,7 @@ class Ledger:
         return [
             Entry(one.place, stat.version)
             for one, stat in zip(entries, stats, strict=True)
-            if stat is not None and item_id(one.place.rpartition("/")[2]) not in locked
+            if stat is not None and id_at(one.place) not in locked
         ]
 
     # -- acknowledging
@@ -408,11 +417,12 @@ class Ledger:
         places = [one.place for one in entries]
         while places:
             await self._zookeeper.sync(self._path)
-            found = await find(self._engine, self._store, places)
-            held = [one for one in found if one.lock is not None and LockRecord.decode(one.lock.data).claim == ours]
-            changes = [self._ending(one, reasons.get(one.id)) for one in held]
-            fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
-            made = await apply(self._engine, fenced)
+            async with self._one_by_one:
+                found = await find(self._engine, self._store, places)
+                held = [one for one in found if one.lock is not None and LockRecord.decode(one.lock.data).claim == ours]
+                changes = [self._ending(one, reasons.get(one.id)) for one in held]
+                fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
+                made = await apply(self._engine, fenced)
             places = [one.place for one, done in zip(held, made, strict=True) if not done]
             if places:
                 await self._change([], self._never)  # is it still ours?
@@ -470,5 +480,28 @@ class Ledger:
         return False
 
 
+def _enough(limit: int | None) -> int:
+    """How many names to keep: those of one batch, or of several small ones, all of them full."""
+    if limit is None or limit >= MOST:
+        return MOST
+    return max(limit, BACKLOG - BACKLOG % limit)
+
+
+async def _several(works: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
+    """Do all of these, `UNDER_WAY` at a time. Raises: what the first that failed has; the others are given up."""
+    turn = asyncio.Semaphore(UNDER_WAY)
+
+    async def one(work: Callable[[], Coroutine[object, object, T]]) -> T:
+        async with turn:
+            return await work()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(work)) for work in works]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
 def _id(entry: Entry) -> str:
-    return item_id(entry.place.rpartition("/")[2])
+    return id_at(entry.place)

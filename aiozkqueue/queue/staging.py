@@ -9,6 +9,7 @@ sees a batch before it is complete in `candidates.staged`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
@@ -189,13 +190,11 @@ class Staging:
     async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
         """Try once to begin a batch under a new name, or to take it over; the caller looks whether it took."""
         if record is not None and record.batch == batch and record.stage is not None:
-            mine = record.model_copy(update={"run": run, "client": self._engine.ids.client})
+            mine = replace(record, run=run, client=self._engine.ids.client)
             await self._write([SetData(self.path, mine.encode(), version)])
             return
         stage = "b" + key_hash(f"{self._name} {batch} {self._engine.ids.next()}")
-        begun = self._record(batch, record).model_copy(
-            update={"stage": stage, "complete": False, "run": run, "origin": origin}
-        )
+        begun = replace(self._record(batch, record), stage=stage, complete=False, run=run, origin=origin)
         lock = Create(self._store.paths.lock(stage), LockRecord(stage, self._engine.ids.client).encode())
         if record is None:
             await self._zookeeper.ensure(self._store.paths.sinks)

@@ -28,7 +28,7 @@ async def take(  # noqa: C901 - a coroutine less on every message's way
     """
     engine = work.engine
     dispenser = _dispenser(work, queue, limit, condition)
-    left, deadline = timeout, engine.clock.monotonic() + timeout if timeout else None
+    left = timeout
     while True:
         waiter = dispenser.request(limit, left, generation=work.generation, owner=work)
         try:
@@ -53,8 +53,8 @@ async def take(  # noqa: C901 - a coroutine less on every message's way
             if work.generation is not None:
                 raise
             # Nothing depends on that session yet.
-        if deadline is not None:
-            left = max(0.0, deadline - engine.clock.monotonic())
+        if left:
+            left = max(0.0, waiter.due - engine.clock.monotonic())
 
 
 def _dispenser(work: Work, queue: Destination[Any], limit: int, condition: Condition | None) -> Dispenser:
@@ -63,11 +63,12 @@ def _dispenser(work: Work, queue: Destination[Any], limit: int, condition: Condi
     engine.check()
     work.require_open()
     dispenser = engine.dispenser(engine.store(queue.name), condition)
-    held = sum(claim.size for claim in work.claims)
-    if held + limit * dispenser.lock_size > EPHEMERAL_CAP:
-        msg = (
-            f"{work.what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
-            f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
-        )
-        raise TransactionTooLargeError(msg)
+    if limit > 1 or work.holds:  # a single one always fits
+        held = sum(claim.size for claim in work.claims)
+        if held + limit * dispenser.lock_size > EPHEMERAL_CAP:
+            msg = (
+                f"{work.what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
+                f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
+            )
+            raise TransactionTooLargeError(msg)
     return dispenser

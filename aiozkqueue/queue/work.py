@@ -140,6 +140,11 @@ class Work:
         return self._claims.values()
 
     @property
+    def holds(self) -> bool:
+        """Whether it holds anything."""
+        return bool(self._claims)
+
+    @property
     def generation(self) -> int | None:
         """The number of the ZooKeeper session that it belongs to; None: it holds nothing, any will do."""
         for claim in self._claims.values():

@@ -134,11 +134,8 @@ class Layout:
             else:
                 self._fields[field.name] = decoder_of(field.dataType, field.name)
                 self._makers.append(_from_payload(field.name))
-
-    @property
-    def reads_locks(self) -> bool:
-        """Whether anything is asked for that only a message's lock, or the record of its attempts, tells."""
-        return not _OF_LOCKS.isdisjoint(self.of_message.values())
+        #: Whether anything is asked for that only a message's lock, or the record of its attempts, tells.
+        self.reads_locks: bool = not _OF_LOCKS.isdisjoint(self.of_message.values())
 
     def decode(self, messages: Sequence[Mapping[str, object]]) -> Decoded:
         """Make rows of these messages. Raises: PayloadError, in the mode FAILFAST."""

@@ -216,7 +216,7 @@ async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIte
         some = names[start : start + TOGETHER]
         places = [f"{lane}/{name}" for name in some if ItemName.parse(name) is not None]
         async for page in read(link.engine, link.store, places):
-            yield [item_values(one, link.engine.server_clock.now()) for one in page]
+            yield [item_values(one, link.engine.server_clock.now(), layout) for one in page]
 
 
 async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
@@ -229,7 +229,7 @@ async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncI
             item = ItemName.parse(name)
             if item is None or node is None:
                 continue
-            values = payload_values(item, node.data, node.stat.ctime)
+            values = payload_values(item.id, node.data, node.stat.ctime)
             header = header_of(node.data)
             dead = None if header is None else header.dead
             values["reason"] = None if dead is None else dead.reason
@@ -270,14 +270,15 @@ def header_of(data: bytes) -> Header | None:
         return None
 
 
-def payload_values(item: ItemName, data: bytes, created: int) -> dict[str, object]:
-    """What an item's name and bytes tell. One whose envelope does not decode is shown as it is stored."""
-    header = header_of(data)
-    if header is None:
-        return {"id": item.id, "body": data, "enqueued_at": 1000 * created}
+def payload_values(message_id: str, data: bytes, created: int) -> dict[str, object]:
+    """What an item's bytes tell. One whose envelope does not decode is shown as it is stored."""
+    try:
+        header, body = decode(data)
+    except MalformedError:
+        return {"id": message_id, "body": data, "enqueued_at": 1000 * created}
     return {
-        "id": item.id,
-        "body": decode(data)[1],
+        "id": message_id,
+        "body": body,
         "enqueued_at": 1000 * (created if header.enqueued_at is None else header.enqueued_at),
         "headers": list(header.headers.items()),
         "key": header.key,
@@ -286,11 +287,13 @@ def payload_values(item: ItemName, data: bytes, created: int) -> dict[str, objec
     }
 
 
-def item_values(one: Found, now: int) -> dict[str, object]:
-    """What an item, its lock and its attempts tell."""
+def item_values(one: Found, now: int, layout: Layout) -> dict[str, object]:
+    """What an item tells, and, where that is asked for, its lock and its attempts."""
+    values = payload_values(one.id, one.item.data, one.item.stat.ctime)
+    if not layout.reads_locks:
+        return values
     item = ItemName.parse(one.name)
     assert item is not None  # noqa: S101 - only such are looked for
-    values = payload_values(item, one.item.data, one.item.stat.ctime)
     due = due_of(item, one.lock)
     later = due is not None and due > now
     values["attempt"] = attempts_of(one.meta)

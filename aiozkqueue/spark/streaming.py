@@ -171,7 +171,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
         async for found in read(link.engine, store, places):
             count += len(found)
             now = link.engine.server_clock.now()
-            decoded = layout.decode([item_values(one, now) for one in found])
+            decoded = layout.decode([item_values(one, now, layout) for one in found])
             for message_id, reason in decoded.undecodable.items():
                 await mark(zookeeper, path, message_id, reason)
             for one in found:  # what an earlier try, of another schema, could not decode

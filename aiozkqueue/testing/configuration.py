@@ -55,6 +55,7 @@ class ServerOptions:
     settings: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
     """More lines for the server's ``zoo.cfg``."""
     jvm_options: Sequence[str] = ()
+    """Options for its Java. Those of the variable ``AIOZKQUEUE_JVM_OPTIONS`` are for all servers, and come first."""
 
 
 @dataclass(frozen=True, slots=True)

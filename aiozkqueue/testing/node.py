@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.testing import supervisor
-from aiozkqueue.testing.runtime import ServerUnavailableError, class_path, java
+from aiozkqueue.testing.runtime import ServerUnavailableError, class_path, java, jvm_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class EmbeddedNode:
         """
         if self.running:
             return
-        command = [java(), "-cp", class_path(), *self._arguments]
+        command = [java(), *jvm_options(), "-cp", class_path(), *self._arguments]
         remove = "" if self._temporary is None else str(self._temporary)
         with (self.folder / "output.log").open("ab") as output:
             self._supervisor = subprocess.Popen(  # noqa: S603 -- our own interpreter and script

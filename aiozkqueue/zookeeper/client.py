@@ -109,9 +109,11 @@ class ZooKeeperClient:
         """The bytes of a path as the server stores it."""
         return len(wire.full_path(path, self._chroot).encode())
 
-    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> asyncio.Future[list[Result]]:
+    def multi(
+        self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
+    ) -> asyncio.Future[list[Result]]:
         """Send all or nothing, once, when called; see `ZooKeeper.multi`."""
-        request = wire.multi(operations, chroot=self._chroot, acl=self._acl)
+        request = wire.multi(operations, chroot=self._chroot, acl=self._acl, results=results)
         return self._session.submit(request, generation=generation)
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:

@@ -183,8 +183,12 @@ class ZooKeeper(Protocol):
         """The bytes of a path as the server stores it, the chroot included."""
         ...
 
-    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> Awaitable[list[Result]]:
+    def multi(
+        self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
+    ) -> Awaitable[list[Result]]:
         """Send all or nothing, once, **when called**; never sent again by the client.
+
+        It gives the results of the first so many operations; None: of all. What nobody asks for is not decoded.
 
         Raises (when awaited): MultiError, ConnectionLossError, NotConnectedError, SessionExpiredError,
         RequestTooLargeError, ClientClosedError. An awaiter that is cancelled does not take the request back.

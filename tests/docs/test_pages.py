@@ -72,7 +72,7 @@ def test_the_commands_of_a_page_print_and_exit_as_it_shows(
         "PATH": f"{quick_command}:{real}",
         "AIOZKQUEUE_HOSTS": server,
         # Which readers have not installed.
-        "PYTEST_ADDOPTS": "-p no:asyncio -p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p no:asyncio -p no:schemathesis -p no:cacheprovider",
     }
     with Shell(tmp_path, environment) as shell:
         for command in (command for block in found if block.language == "console" for command in commands(block)):

@@ -7,6 +7,7 @@ import gc
 import logging
 import traceback
 from dataclasses import asdict, fields
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
@@ -91,6 +92,8 @@ async def test_a_session_password_of_the_server_is_told_as_little(
 def test_the_command_line_tells_no_password(
     secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    for module in ("console", "table", "text"):
+        import_module(f"rich.{module}")  # a command does so where it draws: in a process of its own it holds up nobody
     alice, mallory = f"digest:alice:{ALICE_SECRET}", f"digest:mallory:{MALLORY_SECRET}"
     monkeypatch.setenv("AIOZKQUEUE_HOSTS", secured.hosts)
     monkeypatch.setenv("AIOZKQUEUE_ROOT", root)

@@ -150,6 +150,22 @@ def test_one_whose_folder_is_lost_is_given_up_by_taking_its_pins_off(
     assert ends.kept() == ends.pins() == []
 
 
+def test_of_two_audits_the_later_wins_and_the_earlier_publishes_nothing(
+    spark: SparkSession, servers: dict[str, str], tmp_path: Path
+) -> None:
+    def overtaken(step: str) -> None:
+        if step == "commit":
+            assert move(spark, str(tmp_path / "later"), servers).records == 4
+
+    ends = Ends(servers)
+    ids = ends.make(2)
+    with pytest.raises(zq.ClaimLostError, match="another audit"):
+        move(spark, str(tmp_path / "earlier"), servers, on_step=overtaken)
+    assert written(tmp_path / "later") == Counter(ids)
+    assert written(tmp_path / "earlier") == Counter()
+    assert ends.kept() == ends.pins() == []
+
+
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 
 

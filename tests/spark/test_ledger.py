@@ -15,6 +15,7 @@ from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.ledgers import ledgers, release
 from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -140,6 +141,39 @@ async def test_what_was_made_and_ended_by_who_took_over_is_a_lost_claim(
         assert await successor.next_batch(-1, None) == -1  # it had them all
 
 
+class Contended(Slow):
+    """A client whose first page is refused, since somebody takes a message of it; the driver dies behind that round."""
+
+    async def multi(self, operations: Sequence[Operation]) -> object:
+        if operations[1:] and operations[1].path.endswith("/000004"):
+            raise _DriverKilledError
+        return await super().multi(operations)
+
+
+async def test_a_batch_that_lacks_a_page_between_others_is_gone_on_with_behind_the_last(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 3)
+    bodies = await fill(zookeeper, queue_root, 12)
+    async with zq.connect(zookeeper, root=queue_root) as session, session.begin() as tx:
+        async with driver(zookeeper, queue_root) as ledger:
+
+            async def take() -> None:
+                assert await tx.take(session.queue("orders")) is not None
+
+            ledger._zookeeper = Contended(ledger._zookeeper, take)  # type: ignore[assignment]
+            with pytest.raises(_DriverKilledError):
+                await ledger.next_batch(-1, None)
+            left = [page.path[-6:] for page in await ledger.pages((await ledger.batches())[0], sealed=False)]
+            assert left == ["000001", "000002", "000003"]
+        stream = Stream()
+        async with driver(zookeeper, queue_root) as ledger:
+            await stream.run(ledger, 12)
+        taken = [body for batch in stream.sink.values() for body in batch]
+        assert Counter(taken) == Counter(bodies[1:])
+        await tx.rollback()
+
+
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
@@ -199,6 +233,28 @@ async def test_what_a_ledger_holds_is_taken_for_others_and_not_for_leftovers(zoo
         assert "lock" not in json.dumps([str(one) for one in diagnosis.findings]).lower()
 
 
+class Weighing(Mortal):
+    """A client that knows the most operations of a request of its."""
+
+    most = 0
+
+    async def multi(self, operations: Sequence[Operation]) -> object:
+        self.most = max(self.most, len(operations))
+        return await super().multi(operations)
+
+
+async def test_of_a_large_batch_no_request_is_large_since_servers_keep_the_last_500(
+    zookeeper: str, queue_root: str
+) -> None:
+    await fill(zookeeper, queue_root, 1200)
+    async with driver(zookeeper, queue_root) as ledger:
+        ledger._zookeeper = weighing = Weighing(ledger._zookeeper, None, applied=False)  # type: ignore[assignment]
+        batch = await ledger.next_batch(-1, None)
+        assert sum(page.items for page in await ledger.pages(batch)) == 1200
+        assert await ledger.acknowledge(batch) == 1200
+    assert 100 < weighing.most < 600  # at 0.75 KiB for each operation, 225 MiB of heap at the most
+
+
 async def test_a_released_ledger_gives_everything_back_and_fences_its_stream(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
@@ -249,12 +305,40 @@ async def test_a_paused_queue_gives_a_stream_nothing(zookeeper: str, queue_root:
         assert await ledger.next_batch(first, 4) > first
 
 
-async def test_an_ordered_queue_is_no_stream(zookeeper: str, queue_root: str) -> None:
+@pytest.mark.parametrize(
+    "config", [zq.QueueConfig(ordered=True), zq.QueueConfig(collapse=True)], ids=["ordered", "collapse"]
+)
+async def test_a_queue_that_keeps_an_order_or_collapses_is_no_stream(
+    zookeeper: str, queue_root: str, config: zq.QueueConfig
+) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
-        await session.queue("orders").configure(zq.QueueConfig(ordered=True))
+        await session.queue("orders").configure(config)
     async with driver(zookeeper, queue_root) as ledger:
-        with pytest.raises(zq.InvalidOptionError, match="keeps an order"):
+        with pytest.raises(zq.InvalidOptionError, match="keeps an order or collapses"):
             await ledger.next_batch(-1, None)
+
+
+async def test_a_batch_leaves_what_is_not_due_or_whose_life_has_ended(zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:
+        queue = session.queue("orders")
+        await queue.put(b"later", delay=3600)
+        await queue.put(b"over", ttl=0.001)
+        lasting = await queue.put(b"lasting", ttl=3600)
+        clock, due = session.engine.server_clock, session.engine.store("orders").paths.due
+        put = await clock.learned(due)
+
+        async def ended() -> bool:
+            return await clock.learned(due) > put + 500
+
+        await eventually(ended, 30)
+        async with driver(zookeeper, queue_root) as ledger:
+            batch = await ledger.next_batch(-1, None)
+            (page,) = await ledger.pages(batch)
+            (entry,) = await read_page(session.engine.zookeeper.read, page.path)
+            assert lasting in entry.place
+            await ledger.acknowledge(batch)
+            assert await ledger.next_batch(batch, None) == batch
+        assert await queue.size() == 2
 
 
 async def test_what_a_task_could_not_decode_is_a_dead_letter_once_its_batch_is_done(

@@ -8,14 +8,17 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.cli.audit.plots import Bar, Column, Range, amount, bars, columns, duration, ranges
+from aiozkqueue.cli.audit.plots import Bar, Column, Range, amount, bars, columns, duration, ranges, shortened
 
 if TYPE_CHECKING:
-    from aiozkqueue.spark.audit import Figures, Percentiles, Report
+    from aiozkqueue.spark.audit import Figures, Percentiles, Reason, Report
 
 #: Queues that a plot shows; the table has all.
 MOST_QUEUES: Final = 12
 _MOST_REASONS: Final = 12
+#: Of a plot of reasons, which are longer than names: pixels for them, and letters for the queue before each.
+_REASONS: Final = 470
+_LONGEST_QUEUE: Final = 18
 _KINDS: Final = ("finished", "dead", "other")
 _NAMES: Final = {"finished": "finished", "dead": "dead letters", "other": "expired, cancelled, removed"}
 
@@ -60,15 +63,19 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
     )
     times = '<span><i class="p50"></i>p50</span><span><i class="p95"></i>p95</span><span><i class="p99"></i>p99</span>'
     for title, what, found in (
-        ("Waiting", "From the put until whoever ended it had claimed it.", _ranges(busiest, "waiting")),
-        ("Handling", "From that claim until the end.", _ranges(busiest, "handling")),
+        (
+            "Waiting",
+            "From the put until whoever ended it had claimed it; the scale is logarithmic.",
+            _ranges(busiest, "waiting"),
+        ),
+        ("Handling", "From that claim until the end; the scale is logarithmic.", _ranges(busiest, "handling")),
     ):
         if found:
             yield _section(title, what, ranges(f"{title} time by queue", found), times)
     if report.reasons:
         most = report.reasons[:_MOST_REASONS]
-        shown = [Bar(f"{one.queue}: {one.reason or 'no reason'}", one.messages, amount(one.messages)) for one in most]
-        yield _section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown))
+        shown = [Bar(_reason(one), one.messages, amount(one.messages)) for one in most]
+        yield _section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown, labels=_REASONS))
         rows = [(one.queue, one.reason or "no reason", amount(one.messages)) for one in report.reasons]
         yield f"<details><summary>All of it</summary>{_table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
     yield (
@@ -76,6 +83,10 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
         + _table(_COLUMNS, [_cells(*one) for one in report.queues.items()])
         + "</section>"
     )
+
+
+def _reason(one: Reason) -> str:
+    return f"{shortened(one.queue, _LONGEST_QUEUE)}: {one.reason or 'no reason'}"
 
 
 def _tiles(total: Figures) -> str:

@@ -13,7 +13,8 @@ _ROW: Final = 28
 _LABELS: Final = 230
 _VALUES: Final = 130
 _AXIS: Final = 26
-_LONGEST_LABEL: Final = 30
+_LETTER: Final = 7.8
+"""How wide a letter is, about."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 #: The marks of a scale of time.
 _TICKS: Final = {
@@ -41,7 +42,7 @@ class Column(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A name and its amount."""
+    """A name, which is told in full when pointed at, and its amount."""
 
     label: str
     value: float
@@ -104,18 +105,18 @@ def columns(told: str, kinds: Sequence[str], shown: Sequence[Column], span: time
     return _svg(told, top + height + _AXIS + 4, parts)
 
 
-def bars(told: str, kind: str, shown: Sequence[Bar]) -> str:
-    """Bars side by side, each with its name before and its amount behind it."""
+def bars(told: str, kind: str, shown: Sequence[Bar], *, labels: int = _LABELS) -> str:
+    """Bars side by side, each with its name before, in so many pixels, and its amount behind it."""
     most = max((one.value for one in shown), default=0) or 1
-    room = WIDTH - _LABELS - _VALUES
+    room = WIDTH - labels - _VALUES
     parts: list[str] = []
     for number, one in enumerate(shown):
         y = number * _ROW
         wide = max(2.0, room * one.value / most)
         parts.append(
-            f"<g><title>{escape(f'{one.label}: {one.told}')}</title>{_label(one.label, y)}"
-            f'<rect class="{kind}" x="{_LABELS}" y="{y + 6}" width="{wide:.1f}" height="{_ROW - 10}" rx="2"/>'
-            f"{_text(_LABELS + wide + 8, y + 19, one.told)}</g>"
+            f"<g><title>{escape(f'{one.label}: {one.told}')}</title>{_label(one.label, y, labels)}"
+            f'<rect class="{kind}" x="{labels}" y="{y + 6}" width="{wide:.1f}" height="{_ROW - 10}" rx="2"/>'
+            f"{_text(labels + wide + 8, y + 19, one.told)}</g>"
         )
     return _svg(told, len(shown) * _ROW, parts)
 
@@ -138,7 +139,7 @@ def ranges(told: str, shown: Sequence[Range]) -> str:
         y = number * _ROW + _ROW / 2
         what = f"{one.label}: p50 {duration(one.p50)}, p95 {duration(one.p95)}, p99 {duration(one.p99)}"
         parts.append(
-            f"<g><title>{escape(what)}</title>{_label(one.label, number * _ROW)}"
+            f"<g><title>{escape(what)}</title>{_label(one.label, number * _ROW, _LABELS)}"
             f'<line class="range" x1="{at(one.p50):.1f}" x2="{at(one.p99):.1f}" y1="{y}" y2="{y}"/>'
             f'<circle class="p99" cx="{at(one.p99):.1f}" cy="{y}" r="5"/>'
             f'<rect class="p95" x="{at(one.p95) - 2:.1f}" y="{y - 8}" width="4" height="16"/>'
@@ -160,9 +161,16 @@ def _svg(told: str, height: float, parts: Sequence[str]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(told)}">{"".join(parts)}</svg>'
 
 
-def _label(label: str, y: float) -> str:
-    short = label if len(label) <= _LONGEST_LABEL else f"{label[: _LONGEST_LABEL - 1]}…"
-    return _text(_LABELS - 10, y + 19, short, "end")
+def _label(label: str, y: float, wide: int) -> str:
+    return _text(wide - 10, y + 19, shortened(label, int((wide - 10) / _LETTER)), "end")
+
+
+def shortened(text: str, most: int) -> str:
+    """A text without its middle where it is long: names that begin alike often differ at their end."""
+    if len(text) <= most:
+        return text
+    end = most // 3
+    return f"{text[: most - end - 1]}…{text[-end:]}"
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
@@ -170,9 +178,10 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next number above that an axis can end at."""
+    """The next number above that an axis can end at, and half of which can be told of, too."""
     size = 10.0 ** math.floor(math.log10(max(1.0, value)))
-    return next(size * step for step in (1, 2, 4, 5, 8, 10) if size * step >= value)
+    steps = (2, 4, 6, 8, 10) if size == 1 else (1, 2, 3, 4, 5, 6, 8, 10)
+    return next(size * step for step in steps if size * step >= value)
 
 
 def _moment(moment: datetime, span: timedelta) -> str:

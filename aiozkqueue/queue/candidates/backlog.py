@@ -49,7 +49,6 @@ class Backlog:
         self._freed: set[str] | None = None  # ids whose locks have gone while a listing is under way
         self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and since when they have been seen
         self._before: dict[str, float] = {}  # the same of the lane that is being listed, as of the listing before
-        self._overheard: float | None = None  # when an item was told of last that is not kept
         self._told: tuple[int, int] = (0, 0)
 
     def clear(self) -> None:
@@ -61,7 +60,6 @@ class Backlog:
         self._freed = None
         self._others.clear()
         self._before.clear()
-        self._overheard = None
 
     def regroup(self, index: GroupIndex | None) -> None:
         """Begin anew, with what is known of the queue's groups; None: it has none."""
@@ -84,11 +82,6 @@ class Backlog:
     def share(self) -> Share:
         """This consumer's place among the live ones."""
         return self._share
-
-    def looked(self, began: float) -> None:
-        """All lanes have been looked at since then: what was told before, and not kept, has been seen."""
-        if self._overheard is not None and self._overheard < began:
-            self._overheard = None
 
     def begin_listing(self, lane: str) -> None:
         """A lane is about to be listed: what has been told of it so far will be in the listing."""
@@ -158,13 +151,9 @@ class Backlog:
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
                 others.setdefault(name, now)
-            else:
-                self._overheard = now
             return False
         if len(self._heard) < HEARD_LIMIT:
             self._heard.append(place)
-        else:
-            self._overheard = now
         return True
 
     @property
@@ -263,12 +252,9 @@ class Backlog:
     def next_steal(self) -> float | None:
         """When the first of what others leave lying may be taken, on the clock of ``now``; None when nothing is.
 
-        What is locked does not lie there: whoever ends that lock rings. Of what was told and not kept it is not known
-        whether it lies there: that is looked for.
+        What is locked does not lie there: whoever ends that lock rings.
         """
         patience, first = self._patience, None
-        if self._overheard is not None:
-            first = self._overheard + FAR_TOO_LONG
         for others in self._others.values():
             for name, since in others.items():
                 if first is not None and since + STEAL_AFTER >= first:
@@ -279,13 +265,18 @@ class Backlog:
         return first
 
     def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
-        listed, share, lane = self._listed, self._share, self._lane
-        chosen = set(places)
+        listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
+        chosen, lock_id = set(places), self._lock_id
         while listed and len(places) < limit:
             name = listed.pop()
-            if not share.alone and self._distance(name):  # the shares have changed since it was listed
+            if not alone and self._distance(name):  # the shares have changed since it was listed
                 self._others.setdefault(lane, {}).setdefault(name, now)
-            elif self._free(name, excluded) and (place := f"{lane}/{name}") not in chosen:
+                continue
+            try:  # as in `_free`, for every message
+                lock = lock_id(name)
+            except MalformedError:
+                continue
+            if lock not in locked and not excluded(lock) and (place := f"{lane}/{name}") not in chosen:
                 places.append(place)
 
     def _remove(self, chosen: Iterable[tuple[str, str]]) -> list[str]:

@@ -25,8 +25,8 @@ class Matching:
 class Earliest:
     """Of the names that pass a test, the first ``limit`` by the sequence that each ends in.
 
-    However many come, no more than twice as many are held at a time, and a piece. Most names of a long listing are too
-    late to be tested: once there are enough, only what comes before the last of them is looked at.
+    However many come, few more are held at a time: a quarter, and a piece. Most names of a long listing are too late to
+    be tested: once there are enough, only what comes before the last of them is looked at.
     """
 
     def __init__(self, limit: int, passes: Callable[[str], object]) -> None:
@@ -42,7 +42,7 @@ class Earliest:
         if last:
             names = [name for name in names if name[-_SEQUENCE_DIGITS:] < last]
         self._kept += filter(self._passes, names)
-        if len(self._kept) >= 2 * self._limit:
+        if len(self._kept) >= self._limit * 5 // 4:  # what was sorted before is sorted again in no time
             self._prune()
 
     def names(self) -> list[str]:

@@ -185,6 +185,10 @@ class Claimer:
         """About how many bytes the next item has."""
         return self._expected_size
 
+    def expect(self, size: int) -> None:
+        """Go by the longest item that has just been read, bytes: at once when they grow, slowly when they shrink."""
+        self._expected_size = max(size, 0.9 * self._expected_size + 0.1 * size, 1.0)
+
     def room(self, generation: int) -> int:
         """Return how many candidates may be claimed at once now: bounded by locks, count and expected bytes."""
         left = self._budgets.of(generation).left // self.lock_size
@@ -194,7 +198,7 @@ class Claimer:
         """Count the locks of a batch that is about to be claimed: the next one must find only what room that leaves."""
         self._budgets.of(generation).spend(size)
 
-    async def claim(
+    async def claim(  # noqa: C901 - one loop, for every message
         self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
     ) -> Batch:
         """Claim all of these items, given by place and id, for which there is room reserved; or none.
@@ -220,9 +224,9 @@ class Claimer:
             if doubtful := found.doubtful():
                 await self._read_again(found, doubtful, items, locks, ids, generation)
             batch = Batch([], 0, [ids[index] for index in found.lost])
-            ghosts = 0
+            since, ghosts = found.since, 0
             for index, node in enumerate(found.items):
-                if index in found.lost:
+                if found.lost and index in found.lost:
                     continue
                 kept += 1
                 if node is None:
@@ -231,14 +235,16 @@ class Claimer:
                     continue
                 place = places[index]
                 claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
-                claim.since = found.since
+                claim.since = since
                 ending = self.examine(claim, node, found.metas[index])
                 if claim.fields is not None and ending is None:
-                    ending = self.examine_name(claim, found.since)
+                    ending = self.examine_name(claim, since)
                 if ending is None:
                     batch.claims.append(claim)
                 else:
                     self.settle(claim, ending)
+            if batch.claims:
+                self.expect(max(len(claim.raw) for claim in batch.claims))
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
             self.counts.ghosts += ghosts
@@ -304,7 +310,7 @@ class Claimer:
         operations += beside
         while True:
             # Both are sent before either is awaited; the multi is answered first.
-            pending = self._zookeeper.multi(operations, generation=generation)
+            pending = self._zookeeper.multi(operations, generation=generation, results=0)
             nodes = await _outcome_of(self._zookeeper.read_versioned(reads, generation=generation))
             outcome = await _outcome_of(pending)
             if isinstance(outcome, ConnectionLossError):
@@ -360,21 +366,19 @@ class Claimer:
     def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Ending | None:
         """Take what was read into a claim; return how it ends when it must not be handed over."""
         claim.raw, claim.created, claim.version = item
-        data = item.data
-        self._expected_size = max(len(data), 0.9 * self._expected_size + 0.1 * len(data))
         if "/item-i" not in claim.place:  # its name says more than its id
             claim.fields = ItemName.parse(claim.name)
         error: str | None = None
         try:
             if self._store.dialect is None:
-                claim.header, claim.body = decode(data)
+                claim.header, claim.body = decode(claim.raw)
             elif not read_foreign(self._store.dialect, claim):
                 return REMOVED
             if meta is not None:
                 record = AttemptRecord.decode(meta.data)
                 claim.meta_version, claim.attempts, error = meta.version, record.attempts, record.error
         except MalformedError as malformed:
-            claim.header, claim.body, claim.rest = EMPTY_HEADER, data, None
+            claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
             return Ending("dead", reason=f"what is stored does not decode: {malformed}")

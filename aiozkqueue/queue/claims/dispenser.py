@@ -167,10 +167,7 @@ class Dispenser:
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        waiter = self._line.join(limit, generation, owner, patient=timeout != 0)
-        if timeout:
-            self._line.leave_after(waiter, timeout)
-        return waiter
+        return self._line.join(limit, timeout, generation, owner)
 
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""

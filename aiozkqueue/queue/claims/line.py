@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ class Waiter:
     what is next in order, and find nobody in line for it if it has gone. What it gets is in the order of their launch.
     """
 
-    __slots__ = ("_parts", "arrival", "awaited", "count", "future", "generation", "limit", "owner", "patient")
+    __slots__ = ("_parts", "arrival", "awaited", "count", "due", "future", "generation", "limit", "owner", "patient")
 
     def __init__(  # noqa: PLR0917 - one is made for every take
         self,
@@ -35,6 +36,7 @@ class Waiter:
         generation: int | None,
         arrival: int,
         patient: bool,  # noqa: FBT001
+        due: float,
         future: asyncio.Future[list[Claim]],
         owner: object,
     ) -> None:
@@ -43,6 +45,8 @@ class Waiter:
         self.limit: int = limit
         self.generation: int | None = generation
         self.patient: bool = patient
+        self.due: float = due
+        """When it has waited for long enough, on the clock of `Clock.monotonic`."""
         self.arrival: int = arrival
         self.future: asyncio.Future[list[Claim]] = future
         self.count: int = 0
@@ -94,6 +98,7 @@ class Line:
 
     def __init__(self, queue: str, clock: Clock, bell: asyncio.Event) -> None:
         self._queue = queue
+        self._clock = clock
         self._bell = bell
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[Waiter] = deque()
@@ -105,17 +110,16 @@ class Line:
         """Those who wait still."""
         return (waiter for waiter in self._waiters if not waiter.future.done())
 
-    def join(self, limit: int, generation: int | None, owner: object, *, patient: bool) -> Waiter:
-        """Line up."""
+    def join(self, limit: int, timeout: float | None, generation: int | None, owner: object) -> Waiter:
+        """Line up, to be answered with nothing after ``timeout`` seconds (None: never; 0: after a look)."""
         self.arrivals += 1
-        waiter = Waiter(limit, generation, self.arrivals, patient, self._loop.create_future(), owner)
+        due = self._clock.monotonic() + timeout if timeout else math.inf
+        waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
         self._waiters.append(waiter)
+        if timeout:
+            self._deadlines.add(waiter)
         self._bell.set()
         return waiter
-
-    def leave_after(self, waiter: Waiter, seconds: float) -> None:
-        """Answer a taker with nothing when it has waited for so long."""
-        self._deadlines.add(waiter, seconds)
 
     @property
     def empty(self) -> bool:

@@ -348,7 +348,7 @@ class Lookout(Sightings):
         return empty
 
     def _pop(self, level: Level, limit: int) -> list[str]:
-        while places := level.backlog.pop(limit, self._excluded, self._clock.monotonic()):
+        while places := level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic()):
             heads = self._heads(places)
             if heads:
                 return heads
@@ -388,11 +388,11 @@ class Lookout(Sightings):
         """Return of what lies for other consumers: whatever there is to who asks, else what they leave lying."""
         backlog = level.backlog
         if self._demand.asking:
-            found = self._heads(backlog.take_of_others(limit, self._excluded))
+            found = self._heads(backlog.take_of_others(limit, self.held.__contains__))
             if found:
                 level.must_list = True
             return found
-        stolen = self._heads(backlog.steal(self._excluded, self._clock.monotonic()))
+        stolen = self._heads(backlog.steal(self.held.__contains__, self._clock.monotonic()))
         backlog.put_back(stolen[limit:])  # for the next batches
         self.stealing = bool(stolen)
         return stolen[:limit]
@@ -428,9 +428,6 @@ class Lookout(Sightings):
             backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
-
-    def _excluded(self, message_id: str) -> bool:
-        return message_id in self.held
 
     def _warn_of_length(self, lane: str, names: list[str]) -> None:
         if names and not self._warned:

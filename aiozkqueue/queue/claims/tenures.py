@@ -395,6 +395,7 @@ class Tenures:
         claim = Claim(
             store, place, message_id, path, tenure.lock, owner, tenure.generation, tenure.budget, 0, tenure=tenure
         )
+        self._claimer.expect(len(item.data))
         ending = self._claimer.examine(claim, item, meta)
         claim.since = tenure.since if tenure.since is not None else self._server_clock.now()
         if tenure.since is not None and claim.fields is not None and ending is None:

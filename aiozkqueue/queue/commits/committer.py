@@ -51,6 +51,8 @@ GROUP = 250
 #: So many settlements go out without waiting for the end of the loop's tick. Who was answered together commits together
 #: again; sent all in one multi, the server would stand still while we prepare it, and we while it is applied.
 FULL_GROUP = 64
+#: Bytes that one settlement alone makes a group of.
+FULL_WEIGHT = 32 * 1024
 #: How often one settlement may be mended (a queue's configuration changed, a parent was missing) before it fails.
 MENDINGS = 20
 
@@ -58,13 +60,14 @@ MENDINGS = 20
 class _Flight:
     """A batch, and the multi that it makes."""
 
-    __slots__ = ("batch", "operations", "sending", "starts", "stores")
+    __slots__ = ("batch", "learns", "operations", "sending", "starts", "stores")
 
     def __init__(self, batch: list[Settlement]) -> None:
         self.batch = batch
         self.stores: list[QueueStore] = []
         self.operations: list[Operation] = []
         self.starts: list[int] = []
+        self.learns = False
         self.sending: Sending | None = None
 
     def compose(self) -> None:
@@ -74,6 +77,7 @@ class _Flight:
         for settlement in self.batch:
             self.starts.append(len(self.operations))
             self.operations += settlement.operations()
+            self.learns = self.learns or settlement.learns
 
 
 class Committer:
@@ -122,7 +126,7 @@ class Committer:
             self._drained.clear()
         self._unsettled += 1
         self._waiting.append(settlement)
-        if len(self._waiting) >= FULL_GROUP and self._idle:
+        if (len(self._waiting) >= FULL_GROUP or settlement.weight >= FULL_WEIGHT) and self._idle:
             self._depart()
         elif not self._roused:
             self._wake()
@@ -185,7 +189,7 @@ class Committer:
             and all(one.generation == generation or one.generation is None for one in batch)
         ):
             flight.compose()
-            flight.sending = slot.begin(flight.operations, generation)
+            flight.sending = slot.begin(flight.operations, generation, learns=flight.learns)
 
     async def _serve(self, slot: Slot) -> None:
         while True:
@@ -255,7 +259,7 @@ class Committer:
                         flight = _Flight(batch)
                         continue
                     flight.compose()
-                    sent = await slot.send(flight.operations, generation)
+                    sent = await slot.send(flight.operations, generation, learns=flight.learns)
             except RefusedError as refusal:
                 index, stores, starts = refusal.index, flight.stores, flight.starts
                 if index < len(stores):

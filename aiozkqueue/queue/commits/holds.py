@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class HoldSettlement(Settlement):
     """What ends the hold on items: the base of commits and releases."""
 
-    __slots__ = ("_clock", "_endings", "_now", "_owners", "_sent", "_shared")
+    __slots__ = ("_clock", "_endings", "_now", "_owners", "_plain", "_sent", "_shared")
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class HoldSettlement(Settlement):
         self._clock = clock
         self._now: int | None = None
         self._shared = False  # whether the ends of several holds have something in common
+        self._plain = True  # whether each hold ends with no more than the end of item and lock
         self._sent: list[Operation] = []
         self._owners: list[Claim | Mender] = []
 
@@ -62,12 +63,14 @@ class HoldSettlement(Settlement):
         """End each hold."""
         sent: list[Operation] = []
         owners: list[Claim | Mender] = []
+        self._plain = True
         for claim, ending in self._endings.items():
             if ending is CONSUME and claim.plain and not claim.store.attendants:
                 # The fence comes first: of a claim that is lost, nothing else may be what refuses.
                 sent += (new_delete((claim.path, claim.version)), new_delete((claim.lock, -1)))
                 owners += (claim, claim)
             else:
+                self._plain = False
                 self._end(claim, ending, sent, owners)
         if self._shared:
             self._end_shared(sent, owners)
@@ -130,11 +133,12 @@ class HoldSettlement(Settlement):
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
         """Give the claims back, the last first: each goes before those that can be taken now."""
+        if self._plain:
+            for claim in reversed(self._endings):
+                claim.settled(GONE)
+            return
         grouped: list[Claim] = []
         for claim, ending in reversed(self._endings.items()):
-            if ending is CONSUME and claim.plain:
-                claim.settled(GONE)
-                continue
             if claim.tenure is not None:
                 grouped.append(claim)
                 continue
@@ -233,6 +237,11 @@ class CommitSettlement(HoldSettlement):
         self._beside = beside
         for one in beside:
             self.grow(one.weight)
+
+    @property
+    def learns(self) -> bool:
+        """Whether there are items to create."""
+        return bool(self._puts)
 
     def operations(self) -> Sequence[Operation]:
         """End the holds, alter what is to be altered, then create the items."""

@@ -52,6 +52,11 @@ class PutSettlement(Settlement):
         self._sent: list[Operation] = []
         self._owners: list[Mender] = []
 
+    @property
+    def learns(self) -> bool:
+        """The sequences of the items."""
+        return True
+
     def operations(self) -> Sequence[Operation]:
         """Create the items."""
         sent: list[Operation] = []

@@ -69,6 +69,11 @@ class Settlement(ABC):
 
     # -- what it is
 
+    @property
+    def learns(self) -> bool:
+        """Whether it learns from what its operations give: else their results are not decoded."""
+        return False
+
     def grow(self, weight: int) -> None:
         """Count what is sent with it: so many bytes more."""
         self.weight += weight
@@ -89,7 +94,7 @@ class Settlement(ABC):
         """Ask for room in queues that have got a size since this was sent. Raises: QueueFullError, as `Room.enter`."""
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most have nothing to note
-        """Take note that it was applied, and what each operation gave (None: the reply was lost)."""
+        """Take note that it was applied, and what each operation gave; None: not known, or nothing to learn from."""
 
     def tally(self, meter: Meter) -> None:  # noqa: B027 - most put and end nothing
         """Tell what it has done, just before `applied` is told."""

@@ -51,7 +51,7 @@ class Fate(enum.Enum):
 
 
 class Sent(NamedTuple):
-    """The fate of a multi, and what it gave; None when it was applied and its reply lost."""
+    """The fate of a multi, and what it gave; None when nobody learns from it, or the reply was lost."""
 
     fate: Fate
     results: list[Result] | None = None
@@ -72,6 +72,7 @@ class Sending(NamedTuple):
 
     multi: list[Operation]
     generation: int
+    results: int | None
     reply: Awaitable[list[Result]]
     sent: float
     """When, by `ServerClock.local`."""
@@ -96,19 +97,24 @@ class Slot:
         """Whether a multi can be sent under it at once."""
         return self._version is not None
 
-    def begin(self, operations: Sequence[Operation], generation: int) -> Sending:
-        """Send one multi, now; `finish` tells its fate. Only under a slot that is `ready`, one at a time."""
+    def begin(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sending:
+        """Send one multi, now; `finish` tells its fate, and what it gave if anybody learns from that.
+
+        Only under a slot that is `ready`, one at a time.
+        """
         assert self._version is not None  # noqa: S101 - it is ready
         multi = [self._stamp(self._version), *operations]
+        results = None if learns else 1
         sent = self._clock.local()
-        return Sending(multi, generation, self._zookeeper.multi(multi, generation=generation), sent)
+        reply = self._zookeeper.multi(multi, generation=generation, results=results)
+        return Sending(multi, generation, results, reply, sent)
 
-    async def send(self, operations: Sequence[Operation], generation: int) -> Sent:
+    async def send(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
         """Send one multi in a ZooKeeper session until its fate is known. Raises: as `finish`."""
         while self._version is None:
             if not await self._prepare(generation):
                 return Sent(Fate.NOT_APPLIED)
-        return await self.finish(self.begin(operations, generation))
+        return await self.finish(self.begin(operations, generation, learns=learns))
 
     async def finish(self, sending: Sending) -> Sent:
         """Find out the fate of a multi, sending it again if need be.
@@ -119,7 +125,7 @@ class Slot:
             NoAuthError: an ACL refuses the slot itself.
             ClientClosedError: the client was closed meanwhile; the fate is not known.
         """
-        multi, generation, reply, sent = sending
+        multi, generation, wanted, reply, sent = sending
         in_doubt = False
         while True:
             try:
@@ -133,10 +139,10 @@ class Slot:
                 over = True
             else:
                 self._moved_on(results[0], sent)
-                return Sent(Fate.APPLIED, results[1:])
+                return Sent(Fate.APPLIED, results[1:] if wanted is None else None)
             if over:
                 return Sent(await self._read_verdict(multi[0], generation) if in_doubt else Fate.NOT_APPLIED)
-            reply = self._zookeeper.multi(multi, generation=generation)
+            reply = self._zookeeper.multi(multi, generation=generation, results=wanted)
 
     async def _fate_of_refused(self, stamp: Operation, refusal: MultiError, generation: int, *, in_doubt: bool) -> Fate:
         """Tell what a refusal means. Raises: RefusedError."""
@@ -197,9 +203,9 @@ class Slot:
         return Fate.APPLIED if node.data == stamp.data else Fate.NOT_APPLIED
 
     def _moved_on(self, result: Result, sent: float | None = None) -> None:
-        self._version = (self._version or 0) + 1
-        if isinstance(result, Stat):
-            self._clock.observe(result.mtime, sent)
+        assert isinstance(result, Stat)  # noqa: S101 - it was written
+        self._version = result.version  # told, not counted: after two thousand million writes the server's wraps
+        self._clock.observe(result.mtime, sent)
 
     async def _reconnected(self, generation: int) -> bool:
         """Wait for a connection; False when the session is over."""

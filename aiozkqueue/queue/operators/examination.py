@@ -20,6 +20,7 @@ from aiozkqueue.queue.candidates.groups import lock_ids
 from aiozkqueue.queue.store import configuration_of
 from aiozkqueue.zookeeper import Create, Delete, MultiError, NoAuthError, NoNodeError, Permission, SetData, Stat
 
+from .admin import put_into
 from .diagnosis import (
     Diagnosis,
     EnsembleFacts,
@@ -192,8 +193,7 @@ class _Examination:
 
     async def _folder(self, path: str, names: Sequence[str]) -> FolderFacts:
         stat = await self._stat(path)
-        # The server tells creations and deletions together; a sequence counts the creations.
-        counter = 0 if stat is None else (stat.cversion + stat.num_children) // 2
+        counter = 0 if stat is None else put_into(stat)
         return FolderFacts(path, len(names), sum(len(name.encode()) + 4 for name in names), counter)
 
     async def _is_old(self, path: str) -> bool:

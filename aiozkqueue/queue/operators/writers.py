@@ -8,11 +8,12 @@ are those whose items are being removed. Below it is how far each part of a batc
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import SchemaValidator, ValidationError, to_json
+from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.candidates.listings import Matching
@@ -35,6 +36,8 @@ from .leftovers import below
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic_core.core_schema import CoreSchema, TypedDictField
+
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation
@@ -43,10 +46,9 @@ if TYPE_CHECKING:
 TOGETHER: Final = 500
 
 
-class WriterRecord(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterRecord:
     """What is stored of a writer."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     """As its user knows it."""
@@ -66,15 +68,36 @@ class WriterRecord(BaseModel):
 
     def encode(self) -> bytes:
         """The bytes to store."""
-        return self.model_dump_json().encode()
+        return to_json(asdict(self))
 
     @classmethod
     def decode(cls, data: bytes) -> WriterRecord | None:
         """Read it; None when it is none."""
         try:
-            return cls.model_validate_json(data)
+            return cls(**_RECORD.validate_json(data))
         except ValidationError:
             return None
+
+
+def _field(one: CoreSchema) -> TypedDictField:
+    """What `WriterRecord` has a default for."""
+    return schema.typed_dict_field(one, required=False)
+
+
+_RECORD: Final = SchemaValidator(
+    schema.typed_dict_schema(
+        {
+            "name": schema.typed_dict_field(schema.str_schema()),
+            "batch": _field(schema.int_schema()),
+            "stage": _field(schema.nullable_schema(schema.str_schema())),
+            "complete": _field(schema.bool_schema()),
+            "aborted": _field(schema.tuple_variable_schema(schema.str_schema())),
+            "run": _field(schema.str_schema()),
+            "origin": _field(schema.str_schema()),
+            "client": _field(schema.str_schema()),
+        }
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +170,7 @@ async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | N
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch):
             break
-        left = record.model_copy(update={"stage": None, "aborted": (*record.aborted, record.stage)})
+        left = replace(record, stage=None, aborted=(*record.aborted, record.stage))
         if await _write(engine, store, [SetData(path, left.encode(), node.stat.version)]):
             break
     return await clear_away(engine, store, writer)
@@ -166,7 +189,7 @@ async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
             return removed
         stage = record.aborted[0]
         removed += await _remove(engine, store, stage)
-        left = record.model_copy(update={"aborted": record.aborted[1:]})
+        left = replace(record, aborted=record.aborted[1:])
         # The lock goes last: until then nobody sees what is left.
         unlock = await unlocking(engine, store, stage)
         await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])

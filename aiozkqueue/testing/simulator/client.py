@@ -28,11 +28,14 @@ class SimulatedClient(ZooKeeperClient):
 
     _session: SimulatedSession
 
-    def multi(self, operations: Sequence[Operation], *, generation: int | None = None) -> asyncio.Future[list[Result]]:
+    def multi(
+        self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
+    ) -> asyncio.Future[list[Result]]:
         """Send all or nothing, once, when called."""
         for operation in operations:
             _check(operation.path)
-        return self._submit(Request(Kind.MULTI, tuple(operations), self.request_size(operations)), generation)
+        request = Request(Kind.MULTI, tuple(operations), self.request_size(operations), results)
+        return self._submit(request, generation)
 
     async def read(self, path: str, *, generation: int | None = None) -> Node:
         """Data and stat. Raises: NoNodeError."""

@@ -39,6 +39,12 @@ class Request(NamedTuple):
     kind: Kind
     argument: Any
     size: int = 0
+    results: int | None = None
+    """Of a multi, how many results are asked for; None: all."""
+
+    def answer(self, result: object) -> object:
+        """What the client makes of an answer."""
+        return result[: self.results] if self.kind is Kind.MULTI and isinstance(result, list) else result
 
 
 class Fault(enum.Enum):

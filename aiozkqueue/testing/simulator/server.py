@@ -116,7 +116,7 @@ class ServerConnection:
             if entry.fault is Fault.LOST_AFTER:
                 self.cut("lost after the request was applied")
             elif not self.silent:
-                self.client.stream.send((self.server.tree.applied, entry.result))
+                self.client.stream.send((self.server.tree.applied, entry.request.answer(entry.result)))
 
     def cut(self, why: str) -> None:
         """Close; the client is told at once, unless nothing passes."""

@@ -22,7 +22,8 @@ from aiozkqueue.zookeeper.interface import Check, Create, EventKind, Node, Opera
 
 BAD_ARGUMENTS, NO_CHILDREN_FOR_EPHEMERALS = -8, -108
 #: The counter behind sequential names does not wrap: every further create in that parent is refused.
-LAST_SEQUENCE = 2_147_483_647
+LAST_SEQUENCE = LAST_VERSION = 2_147_483_647
+ANY_VERSION = -1
 CONTAINER_OWNER = -(2**63)
 
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
@@ -153,7 +154,7 @@ class Tree:
             return self._check_create(operation, owner)
         path = operation.path
         node = self._get(path)
-        if operation.version not in (-1, node.version):
+        if operation.version not in (ANY_VERSION, node.version):
             raise BadVersionError(path)
         if isinstance(operation, Check):
             return None
@@ -187,7 +188,7 @@ class Tree:
         if change.kind is EventKind.CHANGED:
             node = self.nodes[path]
             node.data, node.mzxid, node.mtime = change.data, zxid, time
-            node.version += 1
+            node.version = _next_version(node.version)
             return node
         above, _, name = path.rpartition("/")
         parent = self.nodes[above or "/"]
@@ -285,3 +286,10 @@ def check_path(path: str) -> None:
         parts = path[1:].split("/")
         if any(part in ("", ".", "..") for part in parts) or _REFUSED.search(path):
             raise ServerError(BAD_ARGUMENTS, path)
+
+
+def _next_version(version: int) -> int:
+    """As servers count since 3.9.2: in 32 bits, and never to -1, which stands for any."""
+    if version == LAST_VERSION:
+        return -LAST_VERSION - 1
+    return 0 if version == ANY_VERSION - 1 else version + 1

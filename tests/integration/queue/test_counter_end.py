@@ -12,6 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 
 import aiozkqueue as zq
+from aiozkqueue.layout import IdSource
+from aiozkqueue.queue.commits.committer import SLOTS
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from tests.integration.queue.conftest import eventually
 from tests.observer import Observer, observer
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 ROOT = "/worn"
 LAST = 2**31 - 1
 HALF = 2**30
+
+#: The commit slots of a client whose name is known beforehand.
+WORN_SLOTS = [f"{ROOT}/.clients/000000000000/slot-{number}" for number in range(SLOTS)]
 
 #: Queues by name, and where the counters of their plain lanes stand.
 COUNTERS = {"raw": LAST, "half": HALF - 5, "moving": HALF - 5, "last": LAST, "plain": LAST, "retired": HALF}
@@ -45,11 +50,14 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for queue in COUNTERS:
             client.create(f"{ROOT}/{queue}/items", makepath=True)
         client.create(f"{ROOT}/plain/items/item-0000000007", b"0")  # as another program puts them
+        for slot in WORN_SLOTS:
+            client.create(slot, makepath=True)
         client.stop()
         client.close()
         server.node.restart()  # writes a snapshot of all this
         server.node.stop()
-        set_counters(folder / "data" / "version-2", {f"{ROOT}/{queue}/items": at for queue, at in COUNTERS.items()})
+        counters = {f"{ROOT}/{queue}/items": at for queue, at in COUNTERS.items()}
+        set_counters(folder / "data" / "version-2", counters, dict.fromkeys(WORN_SLOTS, LAST - 2))
         server.node.start()
         yield server.hosts
     finally:
@@ -206,3 +214,18 @@ async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_m
     assert (await retired.configuration()).lanes == ("lanes/s0g2", "lanes/s0g3")
     await other.queue("retired").put(b"newest")
     assert await drained(session.queue("retired")) == [b"newest"]
+
+
+async def test_a_commit_slot_that_was_written_two_thousand_million_times_carries_the_next_commits(
+    worn: str, view: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy session comes to the end of a version's 32 bits within months; the server goes on below zero."""
+    monkeypatch.setattr("aiozkqueue.queue.engine.IdSource", lambda: IdSource(bytes))
+    bodies = [b"%d" % number for number in range(8)]
+    async with zq.connect(worn, root=ROOT, session_timeout=4) as session:
+        busy = session.queue("busy")
+        for body in bodies:
+            await busy.put(body)
+        versions = [await view.version(slot) for slot in WORN_SLOTS]
+        assert min(versions) < 0 < max(versions)
+        assert await drained(busy) == bodies

@@ -210,3 +210,15 @@ async def test_a_broken_envelope_becomes_a_dead_letter(
     (letter,) = await jobs.dead_letters.peek()
     assert "envelope" in letter.reason
     assert letter.body == b"\xf5zq1\xff\xff\xff\xff"
+
+
+async def test_thousands_of_messages_without_payload_are_taken_by_one_session(session: zq.QueueSession) -> None:
+    """What a session expects of the next item's size must not come to nothing."""
+    signals = session.queue("signals")
+    await signals.put_many([b""] * 8000)
+    taken = 0
+    while taken < 8000:
+        async with session.begin() as tx:
+            messages = await tx.take_many(signals, 100, timeout=30)
+        assert messages
+        taken += len(messages)

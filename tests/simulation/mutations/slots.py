@@ -42,11 +42,11 @@ def take_a_verdict_for_the_outcome(patch: pytest.MonkeyPatch) -> None:
 def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
     send = Slot.send
 
-    async def careless(self: Slot, operations: Sequence[Operation], generation: int) -> Sent:
+    async def careless(self: Slot, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
         multi = self._zookeeper.multi
 
         async def once() -> Sent:
-            return await send(self, operations, generation)
+            return await send(self, operations, generation, learns=learns)
 
         if self._version is None:
             return await once()
@@ -90,14 +90,19 @@ def commit_in_two_parts(patch: pytest.MonkeyPatch) -> None:
     multi = SimulatedClient.multi
 
     def split(
-        self: SimulatedClient, operations: Sequence[Operation], *, generation: int | None = None
+        self: SimulatedClient,
+        operations: Sequence[Operation],
+        *,
+        generation: int | None = None,
+        results: int | None = None,
     ) -> asyncio.Future[list[Result]]:
         takes = any(isinstance(one, Delete) and is_item(one) for one in operations)
         puts = [one for one in operations if isinstance(one, Create) and is_item(one)]
         if not (takes and puts):
-            return multi(self, operations, generation=generation)
+            return multi(self, operations, generation=generation, results=results)
         multi(self, puts, generation=generation)
-        return multi(self, [Check("/") if one in puts else one for one in operations], generation=generation)
+        rest = [Check("/") if one in puts else one for one in operations]
+        return multi(self, rest, generation=generation, results=results)
 
     patch.setattr(SimulatedClient, "multi", split)
 

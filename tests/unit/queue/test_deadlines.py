@@ -15,8 +15,9 @@ pytestmark = pytest.mark.timeout(30)
 class Entry:
     """Something with a deadline."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, seconds: float) -> None:
         self.name = name
+        self.due = Clock().monotonic() + seconds
         self.over = False
 
 
@@ -38,7 +39,7 @@ async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -
     expired = Expired()
     deadlines = Deadlines[Entry](Clock(), expired)
     for name, seconds in (("late", 0.2), ("early", 0.05), ("middle", 0.1)):
-        deadlines.add(Entry(name), seconds)
+        deadlines.add(Entry(name, seconds))
     told = await expired.next(3)
     assert [name for name, _ in told] == ["early", "middle", "late"]
     assert all(at >= due - 0.001 for (_, at), due in zip(told, (0.05, 0.1, 0.2), strict=True))
@@ -47,9 +48,9 @@ async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -
 async def test_what_is_over_by_then_does_not_expire_and_what_comes_behind_it_does() -> None:
     expired = Expired()
     deadlines = Deadlines[Entry](Clock(), expired)
-    first = Entry("first")
-    deadlines.add(first, 0.02)
-    deadlines.add(Entry("second"), 0.05)
+    first = Entry("first", 0.02)
+    deadlines.add(first)
+    deadlines.add(Entry("second", 0.05))
     first.over = True
     assert [name for name, _ in await expired.next(1)] == ["second"]
 
@@ -60,22 +61,22 @@ async def test_an_entry_added_while_others_expire_expires_too() -> None:
     def expire(entry: Entry) -> None:
         expired(entry)
         if entry.name == "first":
-            deadlines.add(Entry("added"), 0.01)
+            deadlines.add(Entry("added", 0.01))
 
     deadlines = Deadlines[Entry](Clock(), expire)
-    deadlines.add(Entry("first"), 0.01)
-    deadlines.add(Entry("second"), 0.5)
+    deadlines.add(Entry("first", 0.01))
+    deadlines.add(Entry("second", 0.5))
     assert [name for name, _ in await expired.next(3)] == ["first", "added", "second"]
 
 
 async def test_what_is_answered_in_time_is_not_kept_until_its_deadline() -> None:
     deadlines = Deadlines[Entry](Clock(), Expired())
-    waiting = [Entry("waits") for _ in range(10)]
+    waiting = [Entry("waits", 3600) for _ in range(10)]
     for entry in waiting:
-        deadlines.add(entry, 3600)
+        deadlines.add(entry)
     for _ in range(10_000):
-        answered = Entry("answered")
-        deadlines.add(answered, 3600)
+        answered = Entry("answered", 3600)
+        deadlines.add(answered)
         answered.over = True
     assert len(deadlines) <= 2 * len(waiting) + SLACK + 1
     deadlines.close()

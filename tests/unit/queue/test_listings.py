@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiozkqueue.queue.candidates.listings import Earliest, Matching
@@ -27,6 +27,7 @@ pieces = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=60).flatmap(
 )
 
 
+@settings(deadline=None)
 @given(pieces)
 def test_what_passes_is_kept_and_nothing_else(listing: list[list[int]]) -> None:
     matching = Matching(is_even)
@@ -36,6 +37,7 @@ def test_what_passes_is_kept_and_nothing_else(listing: list[list[int]]) -> None:
     assert sorted(matching.names) == sorted(filter(is_even, everything))
 
 
+@settings(deadline=None)
 @given(pieces, st.integers(1, 20))
 def test_the_first_of_what_passes_are_kept_in_order(listing: list[list[int]], limit: int) -> None:
     earliest = Earliest(limit, is_even)
@@ -45,7 +47,7 @@ def test_the_first_of_what_passes_are_kept_in_order(listing: list[list[int]], li
     assert earliest.names() == names(everything[:limit])
 
 
-def test_of_a_long_listing_few_names_are_looked_at_and_no_more_than_twice_as_many_are_held() -> None:
+def test_of_a_long_listing_few_names_are_looked_at_and_few_more_than_wanted_are_held() -> None:
     tested: list[str] = []
     held = 0
 
@@ -60,5 +62,5 @@ def test_of_a_long_listing_few_names_are_looked_at_and_no_more_than_twice_as_man
         earliest.take(names(sequences[start : start + 50]))
         held = max(held, len(earliest._kept))
     assert earliest.names() == names(list(range(100)))
-    assert held < 250
+    assert held < 125 + 50
     assert len(tested) < 2_000

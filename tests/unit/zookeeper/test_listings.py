@@ -8,7 +8,7 @@ import tracemalloc
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, ProtocolError, wire
@@ -78,6 +78,7 @@ def asked(peer: Opened) -> tuple[asyncio.Future[Collected[Names]], list[Names]]:
     return peer.connection.submit(wire.collect_children("/a", collector, chroot="")), made
 
 
+@settings(deadline=None)
 @given(_names, _cuts)
 def test_names_are_the_same_however_they_are_cut(names: list[str], cuts: list[int]) -> None:
     collected, data = Names(), body(names)
@@ -89,6 +90,7 @@ def test_names_are_the_same_however_they_are_cut(names: list[str], cuts: list[in
     assert [] not in collected.pieces
 
 
+@settings(deadline=None)
 @given(_names, _cuts, st.integers(1, 400))
 def test_a_listing_that_ends_too_early_is_refused_and_no_name_of_it_is_wrong(
     names: list[str], cuts: list[int], missing: int
@@ -108,6 +110,7 @@ def test_a_listing_that_ends_too_early_is_refused_and_no_name_of_it_is_wrong(
     assert collected.all == names[: len(collected.all)]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), _cuts)
 def test_noise_is_a_listing_or_refused_as_it_would_be_whole(noise: bytes, cuts: list[int]) -> None:
     def read(pieces: list[bytes]) -> list[str] | None:
@@ -168,6 +171,7 @@ def test_no_more_than_a_piece_is_held() -> None:
 # On a connection
 
 
+@settings(deadline=None)
 @given(_names, st.lists(st.integers(1, 60), max_size=20))
 def test_on_a_connection_every_reply_and_event_around_a_listing_comes_through(
     names: list[str], sizes: list[int]

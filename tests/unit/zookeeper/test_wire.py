@@ -136,11 +136,15 @@ def test_a_multis_results_come_back_in_order_with_the_true_names(
             expected.append(None)
     decode = wire.multi(operations, chroot=chroot, acl=_ACL_BYTES).decode
     assert decode(b"header" + reply + _END, 6) == expected
+    some = data.draw(st.integers(0, len(operations)))
+    decode = wire.multi(operations, chroot=chroot, acl=_ACL_BYTES, results=some).decode
+    assert decode(b"header" + reply + _END, 6) == expected[:some]
 
 
-def test_a_refused_multi_names_the_first_operation_that_failed_and_its_path() -> None:
+@pytest.mark.parametrize("results", [None, 0, 1])
+def test_a_refused_multi_names_the_first_operation_that_failed_and_its_path(results: int | None) -> None:
     operations: list[Operation] = [Check("/a"), Create("/b"), Delete("/c", 3), Delete("/d")]
-    decode = wire.multi(operations, chroot="", acl=_ACL_BYTES).decode
+    decode = wire.multi(operations, chroot="", acl=_ACL_BYTES, results=results).decode
     with pytest.raises(MultiError, match="operation 2 of the multi: /c") as refused:
         decode(_refused([0, 0, -103, -2]), 0)
     assert refused.value.index == 2

@@ -1,0 +1,88 @@
+"""The page of an audit, made of figures: with nothing to tell of, with one queue, with many that have long names."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from aiozkqueue.cli.audit.page import MOST_QUEUES, page
+from aiozkqueue.cli.audit.plots import Column, columns
+from aiozkqueue.spark.audit import Figures, Percentiles, Reason, Report, Span
+
+START = datetime(2026, 3, 1, 8, tzinfo=UTC)
+SPAN = timedelta(minutes=5)
+
+
+def figures(ended: int) -> Figures:
+    times = Percentiles(p50=0.02, p95=0.3, p99=400)
+    return Figures(
+        ended=ended,
+        finished=ended,
+        dead=0,
+        other=0,
+        first=START,
+        last=START + 4 * SPAN,
+        retried=0,
+        retries=0,
+        waiting=times,
+        handling=times,
+    )
+
+
+def report(*queues: str, reasons: tuple[str, ...] = ()) -> Report:
+    return Report(
+        folder="file:/srv/audit",
+        total=figures(100) if queues else None,
+        queues={queue: figures(100) for queue in queues},
+        reasons=[Reason(queue=queue, reason=reason, messages=3) for queue in queues for reason in reasons],
+        spans=[Span(begin=START + n * SPAN, finished=25, dead=0, other=0) for n in range(4) if queues],
+        span=SPAN,
+    )
+
+
+def shown(text: str) -> list[str]:
+    """What can be read in the plots without pointing at anything."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", text)
+
+
+def test_with_no_records_it_says_how_they_are_kept_and_draws_nothing() -> None:
+    text = page(report())
+    assert "There are no records." in text
+    assert "aiozkqueue configure QUEUE --history 604800" in text
+    assert "<svg" not in text
+
+
+def test_with_one_queue_each_plot_has_it_and_axes_are_told() -> None:
+    text = page(report("orders"))
+    assert shown(text).count("orders") == 3  # the busiest, and two times
+    assert "Messages that ended in each 5 min" in text
+    assert text.count("the scale is logarithmic") == 2
+    assert {"10 ms", "0.1 s", "1 s", "1 min", "10 min", "08:00"} <= set(shown(text))
+
+
+def test_of_fifty_queues_the_busiest_are_drawn_and_all_are_in_the_table() -> None:
+    names = [f"tenant-{n:02d}-orders" for n in range(50)]
+    text = page(report(*names))
+    assert f"The first {MOST_QUEUES} of 50." in text
+    assert shown(text).count(names[MOST_QUEUES - 1]) == 3
+    assert names[MOST_QUEUES] not in shown(text)
+    assert all(f"<td>{name}</td>" in text for name in names)
+
+
+def test_names_and_reasons_that_are_long_are_cut_so_that_they_can_be_told_apart() -> None:
+    names = [f"{'a-prefix-that-all-of-them-have-in-common-' * 2}{n}" for n in range(2)]
+    found = shown(page(report(*names, reasons=("no such customer", "no such address"))))
+    labels = [one for one in found if one.startswith("a-prefix")]
+    assert {len(one) < 80 for one in labels} == {True}
+    assert len(set(labels)) == 2 + 4  # each queue, and each of its reasons
+    assert sum(one.endswith("no such customer") for one in labels) == 2
+
+
+@pytest.mark.parametrize(("most", "axis"), [(1, ["0", "1", "2"]), (2010, ["0", "1,500", "3,000"])])
+def test_an_axis_ends_not_far_above_what_it_shows_and_counts_whole_messages(most: int, axis: list[str]) -> None:
+    drawn = columns("over time", ["finished"], [Column(START, [most], "")], SPAN)
+    assert shown(drawn)[:3] == axis

@@ -1,0 +1,100 @@
+"""A queue's streams side by side, and one that is started again otherwise: with another group, checkpoint or schema."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import PySparkException
+
+import aiozkqueue as zq
+from tests.spark.test_batch import put
+from tests.spark.test_stream import Files, left
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class DownError(Exception):
+    """What befalls a sink."""
+
+
+def decoded(
+    spark: SparkSession, options: Mapping[str, str], folder: Path, schema: str, *, down: bool = False, **more: str
+) -> list[object]:
+    """The rows of what a stream takes until there is nothing more; or its sink is down, once it has seen them."""
+    rows: list[object] = []
+
+    def sink(frame: object, _: int) -> None:
+        rows.extend(row.n for row in frame.collect())  # type: ignore[attr-defined]
+        if down:
+            raise DownError
+
+    stream = spark.readStream.format("aiozkqueue").options(**options, **more).schema(schema).load()
+    writer = stream.writeStream.option("checkpointLocation", str(folder)).foreachBatch(sink)
+    query = writer.trigger(availableNow=True).start()
+    if not down:
+        assert query.awaitTermination(240)
+        return rows
+    with pytest.raises(PySparkException, match="DownError"):
+        query.awaitTermination(240)
+    return rows
+
+
+def dead(options: Mapping[str, str]) -> list[bytes]:
+    async def look() -> list[bytes]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            return [one.body for one in await session.queue("orders").dead_letters.peek(100)]
+
+    return asyncio.run(look())
+
+
+def test_two_groups_share_a_queue_and_of_one_group_the_second_query_fences_the_first(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    numbers = [b"%d" % n for n in range(30)]
+    put(options, *numbers)
+    one, other = Files(spark, options, tmp_path / "one"), Files(spark, options, tmp_path / "other")
+    first = one.start(once=False, group="a", maxOffsetsPerTrigger="10")
+    try:
+        other.drain(group="b", maxOffsetsPerTrigger="10")
+        first.processAllAvailable()
+        assert Counter([*one.bodies(), *other.bodies()]) == Counter(numbers)
+        Files(spark, options, tmp_path / "second").drain(group="a")
+        with pytest.raises(PySparkException, match=r"ClaimLostError.*'a' has been taken over"):
+            first.awaitTermination(240)
+    finally:
+        first.stop()
+    assert left(options) == (0, 0, 0)
+
+
+def test_with_a_new_checkpoint_the_batches_that_were_not_done_come_first(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b'{"n": 1}', b'{"n": 2}')
+    assert sorted(decoded(spark, options, tmp_path / "lost", "n int", down=True)) == [1, 2]  # type: ignore[type-var]
+    put(options, b'{"n": 3}')
+    assert left(options) == (3, 2, 1)
+    rows = decoded(spark, options, tmp_path / "new", "n int", maxOffsetsPerTrigger="1")
+    assert (sorted(rows[:2]), rows[2:]) == ([1, 2], [3])  # type: ignore[type-var]
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_schema_changed_before_a_restart_holds_for_the_batch_that_was_not_done_and_its_dead_letters(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b'{"n": 1}', b'{"n": "one"}', b"no JSON")
+    assert decoded(spark, options, tmp_path / "checkpoint", "n int", down=True, mode="DEADLETTER") == [1]
+    assert (left(options), dead(options)) == ((3, 3, 1), [])  # what does not decode is no dead letter before it is done
+    with pytest.raises(PySparkException, match="does not decode"):
+        decoded(spark, options, tmp_path / "checkpoint", "n string", mode="FAILFAST")
+    assert decoded(spark, options, tmp_path / "checkpoint", "n string", mode="DEADLETTER") == ["one"]
+    assert sorted(dead(options)) == [b"no JSON", b'{"n": 1}']
+    assert left(options) == (0, 0, 0)

@@ -1,0 +1,43 @@
+"""The map of what is said of Spark names tests that are there, each in its file, and no file of tests is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+HERE = TESTS / "spark"
+NAMED = re.compile(r"`(?:tests/)?([a-z_/]*test_[a-z_]+\.py)`: ((?:`test_\w+`(?:, )?)+)")
+
+
+def defined(file: Path) -> set[str]:
+    """The tests of a file."""
+    return set(re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE))
+
+
+def named() -> dict[Path, set[str]]:
+    """The tests that the map names, by their files."""
+    found: dict[Path, set[str]] = {}
+    for file, tests in NAMED.findall((HERE / "README.md").read_text()):
+        path = TESTS / file if "/" in file else HERE / file
+        found.setdefault(path, set()).update(re.findall(r"`(test_\w+)`", tests))
+    return found
+
+
+def test_each_test_that_it_names_is_there() -> None:
+    for file, tests in named().items():
+        assert tests <= defined(file), file.name
+    text = (HERE / "README.md").read_text()
+    assert set(re.findall(r"`(test_\w+)`", text)) == {test for tests in named().values() for test in tests}
+
+
+def test_each_file_of_tests_of_spark_has_a_place_in_it() -> None:
+    assert set(HERE.glob("test_*.py")) - named().keys() == set()
+
+
+def test_each_mutation_that_it_names_is_there() -> None:
+    (row,) = [one for one in (HERE / "README.md").read_text().splitlines() if "mutations `" in one]
+    names = re.findall(r"`(a_\w+)`", row)
+    assert names
+    mutations = (TESTS / "simulation" / "mutations" / "streams.py").read_text()
+    assert all(f"def {name}(" in mutations for name in names)
