@@ -1,12 +1,13 @@
 """Moves of a queue's messages to another queue, as they are stored: ``<root>/.moves/<reference>``, JSON.
 
 ``{"source": "…", "target": "…", "state": "running" | "done" | "failed", "moved": 120, "started": <ms>, "ended": <ms>,
-"error": "…"}``. Its child ``runner`` is ephemeral: who works on it now.
+"error": "…", "counters": {"<lane>": 42}}``; the counters, of a queue whose messages may be handed on, tell how
+many items each of its lanes had been given when the move began. Its child ``runner`` is ephemeral: who works on it now.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Self, cast
 
 from .errors import MalformedError
@@ -14,6 +15,8 @@ from .fields import LARGEST_NUMBER, pop_number, pop_text, read_object, storable_
 from .paths import check_root
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydantic import JsonValue
 
 MoveState = Literal["running", "done", "failed"]
@@ -50,6 +53,8 @@ class MoveRecord:
     moved: int = 0
     ended: int | None = None
     error: str | None = None
+    counters: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By lane, the sequence number of the first item that came after the move began."""
 
     def encode(self) -> bytes:
         """The bytes to store."""
@@ -63,6 +68,8 @@ class MoveRecord:
             fields["ended"] = self.ended
         if self.error is not None:
             fields["error"] = storable_text(self.error)
+        if self.counters:
+            fields["counters"] = dict(self.counters)
         return write_object(fields)
 
     @classmethod
@@ -84,4 +91,12 @@ class MoveRecord:
             pop_number(fields, "moved", _WHAT, most=LARGEST_NUMBER) or 0,
             pop_number(fields, "ended", _WHAT),
             pop_text(fields, "error", _WHAT),
+            _pop_counters(fields),
         )
+
+
+def _pop_counters(fields: dict[str, JsonValue]) -> Mapping[str, int]:
+    counters = fields.pop("counters", None) or {}
+    if not isinstance(counters, dict):
+        raise MalformedError(f"{_WHAT}: 'counters' is not an object")
+    return {lane: pop_number(counters, lane, _WHAT, most=LARGEST_NUMBER) or 0 for lane in list(counters)}

@@ -49,6 +49,7 @@ class Backlog:
         self._freed: set[str] | None = None  # ids whose locks have gone while a listing is under way
         self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and since when they have been seen
         self._before: dict[str, float] = {}  # the same of the lane that is being listed, as of the listing before
+        self._overheard: float | None = None  # when an item was told of last that is not kept
         self._told: tuple[int, int] = (0, 0)
 
     def clear(self) -> None:
@@ -60,6 +61,7 @@ class Backlog:
         self._freed = None
         self._others.clear()
         self._before.clear()
+        self._overheard = None
 
     def regroup(self, index: GroupIndex | None) -> None:
         """Begin anew, with what is known of the queue's groups; None: it has none."""
@@ -82,6 +84,11 @@ class Backlog:
     def share(self) -> Share:
         """This consumer's place among the live ones."""
         return self._share
+
+    def looked(self, began: float) -> None:
+        """All lanes have been looked at since then: what was told before, and not kept, has been seen."""
+        if self._overheard is not None and self._overheard < began:
+            self._overheard = None
 
     def begin_listing(self, lane: str) -> None:
         """A lane is about to be listed: what has been told of it so far will be in the listing."""
@@ -151,9 +158,13 @@ class Backlog:
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
                 others.setdefault(name, now)
+            else:
+                self._overheard = now
             return False
         if len(self._heard) < HEARD_LIMIT:
             self._heard.append(place)
+        else:
+            self._overheard = now
         return True
 
     @property
@@ -252,9 +263,12 @@ class Backlog:
     def next_steal(self) -> float | None:
         """When the first of what others leave lying may be taken, on the clock of ``now``; None when nothing is.
 
-        What is locked does not lie there: whoever ends that lock rings.
+        What is locked does not lie there: whoever ends that lock rings. Of what was told and not kept it is not known
+        whether it lies there: that is looked for.
         """
         patience, first = self._patience, None
+        if self._overheard is not None:
+            first = self._overheard + FAR_TOO_LONG
         for others in self._others.values():
             for name, since in others.items():
                 if first is not None and since + STEAL_AFTER >= first:

@@ -68,6 +68,7 @@ class Level:
 
     def looked_at(self, now: float, took: float) -> None:
         """Take note of when it was looked at, and for how long."""
+        self.backlog.looked(now - took)
         self.look_again = now + max(RECHECK, RECHECK_PER_LOOK * took)
 
     async def watch(self, zookeeper: ZooKeeper, paths: QueuePaths, callback: Callable[[WatchEvent], None]) -> None:

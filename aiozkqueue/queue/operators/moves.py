@@ -3,7 +3,9 @@
 A move takes along what lies in its source when it begins: the items created up to the zxid of its own znode. Each goes
 by one settlement that removes it here and creates it there (see `transfer`), so at every instant a message is in one of
 the two, and of several runners one takes it along: nothing is lost or doubled whoever dies when. What a transaction or
-delivery holds stays until it is given back or consumed; leases and backoffs end with the move.
+delivery holds stays until it is given back or consumed; leases and backoffs end with the move. What is handed on to all
+nodes meanwhile (`handing_on`) is another item since, but keeps its sequence number: the record tells which of them had
+been given out when the move began.
 
 The runner is marked by an ephemeral znode, which only saves others the work: what it marks is as safe without.
 """
@@ -14,6 +16,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
@@ -45,7 +48,7 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .admin import lanes, list_items
+from .admin import configuration, lanes, list_items, put_into, stat_lanes
 
 if TYPE_CHECKING:
     from typing import Any
@@ -59,6 +62,8 @@ log: Final = logging.getLogger(__name__)
 #: Seconds after which what others hold is looked at again, at first and at the most.
 FIRST_PATIENCE = 0.1
 MOST_PATIENCE = 2.0
+#: Lanes of which a record tells how far they had come; there are more only where messages are put for many hours.
+MOST_COUNTERS = 1000
 #: How long the record of a move that has ended is kept.
 KEPT = timedelta(days=7)
 
@@ -106,10 +111,19 @@ class Moves:
             msg = f"cannot move queue {names[0]!r} to itself"
             raise InvalidOptionError(msg)
         reference = engine.ids.next()
-        record = MoveRecord(names[0], names[1])
+        record = MoveRecord(names[0], names[1], counters=await self._counters(names[0]))
         await self._write([Create(self._paths.move(reference), record.encode())])
         engine.tasks.spawn(self._run, reference, name=f"move {reference}")
         return reference
+
+    async def _counters(self, source: str) -> dict[str, int]:
+        """Read how far the lanes of a queue have come whose messages may be handed on; of others nothing."""
+        store = self._engine.store(source)
+        config = await configuration(self._engine, store)
+        if config is None or config.affinity != "producer":
+            return {}
+        stats = await stat_lanes(self._engine, store)
+        return {store.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
 
     async def status(self, reference: str) -> MoveStatus:
         """Tell how far a move has got.
@@ -190,7 +204,7 @@ class Moves:
         ending = Ending("remove", reason=f"moved to {record.target}")
         patience, moved, failed = FIRST_PATIENCE, record.moved, dict[str, QueueError]()
         while True:
-            held, before = 0, moved
+            held, before, found = 0, moved, 0
             await source.open()
             await target.open()
             base = f"{source.paths.base}/"
@@ -198,14 +212,20 @@ class Moves:
             places = [one.path.removeprefix(base) for one in placed if one.item.id not in failed]
             names = {one.item.text: one.item for one in placed}
             async for page in find_pages(engine, source, places):
-                mine = [one for one in page if one.item.stat.czxid <= node.stat.czxid]
+                found += len(page)
+                mine = [
+                    one
+                    for one in page
+                    if one.item.stat.czxid <= node.stat.czxid
+                    or names[one.name].sequence < record.counters.get(one.place.rpartition("/")[0], 0)
+                ]
                 free = [one for one in mine if not one.in_flight]
                 held += len(mine) - len(free)
                 outcomes = await transfer(
                     engine,
                     [
                         (
-                            restored(engine, target, names[one.place.rpartition("/")[2]], one.item),
+                            restored(engine, target, names[one.name], one.item),
                             removal(engine, source, one, ending),
                         )
                         for one in free
@@ -221,7 +241,8 @@ class Moves:
                         held += 1  # it was claimed, or consumed, just now
                 if free:
                     await self._note(reference, moved=moved)
-            if not held:
+            handed_on = bool(record.counters) and found < len(places)  # or consumed, since they were listed
+            if not held and not handed_on:
                 break
             patience = FIRST_PATIENCE if moved > before else min(2 * patience, MOST_PATIENCE)
             await asyncio.sleep(patience)

@@ -1,0 +1,43 @@
+"""A move takes along what lies in its source when it begins, also what is handed on to all nodes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+
+STICKY = zq.QueueConfig(
+    affinity="producer", reap_after=0.001, reap_every=36_000, policy=zq.AtLeastOnce(backoff=zq.Fixed(0))
+)
+
+
+def test_what_is_handed_on_while_it_is_waited_for_is_moved_and_what_came_later_stays() -> None:
+    async def main() -> None:
+        async with (
+            simulated() as cluster,
+            cluster.connect(name="one") as one,
+            cluster.connect(name="two") as two,
+            cluster.connect(name="three") as three,
+            cluster.connect(name="four") as four,
+        ):
+            source, target = two.queue("source"), two.queue("target")
+            await source.configure(STICKY)
+            await one.queue("source").put_many([b"held", b"free"])
+            async with one.transaction() as tx:
+                assert await tx.take(one.queue("source"), timeout=1) is not None
+                reference = await two.moves.start("source", "target")
+                while await target.size() < 1:  # noqa: ASYNC110 - it is in ZooKeeper
+                    await asyncio.sleep(0.01)
+                await four.queue("source").put(b"later")
+                await tx.rollback(delay=0)
+            assert await three.queue("source").reap() == 1, "the runner rests meanwhile"
+            await asyncio.sleep(0.01)
+            assert await three.queue("source").reap() == 1, "what came later is late, too, by now"
+            while (status := await two.moves.status(reference)).state == "running":  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.1)
+            assert (status.state, status.moved) == ("done", 2)
+            assert [message.body for message in await target.peek()] == [b"free", b"held"]
+            assert [message.body for message in await source.peek()] == [b"later"]
+
+    run_virtual(main)
