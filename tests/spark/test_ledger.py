@@ -13,7 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.layout import item_prefix, key_hash
 from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.operators.ledgers import ledgers, release
+from aiozkqueue.queue.operators.ledgers import _Releasing, ledgers, release
 from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
 from tests.integration.queue.conftest import eventually
 
@@ -269,6 +269,38 @@ async def test_a_released_ledger_gives_everything_back_and_fences_its_stream(zoo
             assert len(await tx.take_many(session.queue("orders"), 20)) == 10
         with pytest.raises(zq.NotFoundError):
             await release(session.engine, store, "other")
+
+
+class Overtaken(Slow):
+    """A client before whose first removal of locks something else happens."""
+
+    async def multi(self, operations: Sequence[Operation]) -> object:
+        if self._meanwhile is not None and any("/lock-" in one.path for one in operations):
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+        return await self._zookeeper.multi(operations)
+
+
+async def test_a_ledger_that_is_released_takes_no_lock_from_who_took_what_was_forced_open_meanwhile(
+    zookeeper: str, queue_root: str
+) -> None:
+    await fill(zookeeper, queue_root, 4)
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        await ledger.next_batch(-1, 4)
+        orders = session.queue("orders")
+        async with session.transaction() as holder:
+
+            async def force_open_and_take() -> None:
+                assert await orders.release_claims() == 4
+                assert len(await holder.take_many(orders, 4, timeout=30)) == 4
+
+            client = Overtaken(session.engine.zookeeper, force_open_and_take)
+            await _Releasing(client, session.engine.store("orders"), "spark").run()  # type: ignore[arg-type]
+            assert (await orders.stats()).claimed == 4
+            async with session.begin() as tx:
+                assert await tx.take(orders) is None
+            await holder.commit()
+        assert await orders.size() == 0
 
 
 async def test_batches_take_what_was_tried_before_and_what_has_a_key_a_history_or_a_priority(

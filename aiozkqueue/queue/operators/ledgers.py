@@ -157,15 +157,18 @@ class _Releasing:
                 entries = await read_page(self._zookeeper.read, page)
             except NoNodeError:  # by a request whose reply was lost, or by another operator
                 return count
-            ours = await self._held([paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries])
+            forced, ours = await self._held([paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries])
             count = len(ours)
+            # Whose lock was forced open since may be another's by now, and that one is told by no version.
+            unforced = Check(paths.locks, forced)
             marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
             with suppress(_RefusedError):
-                await self._change(*(Delete(lock) for lock in ours), *marks, Delete(page), bell)
+                await self._change(unforced, *(Delete(lock) for lock in ours), *marks, Delete(page), bell)
                 return count
 
-    async def _held(self, locks: Sequence[str]) -> list[str]:
-        """Tell which of these locks are a ledger's."""
+    async def _held(self, locks: Sequence[str]) -> tuple[int, list[str]]:
+        """Tell which of these locks are a ledger's, and the version that their folder had before that."""
+        folder = await self._zookeeper.read(self._store.paths.locks)
         ours: list[str] = []
         for start in range(0, len(locks), TOGETHER):
             some = locks[start : start + TOGETHER]
@@ -173,7 +176,7 @@ class _Releasing:
             for lock, node in zip(some, nodes, strict=True):
                 if node is not None and is_of_ledger(LockRecord.decode(node.data)):
                     ours.append(lock)
-        return ours
+        return folder.stat.version, ours
 
     async def _change(self, *operations: Operation) -> None:
         """Apply a change of this epoch. Raises: _RefusedError: it was not applied, or not by this request."""
