@@ -58,6 +58,11 @@ IDLE = "put → handler, 50 a second"
         (README, f"1,000 waiting | {ratio('take one, put one, 100,000', '1,000')} |"),
         (README, f"first message | {FIRST} |"),
         (README, f"raw write at the same pace | {ratio(IDLE, 'p50_ms')[:3]} |"),
+        (README, f"raw write at its pace | {ratio('put → handler, 16 idle', 'p50_ms')[:3]} |"),
+        (README, f"raw lock, read and commit in 100s | {ratio('take_many(100), 4 tasks', 'in 100s')} |"),
+        (README, f"by one task, to the same | {ratio('take_many(100), 1 task', 'in 100s')} |"),
+        (README, f"one batch at a time | {ratio('take_many(100), 1 task', 'one batch')} |"),
+        (README, f"16 sessions of 32 tasks, to one | {ratio('16 sessions', '1 session')} |"),
     ],
 )
 def test_a_figure_is_that_of_the_run(page: Path, sentence: str) -> None:
