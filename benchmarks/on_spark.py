@@ -231,5 +231,5 @@ CASES = [
         )
         for depth in DEPTHS
     ),
-    *(_case(f"Spark: read of {10_000 * depth:,}", read, messages=10_000, depth=depth) for depth in DEPTHS),
+    *(_case(f"Spark: read of {10_000 * depth:,}", read, messages=10_000 * depth, depth=1) for depth in DEPTHS),
 ]
