@@ -36,20 +36,35 @@ def print_json(record: Mapping[str, Json]) -> None:
 
 #: Columns whose cells go into the next command: they stay whole while the window is wide enough for them.
 _COPIED: Final = {"id", "reference"}
+#: What a column takes besides its cells: a line, and a space at either side.
+_BORDER: Final = 3
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """A table for people. Cells are shown as they are: no markup, no control characters."""
+    """A table for people; in a window too narrow for its columns' names, one below the other for each row.
+
+    Cells are shown as they are: no markup, no control characters.
+    """
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.table import Column, Table  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415 - see above
 
+    console = Console()
+    if sum(max(map(len, name.split()), default=0) + _BORDER for name in columns) >= console.width:
+        for row in rows:
+            record = Table(Column(overflow="fold"), Column(overflow="fold"), title=title, title_justify="left")
+            record.show_header = False
+            for name, cell in zip(columns, row, strict=True):
+                record.add_row(name, Text(visible(str(cell))))
+            console.print(record)
+            title = None
+        return
     table = Table(
         *(Column(name, no_wrap=name in _COPIED, overflow="fold") for name in columns), title=title, title_justify="left"
     )
     for row in rows:
         table.add_row(*(Text(visible(str(cell)), justify=_justify(cell)) for cell in row))
-    Console().print(table)
+    console.print(table)
 
 
 def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:

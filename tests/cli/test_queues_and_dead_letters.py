@@ -122,3 +122,12 @@ def test_an_id_is_shown_whole_however_long_the_rest_is(cli: Cli) -> None:
     shown = cli("peek", "q", COLUMNS="80")
     assert message_id in shown.text
     assert "…" not in shown.text.partition(message_id)[0]
+
+
+def test_in_a_narrow_window_the_names_of_figures_stay_whole(cli: Cli) -> None:
+    cli("put", "q", "one")
+    narrow, wide = cli("stats", "q", COLUMNS="80").text, cli("stats", "q", COLUMNS="200").text
+    for name in ("claimed", "delayed", "dead letters", "consumers"):
+        assert name in narrow
+        assert name in wide
+    assert max(map(len, narrow.splitlines())) <= 80
