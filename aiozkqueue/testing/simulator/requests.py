@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,7 +44,9 @@ class Request(NamedTuple):
 
     def answer(self, result: object) -> object:
         """What the client makes of an answer."""
-        return result[: self.results] if self.kind is Kind.MULTI and isinstance(result, list) else result
+        if self.kind is not Kind.MULTI or not isinstance(result, list):
+            return result
+        return cast("list[object]", result)[: self.results]
 
 
 class Fault(enum.Enum):
