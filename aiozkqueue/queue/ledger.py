@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
 from aiozkqueue.layout import LockRecord, id_at, parse_lock
@@ -39,9 +39,10 @@ from .commits.changes import apply
 from .commits.endings import CONSUME, Ending
 from .operators.admin import collect_children, lanes, put_into, seen, stat_lanes
 from .operators.leftovers import below
+from .tasks import several
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from .commits.changes import Change
     from .engine import Engine
     from .store import QueueStore
-
-T = TypeVar("T")
 
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
 #: that is 190 MiB of pages of so many items, and would be more than many a server has of pages of 1,000.
@@ -197,7 +196,9 @@ class Ledger:
         for batch in batches:
             manifest = self._manifest(batch)
             names = sorted(await below(self._zookeeper, manifest))
-            removed += sum(await _several([partial(self._end_page, batch, f"{manifest}/{name}") for name in names]))
+            removed += sum(
+                await several(UNDER_WAY, [partial(self._end_page, batch, f"{manifest}/{name}") for name in names])
+            )
             await self._change([Delete(manifest)], partial(self._gone, manifest))
         return removed
 
@@ -307,7 +308,8 @@ class Ledger:
                 chosen = self._choose(min(size, room))
                 pages[f"{self._manifest(number)}/{page:06d}"] = chosen
                 page, room = page + 1, room - len(chosen)
-            made = await _several([partial(self._add_page, number, path, chosen) for path, chosen in pages.items()])
+            adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
+            made = await several(UNDER_WAY, adding)
             lasting -= sum(map(len, pages.values()))
             count += sum(one for one in made if one is not None)
             refused = [chosen for chosen, one in zip(pages.values(), made, strict=True) if one is None]
@@ -485,22 +487,6 @@ def _enough(limit: int | None) -> int:
     if limit is None or limit >= MOST:
         return MOST
     return max(limit, BACKLOG - BACKLOG % limit)
-
-
-async def _several(works: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
-    """Do all of these, `UNDER_WAY` at a time. Raises: what the first that failed has; the others are given up."""
-    turn = asyncio.Semaphore(UNDER_WAY)
-
-    async def one(work: Callable[[], Coroutine[object, object, T]]) -> T:
-        async with turn:
-            return await work()
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(work)) for work in works]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _id(entry: Entry) -> str:

@@ -9,7 +9,7 @@ import anyio
 import anyio.abc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
 T = TypeVar("T")
 
@@ -108,3 +108,20 @@ async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None,
                     deadline = None if grace is None else loop.time() + grace
     if cancelled is not None:
         raise cancelled
+
+
+async def several(at_once: int, works: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
+    """Do all of these, so many at once. Raises: what the first that failed has; the others are given up."""
+    turn = asyncio.Semaphore(at_once)
+
+    async def one(work: Callable[[], Coroutine[object, object, T]]) -> T:
+        async with turn:
+            return await work()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(work)) for work in works]
+    except BaseExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__  # its own, not the group
+    return [task.result() for task in tasks]

@@ -44,16 +44,18 @@ _pack_int = _INT.pack
 _pack_head = _RESULT.pack
 _EPHEMERAL, _SEQUENTIAL, _CONTAINER = 1, 2, 4
 _END = _OPERATION.pack(-1, 1, -1)
-#: Paths shorter than this have their operation's header and their length ready, which saves a twentieth of a batch.
+#: What stands before shorter paths than this is made once: to look it up takes a fifth of the time of packing it.
 _SHORT = 256
 
 
-def _heads(kind: int) -> tuple[bytes, ...]:
-    """What stands before the path of an operation, by the path's length."""
-    return tuple(_pack_head(kind, False, -1, length) for length in range(_SHORT))  # noqa: FBT003
+def _head(kind: int, length: int) -> bytes:
+    """What stands before the path of an operation: its header, and the path's length."""
+    return _pack_head(kind, False, -1, length)  # noqa: FBT003 - that the list goes on, as jute writes it
 
 
-_CREATE_HEADS, _DELETE_HEADS, _READ_HEADS = _heads(CREATE), _heads(DELETE), _heads(GET_DATA)
+_CREATE_HEADS, _DELETE_HEADS, _READ_HEADS = (
+    tuple(_head(kind, length) for length in range(_SHORT)) for kind in (CREATE, DELETE, GET_DATA)
+)
 _NO_WATCH = b"\0"
 
 PING = struct.pack("!ii", -2, 11)  # xid and opcode: all there is to it
@@ -163,18 +165,17 @@ def multi(
             if length < _SHORT and not container:
                 head = _CREATE_HEADS[length]
             else:
-                head = _pack_head(CREATE_CONTAINER if container else CREATE, False, -1, length)  # noqa: FBT003
+                head = _head(CREATE_CONTAINER if container else CREATE, length)
             flags = _CONTAINER if container else ephemeral * _EPHEMERAL | sequential * _SEQUENTIAL
             parts += (head, path, _pack_int(len(data)), data, tails[flags])
         elif isinstance(operation, Delete):
-            head = _DELETE_HEADS[length] if length < _SHORT else _pack_head(DELETE, False, -1, length)  # noqa: FBT003
+            head = _DELETE_HEADS[length] if length < _SHORT else _head(DELETE, length)
             parts += (head, path, _pack_int(operation[1]))
         elif isinstance(operation, SetData):
             data = operation.data
-            head = _pack_head(SET_DATA, False, -1, length)  # noqa: FBT003
-            parts += (head, path, _pack_int(len(data)), data, _pack_int(operation.version))
+            parts += (_head(SET_DATA, length), path, _pack_int(len(data)), data, _pack_int(operation.version))
         else:
-            parts += (_pack_head(CHECK, False, -1, length), path, _pack_int(operation.version))  # noqa: FBT003
+            parts += (_head(CHECK, length), path, _pack_int(operation.version))
     parts.append(_END)
 
     def decode(reply: bytes, offset: int) -> list[Result]:
@@ -259,7 +260,7 @@ def _multi_read(
         if root or raw[:1] != b"/":
             raw = _rooted(path, root)
         length = len(raw)
-        head = _READ_HEADS[length] if length < _SHORT else _pack_head(GET_DATA, False, -1, length)  # noqa: FBT003
+        head = _READ_HEADS[length] if length < _SHORT else _head(GET_DATA, length)
         parts += (head, raw, _NO_WATCH)
     parts.append(_END)
 

@@ -215,14 +215,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._advance()
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if handle._cancelled:  # noqa: SLF001
+                if handle._cancelled:  # noqa: SLF001 - as BaseEventLoop does
                     continue
                 if paused:
-                    process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001
+                    process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # noqa: SLF001 - no other way
                     if process in paused:
                         process.parked.append(handle)
                         continue
-                handle._run()  # noqa: SLF001
+                handle._run()  # noqa: SLF001 - as BaseEventLoop does
             if self._stopping:
                 return
 

@@ -1,0 +1,47 @@
+"""Several at once, of which some fail."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from aiozkqueue.queue.tasks import several
+
+pytestmark = pytest.mark.timeout(30)
+
+
+async def test_no_more_are_under_way_than_asked_for_and_results_are_in_order() -> None:
+    under_way, most = 0, 0
+
+    async def work(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return number
+
+    assert await several(3, [partial(work, number) for number in range(10)]) == list(range(10))
+    assert most == 3
+
+
+async def test_the_first_failure_comes_as_it_is_with_its_own_cause_and_ends_the_others() -> None:
+    ended = False
+
+    async def wait_for_ever() -> None:
+        nonlocal ended
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended = True
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise KeyError("mine") from ValueError("why")
+
+    with pytest.raises(KeyError, match="mine") as raised:
+        await several(2, [wait_for_ever, fail])
+    assert isinstance(raised.value.__cause__, ValueError)
+    assert ended
