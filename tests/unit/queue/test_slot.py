@@ -1,0 +1,56 @@
+"""A commit slot and a server that answers a write with what no server answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aiozkqueue.queue.commits.slot import Fate, Slot
+from aiozkqueue.zookeeper import Check, SetData, Stat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Odd:
+    """A client of a server that names a path where it should tell how a znode stands."""
+
+    def __init__(self) -> None:
+        self.written: list[int] = []
+
+    async def multi(self, operations: Sequence[Any], **_: object) -> list[object]:
+        if isinstance(operations[0], SetData):
+            self.written.append(operations[0].version)
+        return ["/no/stat"] * len(operations)
+
+    async def exists(self, _: str) -> Stat:
+        return Stat(0, 0, 0, 0, len(self.written) + 41, 0, 0, 0, 0, 0, 0)
+
+
+class NoClock:
+    """Takes samples."""
+
+    def local(self) -> float:
+        return 0.0
+
+    def observe(self, *_: object) -> None:
+        """See `ServerClock`."""
+
+
+class Paths:
+    """Of one client."""
+
+    def slot(self, number: int) -> str:
+        return f"/slot-{number}"
+
+
+async def test_the_version_is_asked_for_anew_and_the_session_goes_on() -> None:
+    zookeeper = Odd()
+    slot = Slot(zookeeper, Paths(), 0, NoClock())  # type: ignore[arg-type]  # as much of each as is used
+    for _ in range(2):
+        sent = await slot.send([Check("/")], 1, learns=False)
+        assert sent.fate is Fate.APPLIED
+    assert zookeeper.written == [41, 42]
