@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 import aiozkqueue as zq
 from aiozkqueue.testing import Certificates, ServerOptions, make_certificates
@@ -94,8 +95,12 @@ class Superuser:
         return await asyncio.to_thread(self._client.exists, path)
 
     def _walk(self, path: str) -> dict[str, list[ACL]]:
-        found = {path: self._client.get_acls(path)[0]}
-        for name in self._client.get_children(path) or ():
+        try:
+            found = {path: self._client.get_acls(path)[0]}
+            names = self._client.get_children(path)
+        except NoNodeError:  # gone since its parent was listed: a lock of who was at work
+            return {}
+        for name in names or ():
             found |= self._walk(f"{path}/{name}")
         return found
 
