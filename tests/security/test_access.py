@@ -94,7 +94,7 @@ async def test_no_znode_is_open_whatever_made_it(
     async with session_of(secured.hosts, root, identity.alice) as session:
         await use_everything(session)
         async with asyncio.timeout(30):
-            while await superuser.stat(f"{root}/full/janitor") is None:  # its first look is after `clean_every`
+            while await superuser.stat(f"{root}/full/janitor") is None:  # noqa: ASYNC110 - made after `clean_every`
                 await asyncio.sleep(0.02)
         async with session.transaction() as tx:  # with locks and registrations there
             assert await tx.take(session.queue("plain"), timeout=5)
