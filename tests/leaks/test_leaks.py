@@ -125,14 +125,14 @@ async def test_messages_leave_nothing_behind(server: str, root: str, view: Obser
     await closed(outside, view, server, root)
 
 
-async def drained(queue: zq.Queue[bytes], count: int) -> set[str]:
-    """Consume so many messages, however late they are given back; their ids."""
-    seen: set[str] = set()
+async def drained(queue: zq.Queue[bytes], count: int) -> list[str]:
+    """Consume until so many messages have come, however late they are given back; their ids."""
+    seen: list[str] = []
     async with queue.consume(until_idle=60) as deliveries:
         async for delivery in deliveries:
             await delivery.commit()
-            seen.add(delivery.id)
-            if len(seen) == count:
+            seen.append(delivery.id)
+            if len(set(seen)) == count:
                 break
     return seen
 
@@ -215,7 +215,8 @@ async def test_cancelled_consumers_leave_nothing_behind(server: str, root: str, 
                 task.cancel()
                 with suppress(asyncio.CancelledError, RuntimeError):
                     await task
-            assert len(await drained(queue, 50)) == 50  # nothing lost, nothing doubled
+            ids = await drained(queue, 50)
+            assert len(ids) == len(set(ids)) == 50  # nothing lost, nothing doubled
             assert await queue.size() == 0
 
         async def look() -> Held:
