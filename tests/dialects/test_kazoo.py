@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +29,13 @@ async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[byte
 async def awaited(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
     """Take so many, one after the other, however long they take to come."""
     return [message.body for message in await taken(session, queue, count)]
+
+
+async def left(queue: zq.Queue[bytes], count: int) -> None:
+    """Wait until there are so many: a peer removes what its consumer has been shown after that."""
+    async with asyncio.timeout(PATIENCE):
+        while await queue.size() != count:  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(0.01)
 
 
 async def taken(session: zq.QueueSession, queue: zq.Queue[bytes], count: int | None) -> list[zq.Message[bytes]]:
