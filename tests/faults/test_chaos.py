@@ -168,7 +168,9 @@ async def test_whatever_happens_each_message_is_in_one_place_and_no_lock_is_left
                 account.path("jobs", "consumers", f"{engine.ids.client}-{generation}")
             )
             assert engine._budgets.of(generation).used <= registration + 4, "locks are counted that nobody holds"
-            assert engine._dispensers["jobs", None]._lookout.held == set()
+            dispenser = engine._dispensers["jobs", None]
+            if dispenser._generation == generation:  # else it forgets what a session had that is over when it asks next
+                assert dispenser._lookout.held == set()
         # And the rest can still be taken, by one of them, with no other traffic.
         async with asyncio.timeout(30):
             while await feeder.size():  # idle it also seems while its session is on its way back
