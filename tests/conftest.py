@@ -9,6 +9,7 @@ import kazoo.protocol.connection
 import kazoo.retry
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
 
 from tests.observer import Observer, observer
 from tests.order import Scopes, slowest_first
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 # Its threads draw from the module `random` at any moment; while Hypothesis makes an example, it takes that for the
 # example's doing, and fails it.
 kazoo.protocol.connection.random = kazoo.retry.random = Random()
+
+# A slow machine must not fail a test: the timeout on each is what bounds it.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

@@ -117,7 +117,7 @@ class Observer:
 async def observer(hosts: str) -> AsyncIterator[Observer]:
     """Connect another client to the server. Give it the server's own address, not a proxy's."""
     client = KazooClient(hosts, timeout=30.0)
-    await asyncio.to_thread(client.start, 15)
+    await asyncio.to_thread(client.start, 60)
     try:
         yield Observer(client)
     finally:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # How long a server is given to go by itself, seconds, before it is killed.
 _GRACE: Final = 5.0
+# How long one that was killed may take to be gone, seconds.
+_GONE: Final = 60.0
 _POLL: Final = 0.02
 _TAKEN: Final = "Address already in use"
 
@@ -188,7 +190,7 @@ class EmbeddedNode:
         """End the server with SIGKILL, as a crash does; returns when it is gone. Idempotent."""
         if self.running:
             self._signal(signal.SIGKILL)
-            self._wait(_GRACE)
+            self._wait(_GONE)
         self._forget()
 
     def pause(self) -> None:

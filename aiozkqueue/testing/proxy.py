@@ -11,6 +11,7 @@ import enum
 import re
 import socket
 import struct
+import sys
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class FaultProxy:
         host, _, port = first.rpartition(":")
         self._target = (host.strip("[]"), int(port))
         self._port = 0
+        self._reserved: socket.socket | None = None
         self._listener: asyncio.Server | None = None
         self._owner: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -182,8 +184,21 @@ class FaultProxy:
     async def listen(self) -> None:
         """Take connections again, on the same port. Raises: OSError when somebody took the port meanwhile."""
         if self._listener is None:
-            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self._port, backlog=1024)
+            port = self._port or self._reserve()
+            self._listener = await asyncio.start_server(self._accept, "127.0.0.1", port, backlog=1024)
             self._port = self._listener.sockets[0].getsockname()[1]
+
+    def _reserve(self) -> int:
+        """Choose a port that nobody is given while connections are refused: it stays bound, without listening.
+
+        Only Linux lets it be bound once more for listening; elsewhere any port, 0, is told.
+        """
+        if sys.platform != "linux":
+            return 0
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        return int(self._reserved.getsockname()[1])
 
     async def __aenter__(self) -> Self:
         started = asyncio.Event()
@@ -204,6 +219,8 @@ class FaultProxy:
         await self._end()
 
     async def _end(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
         if self._owner is not None:
             self._owner.cancel()
             await asyncio.wait([self._owner])

@@ -120,8 +120,9 @@ class Curator(_Peer):
         """Return what a consumer has been shown next. Raises: TimeoutError."""
         return await asyncio.to_thread(self._wait_for_shown, name, count)
 
-    def shown_by_now(self, name: str) -> list[bytes]:
-        """Return what a consumer has been shown and nobody has asked for."""
+    async def shown_until_now(self, name: str) -> list[bytes]:
+        """Return what a consumer has been shown and nobody has asked for, whether or not it has come here yet."""
+        await self.ask("here")  # answered behind all that has been shown
         queue, bodies = self._shown[name], list[bytes]()
         try:
             while True:

@@ -44,4 +44,4 @@ async def test_what_is_put_here_curator_consumes_in_its_order(
     await curator.ask("consume", "c", "queue", path, f"{path}-locks", "show", 1)
     assert await curator.shown("c", len(BODIES) + 4) == [*BODIES, b"one", b"", b"three", b"last"]
     await server_view.until(lambda: not server_view._children(path))
-    assert curator.shown_by_now("c") == []
+    assert await curator.shown_until_now("c") == []

@@ -53,7 +53,7 @@ async def test_a_java_consumer_that_fails_is_shown_it_again(
     await curator.ask("consume", "c", "queue", path, locks, "fail", 1, "REQUEUE")
     assert await curator.shown("c", 3) == [b"first", b"first", b"second"]
     await server_view.until(lambda: not server_view._children(path))
-    assert curator.shown_by_now("c") == []
+    assert await curator.shown_until_now("c") == []
 
 
 async def test_what_a_java_consumer_requeues_goes_to_the_end_as_it_was_and_is_taken_here(
@@ -78,7 +78,7 @@ async def test_what_a_java_consumer_requeues_goes_to_the_end_as_it_was_and_is_ta
     assert await awaited(session, queue, 2) == [b"first", b"second"]
     await curator.ask("go", "c")
     await server_view.until(lambda: not server_view._children(path))
-    assert curator.shown_by_now("c") == []
+    assert await curator.shown_until_now("c") == []
 
 
 async def test_in_delete_mode_a_failed_message_is_gone_with_either_side(
@@ -91,7 +91,7 @@ async def test_in_delete_mode_a_failed_message_is_gone_with_either_side(
     assert await curator.shown("c") == [b"fails there"]
     await server_view.until(lambda: not server_view._children(path))
     await curator.ask("close", "c")
-    assert curator.shown_by_now("c") == []
+    assert await curator.shown_until_now("c") == []
 
     await curator.ask("open", "q", "queue", path, locks, 0)
     await curator.ask("put", "q", b"fails here".hex())
@@ -129,7 +129,7 @@ async def test_of_two_consumers_one_that_fails_loses_nothing_to_the_other(
         listener.stop()
     await curator.ask("consume", "c", "queue", path, locks, "show", 1)
     await server_view.until(lambda: not server_view._children(path))
-    theirs = curator.shown_by_now("c")
+    theirs = await curator.shown_until_now("c")
     assert Counter([*handled, *theirs]) == Counter(HUNDRED)
     assert failed
     assert set(failed) <= set(theirs)

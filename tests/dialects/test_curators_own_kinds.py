@@ -104,7 +104,7 @@ async def test_what_is_never_due_holds_up_nothing_that_is(
     await curator.ask("consume", "c", "delay", path, locks, "show", 1)
     await queue.put(b"now")
     assert await curator.shown("c") == [b"now"]
-    assert (curator.shown_by_now("c"), await queue.size()) == ([], 1)
+    assert (await curator.shown_until_now("c"), await queue.size()) == ([], 1)
 
 
 async def test_ten_moments_at_random_come_in_their_order(session: zq.QueueSession, curator: Curator, path: str) -> None:

@@ -40,7 +40,7 @@ class Account:
         tree = await self.view.tree(self.path(queue, "meta"))
         return [data for path, data in tree.items() if "/meta-" in path]
 
-    async def unlocked(self, queue: str, within: float = 5.0) -> None:
+    async def unlocked(self, queue: str, within: float = 30.0) -> None:
         """Wait until no lock is left on a queue. Raises: AssertionError, naming those that are."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within

@@ -69,7 +69,7 @@ class WholeTransaction(Scenario):
     async def check(self, *, returned: bool) -> None:
         moved = 0
         if self.transaction is not None:
-            outcome = await self.session.outcome(self.transaction.id, timeout=5)
+            outcome = await self.session.outcome(self.transaction.id, timeout=30)
             moved = await self.moved_or_not()
             assert outcome is (zq.Outcome.COMMITTED if moved else zq.Outcome.ROLLED_BACK)
         assert moved or not returned
@@ -150,7 +150,7 @@ class TakeWaiting(TakeOnly):
     async def operate(self) -> None:
         filling = asyncio.get_running_loop().create_task(self.queue.put(b"b"), context=Context())  # of no transaction
         try:
-            message = await self.transaction.take(self.queue, timeout=5)
+            message = await self.transaction.take(self.queue, timeout=30)
             self.shown = [] if message is None else [message.body]
         finally:
             self.put = filling
@@ -213,7 +213,7 @@ class Commit(Scenario):
         await self.transaction.commit()
 
     async def check(self, *, returned: bool) -> None:
-        outcome = await self.session.outcome(self.transaction.id, timeout=5)
+        outcome = await self.session.outcome(self.transaction.id, timeout=30)
         if outcome is zq.Outcome.OPEN:
             await self.transaction.rollback(delay=0)
             outcome = self.transaction.outcome

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Operation = Callable[[], Coroutine[Any, Any, object]]
 
 #: How long an operation may take, seconds; one that takes longer hangs.
-PATIENCE: Final = 10.0
+PATIENCE: Final = 30.0
 
 
 class Moment(enum.Enum):

@@ -57,7 +57,7 @@ async def test_a_session_that_holds_all_the_locks_it_may_leaves_the_ensemble_ali
             held = await fill_up(greedy, tx)
             assert 2_000 < held < FILLED
             assert len(await seen.locks("jobs")) == held
-            async with greedy.transaction() as another, asyncio.timeout(5):
+            async with greedy.transaction() as another, asyncio.timeout(30):
                 assert await another.take(greedy.queue("jobs")) is None, "the session holds all it may"
                 assert await another.take(greedy.queue("jobs"), timeout=0.2) is None
         assert all(await serving(ensemble))
@@ -68,7 +68,7 @@ async def test_a_session_that_holds_all_the_locks_it_may_leaves_the_ensemble_ali
             while len(await seen.locks("jobs")) < held - 600:  # noqa: ASYNC110 - another process takes them
                 await asyncio.sleep(0.05)
             killed.send_signal(signal.SIGKILL)
-            await seen.unlocked("jobs", within=15)
+            await seen.unlocked("jobs", within=60)
         assert all(await serving(ensemble))
         assert await jobs.size() == FILLED
         await jobs.put(b"alive")
@@ -109,7 +109,7 @@ async def test_the_leader_dies_while_transactions_commit_and_each_is_applied_onc
                 else:
                     committed.append(message.body)
 
-        async with asyncio.TaskGroup() as tasks, asyncio.timeout(40):
+        async with asyncio.TaskGroup() as tasks, asyncio.timeout(90):
             for _ in range(8):
                 tasks.create_task(work())
             while len(committed) < total // 4:  # noqa: ASYNC110 - the moment matters, not the wait
@@ -135,13 +135,13 @@ async def test_a_session_survives_the_death_of_its_server(ensemble: EmbeddedEnse
         tx.put("jobs", b"filled")
         await tx.commit()
         async with session.begin() as holding:
-            assert await holding.take(session.queue("jobs"), timeout=5) is not None
+            assert await holding.take(session.queue("jobs"), timeout=30) is not None
             before = client.session_id
             peer = client._session.connection.peer  # type: ignore[attr-defined]
             (node,) = [node for node in ensemble.nodes if node.hosts == peer]
             at = time.monotonic()
             await asyncio.to_thread(node.kill)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert await session.queue("jobs").size() == 1
             took = time.monotonic() - at
             assert client.session_id == before

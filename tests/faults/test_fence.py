@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def holder(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
     """Whose lock is taken away."""
-    async with zq.connect(proxy.hosts, root=root) as session, asyncio.timeout(30):
+    async with zq.connect(proxy.hosts, root=root) as session, asyncio.timeout(60):
         yield session
 
 
@@ -54,7 +54,7 @@ async def test_released_between_claim_and_read_it_is_claimed_anew(
     if not idle:
         await other.queue("jobs").put(b"a")
     async with holder.begin() as tx:
-        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=5))
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=30))
         if idle:  # then it hears of the message, and of its release, by a watch
             await asyncio.sleep(0.2)
             await asyncio.create_task(other.queue("jobs").put(b"a"), context=Context())
@@ -77,7 +77,7 @@ async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_
     await other.queue("jobs").put(b"a")
     fault = proxy.hold_request(read_under_lock)
     async with holder.begin() as tx, other.begin() as others:
-        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=1))
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=3))
         await fault.struck()
         while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
             await asyncio.sleep(0.01)
@@ -96,14 +96,14 @@ async def test_of_several_claimed_together_the_one_released_before_the_read_is_c
     first, *_ = await other.queue("jobs").put_many([b"a", b"b", b"c"])
     fault = proxy.hold_request(read_under_lock)
     async with holder.begin() as tx, other.begin() as others:
-        taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=5))
+        taking = asyncio.ensure_future(tx.take_many(holder.queue("jobs"), 3, timeout=30))
         await fault.struck()
         while len(await account.locks("jobs")) < 3:  # noqa: ASYNC110 - the server applies the claim
             await asyncio.sleep(0.01)
         (item,) = [path for path in await item_paths(account) if first in path]
         lock = account.path("jobs", "locks", f"lock-{first}")
         await other._engine.zookeeper.multi([Delete(lock), SetData(item, b"a")])
-        (message,) = await others.take_many(other.queue("jobs"), 3, timeout=5)
+        (message,) = await others.take_many(other.queue("jobs"), 3, timeout=30)
         fault.release()
         assert [one.body for one in await taking] == [b"b", b"c"]
         assert message.body == b"a"
@@ -170,7 +170,7 @@ async def test_the_old_holders_attempt_is_not_recorded_and_it_is_shown_nothing(
     await other.queue("jobs", policy=policy).put(b"a")
     fault = proxy.hold_request(ATTEMPT)
     async with holder.begin() as tx, other.begin() as others:
-        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=0.5))
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=3))
         await fault.struck()
         await other.queue("jobs").release_claims()
         theirs = await others.take(other.queue("jobs"))
@@ -200,7 +200,7 @@ async def test_a_timed_lock_that_ended_is_taken_over_and_its_old_holder_commits_
         (item,) = await item_paths(account)
         place = item.removeprefix(account.path("jobs") + "/")
         await account.view.create(account.path("jobs", "due", f"{1:013d}-{message.id}"), place.encode())
-        taken = await others.take(other.queue("jobs"), timeout=5)
+        taken = await others.take(other.queue("jobs"), timeout=30)
         assert taken is not None
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
@@ -237,7 +237,7 @@ async def test_a_loop_that_lost_its_message_by_force_gets_it_again_with_no_other
         assert await other.queue("jobs").release_claims() == 1
         with pytest.raises(zq.ClaimLostError):
             await delivery.commit()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             again = await anext(deliveries)
         assert again.body == b"a"
         await again.commit()
@@ -252,7 +252,7 @@ async def test_a_message_lost_by_force_is_offered_to_an_idle_taker_of_the_same_s
     await jobs.put(b"a")
     async with holder.transaction() as tx, holder.begin() as idle:
         assert await tx.take(jobs) is not None
-        taking = asyncio.ensure_future(idle.take(jobs, timeout=5))
+        taking = asyncio.ensure_future(idle.take(jobs, timeout=30))
         await asyncio.sleep(0.3)
         assert await other.queue("jobs").release_claims() == 1
         await asyncio.sleep(0.1)
@@ -375,7 +375,9 @@ async def test_a_message_forced_open_and_dead_by_another_hand_does_not_keep_the_
         assert await other.queue("once").release_claims() == 1
         async with other.begin() as taking:
             assert await taking.take(other.queue("once"), timeout=0.5) is None  # it has had its one attempt
-        assert await other.queue("once").dead_letters.size() == 1
+        async with asyncio.timeout(30):
+            while await other.queue("once").dead_letters.size() != 1:  # noqa: ASYNC110 - the server is asked
+                await asyncio.sleep(0.01)
         await tx.rollback(delay=0)
     assert await account.locks("jobs") == []
     assert await account.bodies("jobs") == [b"b"]
@@ -419,4 +421,4 @@ async def test_a_lock_under_which_nothing_was_found_goes_without_that_of_whoever
         with suppress(asyncio.CancelledError):
             await taking
     assert await account.bodies("jobs") == []
-    await account.unlocked("jobs", within=30)
+    await account.unlocked("jobs")

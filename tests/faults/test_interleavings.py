@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def session(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(proxy.hosts, root=root) as opened, asyncio.timeout(20):
+    async with zq.connect(proxy.hosts, root=root) as opened, asyncio.timeout(60):
         yield opened
 
 
@@ -98,7 +98,7 @@ async def test_a_listener_that_ends_while_its_claim_is_in_flight_leaves_no_lock(
     await fault.struck()
     ends: dict[str, Callable[[], object]] = {"stop": listener.stop, "abort": listener.abort, "cancel": running.cancel}
     ends[how]()
-    await asyncio.wait([running], timeout=5)
+    await asyncio.wait([running], timeout=8)  # less than a session timeout
     assert running.done()
     assert len(await account.locks("jobs")) == 1
     fault.release()
@@ -153,11 +153,12 @@ async def test_a_take_that_times_out_as_it_is_answered_is_shown_nothing_and_hold
     await jobs.put(b"a")
     fault = proxy.hold_reply(CLAIM)
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=0.1) is None
-        assert fault.requests
+        taking = asyncio.ensure_future(tx.take(jobs, timeout=1))
+        await fault.struck()
+        assert await taking is None
         fault.release()
         await account.unlocked("jobs")
-        message = await tx.take(jobs, timeout=1)
+        message = await tx.take(jobs, timeout=30)
         assert message is not None
         await tx.commit()
 
@@ -168,7 +169,7 @@ async def test_two_transactions_that_fill_the_session_do_not_wait_for_each_other
     monkeypatch.setattr("aiozkqueue.queue.claim.EPHEMERAL_CAP", 500)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(20)])
-    async with asyncio.timeout(5), session.transaction() as one, session.transaction() as two:
+    async with asyncio.timeout(30), session.transaction() as one, session.transaction() as two:
         held = len(await one.take_many(jobs, 3)) + len(await two.take_many(jobs, 6))
         assert 3 < held < 9
         assert await two.take_many(jobs, 3) == []
@@ -195,7 +196,7 @@ async def test_closing_with_debts_while_disconnected_ends_in_time_and_leaves_no_
                 async with asyncio.timeout(0.05):
                     await tx.rollback(delay=0)
         began = loop.time()
-    assert loop.time() - began < 1 + 1 + 0.5
+    assert loop.time() - began < 1 + 1 + 5
     await account.unlocked("jobs")
     assert await account.bodies("jobs") == [b"a", b"b"]
 
@@ -231,7 +232,7 @@ async def test_a_message_that_comes_while_an_idle_consumer_lists_is_not_overlook
             assert taking not in done
             await other.queue("jobs").put(b"%d" % nth)
             fault.release()
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(30):
                 assert await taking is not None
 
 
@@ -242,7 +243,7 @@ async def test_who_asks_once_while_another_waits_is_answered(session: zq.QueueSe
         await asyncio.sleep(0.2)
         for nth in (1, 2, 3):
             fault = proxy.hold_reply(Opcode.GET_CHILDREN, nth=nth)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(30):
                 asking = asyncio.ensure_future(impatient.take(jobs))
                 await asyncio.wait({asking, asyncio.ensure_future(fault.struck())}, return_when="FIRST_COMPLETED")
                 again = asyncio.ensure_future(impatient.take(jobs))
@@ -267,7 +268,7 @@ async def test_a_backoff_that_another_session_sets_while_an_idle_consumer_is_cut
             proxy.reset_connections()
             await tx.rollback(delay=0.5)
             await proxy.listen()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 assert await taking is not None
 
 
@@ -284,7 +285,7 @@ async def test_cancelled_at_every_suspension_connecting_leaves_nothing_behind(
     before = asyncio.all_tasks()
     for chosen in count(1):
         reached, _ = await run_cancelled(suspensions, chosen, moment, How.NATIVELY, connect, everywhere=True)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while left := asyncio.all_tasks() - before:
                 await asyncio.wait(left)
         if not reached:
@@ -303,7 +304,7 @@ async def test_a_queue_deleted_under_its_consumers_is_made_anew_and_they_go_on(
         await asyncio.sleep(0.3)
         await account.view.delete_at_once(account.path("jobs"))
         await other.queue("jobs").put(b"b")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             delivery = await waiting
         assert delivery.body == b"b"
         await delivery.commit()

@@ -28,7 +28,7 @@ def lose(proxy: ZooKeeperProxy, match: Callable[[Request], bool], when: str, tim
 
 @pytest.fixture
 async def session(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(proxy.hosts, root=root) as opened, asyncio.timeout(20):
+    async with zq.connect(proxy.hosts, root=root) as opened, asyncio.timeout(60):
         yield opened
 
 
@@ -88,13 +88,13 @@ async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
         fault = lose(proxy, BACKOFF, when, times)
-        await tx.rollback(delay=0.3)
+        await tx.rollback(delay=1.5)
     assert fault.requests
     assert len(await account.locks("jobs")) == 1
     assert len(await account.view.children(account.path("jobs", "due"))) == 1
     assert not await account.view.ephemerals(account.path("jobs", "locks"))
     async with session.begin() as tx:
-        again = await tx.take(jobs, timeout=5)
+        again = await tx.take(jobs, timeout=30)
         assert again is not None
         assert again.attempt == 2
     assert await account.locks("jobs") == []

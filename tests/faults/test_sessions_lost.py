@@ -24,7 +24,7 @@ async def blackout(proxy: ZooKeeperProxy, account: Account, queue: str) -> Async
     """Cut a client off until the server has ended its session; on leaving it may come back."""
     proxy.refuse()
     proxy.reset_connections()
-    deadline = asyncio.get_running_loop().time() + 10
+    deadline = asyncio.get_running_loop().time() + 60
     while await account.view.children(account.path(queue, "consumers")):
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
@@ -36,7 +36,7 @@ async def blackout(proxy: ZooKeeperProxy, account: Account, queue: str) -> Async
 async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
     proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         await session.queue("results").put(b"first")
@@ -48,7 +48,7 @@ async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
             await fault.struck()
             async with blackout(proxy, account, "jobs"):
                 assert not committing.done()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 if applied:
                     await committing
                 else:
@@ -63,7 +63,7 @@ async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
 async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         async with session.transaction() as tx:
@@ -74,7 +74,7 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
             await fault.struck()
             async with blackout(proxy, account, "jobs"):
                 await account.view.delete_at_once(f"{account.root}/.clients")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(zq.OutcomeUnknownError):
                     await committing
         assert tx.outcome is zq.Outcome.UNKNOWN
@@ -86,7 +86,7 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
 async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
     proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"first")
         async with session.begin() as tx:
@@ -96,7 +96,7 @@ async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
         await fault.struck()
         async with blackout(proxy, account, "jobs"):
             pass
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await putting
     assert await account.bodies("jobs") == [b"second"]
 
@@ -119,7 +119,7 @@ async def test_a_refusal_after_a_lost_copy_seals_the_slot_before_anything_goes_a
         await fault.struck()
         await account.view.set(account.path("jobs"), await account.view.get(account.path("jobs")))
         proxy.reset_connections()  # the first copy is lost, and the second refused: the configuration has changed
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await putting
         assert await slot_writes(account) == before + 2, "one write of the slot by itself, one with the put"
     assert await account.bodies("jobs") == [b"first", b"second"]
@@ -139,7 +139,7 @@ async def test_a_claim_forced_open_while_a_commit_is_in_doubt_fails_it_for_good(
             await fault.struck()
             assert await operator.queue("jobs").release_claims() == 1
             proxy.reset_connections()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 with pytest.raises(zq.ClaimLostError):
                     await committing
         assert tx.outcome is zq.Outcome.ROLLED_BACK
@@ -161,12 +161,12 @@ async def test_a_commit_that_is_not_answered_in_time_is_unknown_and_told_later(
             began = time.monotonic()
             with pytest.raises(zq.OutcomeUnknownError) as raised:
                 await tx.commit(timeout=0.2)
-            assert time.monotonic() - began < 0.7
+            assert time.monotonic() - began < 5  # half of a session timeout
             assert raised.value.transaction_id == tx.id
             assert tx.outcome is zq.Outcome.UNKNOWN
             assert await session.outcome(tx.id, timeout=0.1) is zq.Outcome.UNKNOWN
         proxy.heal()
-        assert await session.outcome(tx.id, timeout=5) is zq.Outcome.COMMITTED
+        assert await session.outcome(tx.id, timeout=30) is zq.Outcome.COMMITTED
         assert await account.bodies("jobs") == [b"b"]
 
 
@@ -186,9 +186,9 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
                 began = time.monotonic()
                 with pytest.raises((zq.NotCommittedError, zq.OutcomeUnknownError)):
                     await tx.commit(timeout=0.2)
-                assert time.monotonic() - began < 0.7
+                assert time.monotonic() - began < 5  # half of a session timeout
             proxy.heal()
-        outcome = await session.outcome(tx.id, timeout=5)
+        outcome = await session.outcome(tx.id, timeout=30)
         stored = b"mine" in await account.bodies("jobs")
         assert outcome is (zq.Outcome.COMMITTED if stored else zq.Outcome.ROLLED_BACK)
 
@@ -207,7 +207,7 @@ async def test_a_rollback_past_its_deadline_lets_the_caller_go_on_and_the_lock_g
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await tx.rollback(delay=0)
-            assert time.monotonic() - began < 2.4, "at most the session timeout after the deadline"
+            assert time.monotonic() - began < 4, "at most the session timeout after the deadline"
             assert tx.outcome is zq.Outcome.ROLLED_BACK
         await proxy.listen()
         await account.unlocked("jobs")
@@ -248,7 +248,7 @@ async def test_a_listener_survives_resets_and_handles_each_message_once(
             await asyncio.sleep(0.001)
             delivery.put("results", delivery.body)
 
-        async with session.listener(session.queue("jobs"), handle, concurrency=8), asyncio.timeout(20):
+        async with session.listener(session.queue("jobs"), handle, concurrency=8), asyncio.timeout(60):
             for number in range(12):
                 await asyncio.sleep(0.02 + 0.005 * number)
                 proxy.reset_connections()
@@ -264,7 +264,7 @@ async def test_a_listener_outlives_its_zookeeper_session(
     started = asyncio.Event()
     going = asyncio.Event()
     async with (
-        zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session,
+        zq.connect(proxy.hosts, root=root, session_timeout=1) as session,
         zq.connect(quick, root=root) as other,
     ):
         await other.queue("jobs").put(b"before")
@@ -274,7 +274,7 @@ async def test_a_listener_outlives_its_zookeeper_session(
             await going.wait()
             delivery.put("results", delivery.body)
 
-        async with session.listener(session.queue("jobs"), handle), asyncio.timeout(20):
+        async with session.listener(session.queue("jobs"), handle), asyncio.timeout(60):
             await started.wait()
             async with blackout(proxy, account, "jobs"):
                 await other.queue("jobs").put(b"meanwhile")
@@ -294,12 +294,12 @@ async def test_a_loop_outlives_its_zookeeper_session(
 ) -> None:
     seen: list[bytes] = []
     async with (
-        zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session,
+        zq.connect(proxy.hosts, root=root, session_timeout=1) as session,
         zq.connect(quick, root=root) as other,
     ):
         jobs = session.queue("jobs", policy=policy)
         await jobs.put_many([b"a", b"b", b"c"])
-        async with jobs.consume(prefetch=prefetch) as deliveries, asyncio.timeout(20):
+        async with jobs.consume(prefetch=prefetch) as deliveries, asyncio.timeout(60):
             async for delivery in deliveries:
                 seen.append(delivery.body)
                 delivery.put("results", delivery.body)
@@ -319,14 +319,14 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, quick: str, root: str
 ) -> None:
     async with (
-        zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session,
+        zq.connect(proxy.hosts, root=root, session_timeout=1) as session,
         zq.connect(quick, root=root) as other,
     ):
         await other.queue("jobs").put(b"first")
         async with session.begin() as tx:
             await tx.take(session.queue("jobs"))
         async with session.begin() as tx:
-            taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=10))
+            taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=60))
             await asyncio.sleep(0.1)
             async with blackout(proxy, account, "jobs"):
                 await other.queue("jobs").put(b"a")
@@ -338,11 +338,11 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
 async def test_a_transaction_does_not_take_more_once_its_session_is_over(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=0.7) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         with pytest.raises(zq.SessionExpiredError):
-            async with session.begin() as tx, asyncio.timeout(10):
+            async with session.begin() as tx, asyncio.timeout(30):
                 assert await tx.take(jobs) is not None
                 waiting = asyncio.ensure_future(tx.take(session.queue("empty"), timeout=None))
                 await asyncio.sleep(0.1)

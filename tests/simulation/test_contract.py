@@ -28,7 +28,7 @@ from aiozkqueue.zookeeper import (
     WatchEvent,
     connect,
 )
-from tests.integration.zookeeper.scripted_server import connect_packet, frame
+from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -390,13 +390,7 @@ class Real:
 
     async def end_session(self, client: ZooKeeper) -> None:
         resumable = client._session._resumable  # type: ignore[attr-defined]
-        host, _, port = self._hosts.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(frame(connect_packet(resumable.session_id, resumable.password)))
-        await reader.readexactly(4)
-        writer.write(frame(b"\x00\x00\x00\x01\xff\xff\xff\xf5"))
-        await reader.read()
-        writer.close()
+        await close_elsewhere(self._hosts, resumable.session_id, resumable.password)
 
     def cut(self, client: ZooKeeper) -> None:
         client._session.connection.abort("cut")  # type: ignore[attr-defined]

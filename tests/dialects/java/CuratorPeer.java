@@ -203,6 +203,9 @@ public class CuratorPeer {
             pools.clear();
             return "reset";
         }
+        if (command.equals("here")) { // what consumers have been shown until now has been told before this is answered
+            return "here";
+        }
         if (command.equals("flush")) { // flush NAME MILLISECONDS: whether all puts have completed by then
             QueueBase queue = (QueueBase) queues.get(words[1]);
             return "" + queue.flushPuts(Long.parseLong(words[2]), TimeUnit.MILLISECONDS);

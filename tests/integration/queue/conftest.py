@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing import Opcode
-from tests.integration.zookeeper.scripted_server import connect_packet, frame
+from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -75,38 +73,29 @@ def zookeeper_session(session: zq.QueueSession) -> int:
 @pytest.fixture
 def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
     """Ends a session's ZooKeeper session at the server, and waits until the client has a new one."""
-    host, _, port = zookeeper.split(",", maxsplit=1)[0].rpartition(":")
-
-    async def close_elsewhere(session_id: int, password: bytes) -> None:
-        reader, writer = await asyncio.open_connection(host, int(port))
-        with suppress(ConnectionError):
-            writer.write(frame(connect_packet(session_id, password)))
-            writer.write(frame(struct.pack(">ii", 1, Opcode.CLOSE)))
-            await reader.read()
-        writer.close()
 
     async def end(session: zq.QueueSession) -> None:
         client = session._engine.zookeeper
         before = await client.wait_connected()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while client.generation == before:  # when it reconnected just now, the server heeds its connection only
                 resumable = client._session._resumable  # type: ignore[attr-defined]
                 if resumable is not None:  # else it has been told, and is on its way to the next session
-                    await close_elsewhere(resumable.session_id, resumable.password)
+                    await close_elsewhere(zookeeper, resumable.session_id, resumable.password)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(client.wait_connected(after=before), 1)
 
     return end
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], patience: float = 10) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], patience: float = 30) -> None:
     """Wait until it holds. Raises: TimeoutError."""
     async with asyncio.timeout(patience):
         while not await condition():  # noqa: ASYNC110 -- the server fulfils it
             await asyncio.sleep(0.01)
 
 
-async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 5) -> zq.Message[bytes]:
+async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 30) -> zq.Message[bytes]:
     """Take and commit the next message."""
     async with session.begin() as tx:
         message = await tx.take(session.queue(queue), timeout=patience)

@@ -199,7 +199,7 @@ async def test_another_programs_new_item_wakes_an_idle_consumer(
     taking = asyncio.create_task(take_one(session))
     await asyncio.sleep(0.3)
     await server_view.create(f"{queue_root}/jobs/items/item-0000000007", b"7")
-    message = await asyncio.wait_for(taking, 5)
+    message = await asyncio.wait_for(taking, 30)
     assert (message.id, message.value, message.attempt) == ("0000000007", b"7", 1)
 
 

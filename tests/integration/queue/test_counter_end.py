@@ -46,7 +46,7 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(str(error))
     try:
         client = KazooClient(server.hosts)
-        client.start(15)
+        client.start(60)
         for queue in COUNTERS:
             client.create(f"{ROOT}/{queue}/items", makepath=True)
         client.create(f"{ROOT}/plain/items/item-0000000007", b"0")  # as another program puts them
@@ -104,7 +104,7 @@ async def drained(queue: zq.Queue[bytes]) -> list[bytes]:
 async def test_zookeepers_own_counter_sticks_at_its_end(worn: str) -> None:
     def create_two() -> str:
         client = KazooClient(worn)
-        client.start(15)
+        client.start(60)
         try:
             last = str(client.create(f"{ROOT}/raw/items/item-", sequence=True))
             for _ in range(2):
@@ -160,7 +160,7 @@ async def test_a_lane_moves_on_while_several_sessions_put_and_take(
     async with (
         session.listener(session.queue("moving"), note, concurrency=4),
         other.listener(other.queue("moving"), note, concurrency=4),
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         await asyncio.gather(produce(session, everything[:100]), produce(other, everything[100:]))
         await done.wait()

@@ -145,7 +145,7 @@ async def test_stop_lets_handlers_finish_and_claims_nothing_more(
     await asyncio.sleep(0.1)
     assert not running.done()
     handler.go.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)
     assert (handler.finished, await jobs.size(), await locks()) == (1, 1, [])
 
 
@@ -159,7 +159,7 @@ async def test_handlers_that_do_not_finish_in_time_are_cancelled_and_their_messa
     running = asyncio.create_task(listener.run())
     await handler.started.wait()
     listener.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)
     assert (handler.cancelled, await locks()) == (1, [])
     assert (await take_one(session)).value == b"1"
 
@@ -174,7 +174,7 @@ async def test_a_listener_stopped_while_idle_ends_at_once_and_may_run_again(
     with pytest.raises(RuntimeError, match="runs already"):
         await listener.run()
     listener.stop()
-    await asyncio.wait_for(running, 1)
+    await asyncio.wait_for(running, 30)
 
 
 async def test_a_cancelled_run_cancels_its_handlers_and_leaves_no_lock(
@@ -254,7 +254,7 @@ async def test_run_raises_the_error_of_a_listener_that_dies_and_stops_the_others
 ) -> None:
     healthy = other.listener(other.queue("mail"), Handler())
     with pytest.raises(zq.ConfigConflictError, match="'jobs'"):
-        await asyncio.wait_for(zq.run(other.listener(contested, Handler()), healthy), 5)
+        await asyncio.wait_for(zq.run(other.listener(contested, Handler()), healthy), 30)
     await session.queue("mail").put(b"1")
     await asyncio.sleep(0.2)
     assert await session.queue("mail").size() == 1
@@ -273,7 +273,7 @@ async def test_a_session_that_is_closed_ends_its_listeners_with_that_error(
         await asyncio.sleep(0)
     for ended in (running, idle):
         with pytest.raises(zq.SessionClosedError):
-            await asyncio.wait_for(ended, 5)
+            await asyncio.wait_for(ended, 30)
 
 
 async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_with_it(
@@ -311,8 +311,15 @@ async def test_on_lost_tells_what_becomes_of_a_handler_whose_claim_is_lost(
     async with session.listener(jobs, handler, on_lost="cancel" if on_lost == "cancel" else "finish"):
         await handler.started.wait()
         await expire(session)
-        await asyncio.sleep(0.2)
-        assert handler.cancelled == (1 if on_lost == "cancel" else 0)
+
+        async def cancelled() -> bool:
+            return handler.cancelled == 1
+
+        if on_lost == "cancel":
+            await eventually(cancelled)
+        else:
+            await asyncio.sleep(0.2)
+            assert handler.cancelled == 0
         handler.go.set()
         await emptied(jobs)  # it came again, and was handled to the end
     assert handler.values == [b"1", b"1"]
@@ -339,7 +346,7 @@ async def test_a_signal_stops_all_listeners_and_lets_their_handlers_finish(
     await asyncio.sleep(0.1)
     assert not running.done()
     handler.go.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)
     assert (handler.finished, await jobs.size()) == (1, 1)
 
 
@@ -351,7 +358,7 @@ async def test_a_second_signal_is_hard(session: zq.QueueSession, jobs: zq.Queue[
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(0.1)
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)
     assert (handler.cancelled, await locks()) == (1, [])
 
 
@@ -361,14 +368,14 @@ async def test_one_deadline_holds_for_all_listeners_together(session: zq.QueueSe
     for queue in queues:
         await queue.put(b"1")
     running = await served(
-        *(session.listener(queue, handler) for queue, handler in zip(queues, handlers, strict=True)), drain_timeout=0.3
+        *(session.listener(queue, handler) for queue, handler in zip(queues, handlers, strict=True)), drain_timeout=1
     )
     for handler in handlers:
         await handler.started.wait()
     start = asyncio.get_running_loop().time()
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(running, 5)
-    assert 0.25 < asyncio.get_running_loop().time() - start < 1
+    await asyncio.wait_for(running, 30)
+    assert 0.9 < asyncio.get_running_loop().time() - start < 2.9  # not one after the other
     assert [handler.cancelled for handler in handlers] == [1, 1, 1]
 
 
@@ -378,7 +385,7 @@ async def test_the_signals_are_the_programs_own_again_afterwards(
     listener = session.listener(jobs, Handler())
     running = await served(listener)
     listener.stop()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)
     with suppress(ValueError):
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     with pytest.raises(zq.InvalidOptionError, match="drain_timeout"):

@@ -112,10 +112,10 @@ async def test_a_closed_session_says_so_at_every_use(zookeeper: str, queue_root:
 
 
 async def test_a_loop_that_was_blocked_for_a_third_of_the_session_timeout_is_told_of(open_session: Opener) -> None:
-    session = await open_session(session_timeout=1.5)
+    session = await open_session(session_timeout=3)
     identity = zookeeper_session(session)
     with pytest.warns(zq.BlockedLoopWarning, match="stood still"):
-        end = time.monotonic() + 0.9
+        end = time.monotonic() + 1.3
         while time.monotonic() < end:  # the mistake itself
             pass
         await asyncio.sleep(0.2)
@@ -130,7 +130,7 @@ async def test_connecting_to_no_server_fails_after_the_connect_timeout(zookeeper
     with pytest.raises(zq.ConnectionLostError, match=r"127\.0\.0\.1.*within 0\.5 s"):
         async with zq.connect(zookeeper_proxy.hosts, connect_timeout=0.5):
             pass
-    assert 0.4 < loop.time() - start < 1.5
+    assert 0.4 < loop.time() - start < 10  # without being told, it is 15
 
 
 async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_connect_timeout(
@@ -142,4 +142,4 @@ async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_conne
     with pytest.raises(zq.ConnectionLostError):
         async with zq.connect(zookeeper_proxy.hosts, connect_timeout=0.5):
             pass
-    assert 0.4 < loop.time() - start < 2
+    assert 0.4 < loop.time() - start < 10

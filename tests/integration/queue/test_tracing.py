@@ -303,7 +303,7 @@ def test_two_processes_make_one_trace(zookeeper: str, queue_root: str) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=50,
+            timeout=150,
         )
         exported += [json.loads(line) for line in done.stdout.splitlines()]
     sent, *rest = exported

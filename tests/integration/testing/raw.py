@@ -68,7 +68,7 @@ class RawClient:
         self._writer.write(struct.pack(">i", len(frame)) + frame)
 
     async def _receive(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             (length,) = struct.unpack(">i", await self._reader.readexactly(4))
             return await self._reader.readexactly(length)
 

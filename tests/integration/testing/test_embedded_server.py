@@ -8,6 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
@@ -27,7 +28,7 @@ def test_one_node_serves_within_seconds_and_leaves_nothing() -> None:
     began = time.monotonic()
     with EmbeddedZooKeeper() as server:
         # 0.6 s on an idle machine; the machine that tests run on is not.
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 60
         node = server.node
         assert node.mode() == "standalone"
         assert "Mode: standalone" in four_letters(node.ports.client, "srvr")
@@ -43,7 +44,7 @@ async def test_starting_and_stopping_leave_the_event_loop_free() -> None:
         nonlocal beats
         while True:
             beats += 1
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.002)
 
     beating = asyncio.create_task(beat())
     async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
@@ -55,7 +56,7 @@ async def test_starting_and_stopping_leave_the_event_loop_free() -> None:
 async def test_a_start_that_is_cancelled_leaves_no_server() -> None:
     server = EmbeddedZooKeeper()
     starting = asyncio.create_task(server.__aenter__())
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.02)  # no JVM has started by then
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -79,6 +80,10 @@ async def test_what_was_written_survives_a_crash_and_a_restart_on_the_same_port(
 async def test_a_paused_server_is_silent_and_goes_on_when_resumed() -> None:
     async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
         server.node.pause()
+        process = await asyncio.to_thread(psutil.Process, server.node.pid)
+        async with asyncio.timeout(30):  # it may still answer while the signal is on its way
+            while await asyncio.to_thread(process.status) != psutil.STATUS_STOPPED:  # noqa: ASYNC110 -- another process's
+                await asyncio.sleep(0.01)
         creating = asyncio.create_task(client.create("/late"))
         await asyncio.sleep(0.3)
         assert not creating.done()
@@ -125,8 +130,8 @@ async def test_a_dead_clients_ephemerals_go_within_its_timeout_and_two_ticks() -
             )
             assert (await client.reply())[1] == 0
         died = time.monotonic()
-        await view.gone("/mine", 10)
-        assert time.monotonic() - died < 1.0 + 2 * 0.25 + 1.0
+        await view.gone("/mine")
+        assert time.monotonic() - died < 4.0  # with a tick of 2 s, ZooKeeper's own, no session ends in less
 
 
 async def test_the_request_limit_can_be_set() -> None:

@@ -59,7 +59,7 @@ class Parent:
         self.process.kill()
         self.process.wait()
 
-    def all_gone(self, timeout: float = 10.0) -> bool:
+    def all_gone(self, timeout: float = 60.0) -> bool:
         deadline = time.monotonic() + timeout
         while any(alive(server) for server in self.family):
             if time.monotonic() > deadline:
@@ -67,7 +67,7 @@ class Parent:
             time.sleep(0.02)
         return True
 
-    def data_gone(self, timeout: float = 10.0) -> bool:
+    def data_gone(self, timeout: float = 60.0) -> bool:
         deadline = time.monotonic() + timeout
         while self.folder.exists() and time.monotonic() < deadline:
             time.sleep(0.02)

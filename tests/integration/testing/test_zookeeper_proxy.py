@@ -27,7 +27,7 @@ async def applied(zookeeper: str, path: str) -> bool:
 
 
 async def becomes_applied(zookeeper: str, path: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await applied(zookeeper, path):  # noqa: ASYNC110 -- it is another process that applies it
             await asyncio.sleep(0.01)
 
@@ -156,7 +156,7 @@ async def test_a_request_cut_half_way_is_not_applied(
 async def test_four_letter_commands_go_through(zookeeper_proxy: ZooKeeperProxy) -> None:
     def ask() -> bytes:
         host, port = zookeeper_proxy.hosts.split(":")
-        with socket.create_connection((host, int(port)), 5) as connection:
+        with socket.create_connection((host, int(port)), 30) as connection:
             connection.sendall(b"srvr")
             answer = b""
             while data := connection.recv(4096):

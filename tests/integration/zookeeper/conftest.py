@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-import struct
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
@@ -15,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 from aiozkqueue.testing import ServerOptions, ServerTls
 from aiozkqueue.zookeeper import ZooKeeperClient, connect
-from tests.integration.zookeeper.scripted_server import connect_packet, frame
+from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -51,13 +49,7 @@ def end_session(zookeeper: str) -> Callable[[ZooKeeperClient], Any]:
     async def end(client: ZooKeeperClient) -> None:
         resumable = client._session._resumable
         assert resumable is not None
-        host, _, port = zookeeper.split(",", maxsplit=1)[0].rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(frame(connect_packet(resumable.session_id, resumable.password)))
-        await reader.readexactly(4)
-        writer.write(frame(struct.pack(">ii", 1, -11)))
-        await reader.read()
-        writer.close()
+        await close_elsewhere(zookeeper, resumable.session_id, resumable.password)
 
     return end
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 BANNER = b"Zookeeper version: 3.9.5-scripted, built on 2025-01-01\nMode: standalone\n"
+CLOSE = -11
 
 
 def frame(payload: bytes) -> bytes:
@@ -27,6 +29,19 @@ def connected(session_id: int, timeout: int = 4000) -> bytes:
 
 def reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 1) -> bytes:
     return frame(struct.pack(">iqi", xid, zxid, error) + body)
+
+
+async def close_elsewhere(hosts: str, session_id: int, password: bytes) -> None:
+    """End a session at the first of these servers, by resuming it on a connection of its own and closing it there.
+
+    Both are sent at once: when the server has taken the session over, its client hears of it and comes back for it.
+    """
+    host, _, port = hosts.split(",", maxsplit=1)[0].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with suppress(ConnectionError):
+        writer.write(frame(connect_packet(session_id, password)) + frame(struct.pack(">ii", 1, CLOSE)))
+        await reader.read()
+    writer.close()
 
 
 class Asked(NamedTuple):

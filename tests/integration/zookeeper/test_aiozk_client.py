@@ -118,12 +118,12 @@ async def test_one_shot_watches_and_recipes_live_through_a_reconnection(
         await asyncio.sleep(0.1)
         assert not waiting.done()
         await lock.release()
-        await asyncio.wait_for(waiting, 2)
+        await asyncio.wait_for(waiting, 30)
         await same.release()
         changed = client.wait_for_events([WatchEvent.DATA_CHANGED], "/lock")
         await client.get("/lock", watch=True)
         await other.set_data("/lock", b"x", force=True)
-        await asyncio.wait_for(changed, 1)
+        await asyncio.wait_for(changed, 30)
 
 
 async def test_no_server_bad_hosts_and_bad_credentials_are_told_in_time(
@@ -134,7 +134,7 @@ async def test_no_server_bad_hosts_and_bad_credentials_are_told_in_time(
         await Client("127.0.0.1:1", connect_timeout=0.2).start()
     with pytest.raises(exc.AuthFailed):
         await Client(secure_server.hosts, auth=[Auth.sasl("alice", "wrong")]).start()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10  # without being told, it is 15
     with pytest.raises(InvalidOptionError):
         Client("h1:x")
     async with started(zookeeper) as client:

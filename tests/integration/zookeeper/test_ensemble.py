@@ -38,7 +38,7 @@ async def test_a_killed_follower_costs_the_session_nothing(
     try:
         began = time.monotonic()
         node = await zk.read("/e", generation=1)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5  # long before silence would count as a loss
         assert node.stat.ephemeral_owner == zk.session_id
     finally:
         await asyncio.to_thread(followers[0].start)
@@ -62,7 +62,7 @@ async def test_a_paused_server_is_left_within_the_session_timeout(
     paused = _node_of(zk, zookeeper_ensemble)
     paused.pause()
     try:
-        node = await asyncio.wait_for(zk.read("/e", generation=1), 4.0)
+        node = await asyncio.wait_for(zk.read("/e", generation=1), 30)  # of a session that is over it would raise
         assert node.stat.ephemeral_owner == zk.session_id
         assert _node_of(zk, zookeeper_ensemble) is not paused
     finally:

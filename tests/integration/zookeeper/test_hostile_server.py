@@ -68,18 +68,18 @@ async def test_a_reply_that_is_none_is_a_typed_error_for_reads_and_unknown_for_w
     async with ScriptedServer(script) as server:
         zk = await connect(server.hosts)
         with pytest.raises(ConnectionLossError) as unknown:
-            await asyncio.wait_for(zk.multi([Create("/a")]), 1)
+            await asyncio.wait_for(zk.multi([Create("/a")]), 30)
         assert isinstance(unknown.value.__cause__, ProtocolError)
         with pytest.raises(ProtocolError):
-            await asyncio.wait_for(zk.read_many(["/a"]), 1)
-        await asyncio.wait_for(zk.wait_connected(generation=1), 1)
+            await asyncio.wait_for(zk.read_many(["/a"]), 30)
+        await asyncio.wait_for(zk.wait_connected(generation=1), 30)
         await zk.close()
 
 
 async def test_a_reply_that_is_cut_off_is_a_loss_at_once() -> None:
     async def script(peer: Peer) -> None:
         await peer.asked()
-        peer.send(connected(1))
+        peer.send(connected(1, timeout=60_000))
         await peer.request()
         if peer.number == 1:
             peer.send(reply(1, body=bytes(100))[:50])
@@ -90,7 +90,7 @@ async def test_a_reply_that_is_cut_off_is_a_loss_at_once() -> None:
 
     async with ScriptedServer(script) as server:
         zk = await connect(server.hosts)
-        assert await asyncio.wait_for(zk.children("/"), 0.5) == []
+        assert await asyncio.wait_for(zk.children("/"), 20) == []  # silence would count after 40
         await zk.close()
 
 

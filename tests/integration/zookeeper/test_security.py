@@ -45,9 +45,9 @@ async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_
 ) -> None:
     known = ssl.create_default_context(cafile=secure_server.authorities)
     with pytest.raises(ConnectionLossError, match=r"not valid for '127\.0\.0\.1'"):
-        await connect(f"127.0.0.1:{secure_server.secure_port}", tls=known, connect_timeout=0.7)
+        await connect(f"127.0.0.1:{secure_server.secure_port}", tls=known, connect_timeout=2)
     with pytest.raises(ConnectionLossError, match="CERTIFICATE_VERIFY_FAILED"):
-        await connect(f"localhost:{secure_server.secure_port}", tls=ssl.create_default_context(), connect_timeout=0.7)
+        await connect(f"localhost:{secure_server.secure_port}", tls=ssl.create_default_context(), connect_timeout=2)
 
 
 async def test_tls_to_a_port_without_it_is_an_error_in_the_time_given(zookeeper: str) -> None:

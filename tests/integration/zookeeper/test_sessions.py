@@ -44,12 +44,14 @@ async def test_after_an_idle_connection_is_reset_the_next_call_succeeds_within_h
     zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=10.0)
     assert zk.session_timeout == 10.0
     await zk.multi([Create("/lock", ephemeral=True)])
-    session = zk.session_id
-    zookeeper_proxy.reset_connections()
-    began = time.monotonic()
-    node = await zk.read("/lock")
-    assert time.monotonic() - began < 0.5
-    assert (zk.session_id, zk.generation, node.stat.ephemeral_owner) == (session, 1, session)
+    session, times = zk.session_id, list[float]()
+    for _ in range(5):
+        zookeeper_proxy.reset_connections()
+        began = time.monotonic()
+        node = await zk.read("/lock")
+        times.append(time.monotonic() - began)
+        assert (zk.session_id, zk.generation, node.stat.ephemeral_owner) == (session, 1, session)
+    assert min(times) < 0.5, times  # a machine that stood still is not the client's doing
 
 
 async def test_a_multi_in_flight_at_a_loss_is_unknown_and_never_sent_again(
@@ -120,7 +122,7 @@ async def test_under_random_resets_what_was_acknowledged_is_there_and_nothing_ha
                 zookeeper_proxy.cut_after(chance.randrange(3000), chance.choice(list(Direction)))
 
     disturbing = asyncio.create_task(disturb())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await asyncio.gather(*(write(writer) for writer in range(8)))
     disturbing.cancel()
     zookeeper_proxy.heal()
@@ -177,23 +179,26 @@ async def test_no_clock_here_ends_a_session_only_the_server_does(
 async def test_an_idle_session_is_kept_alive_on_the_same_connection(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=0.6)
+    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.5)
     await zk.multi([Create("/e", ephemeral=True)])
-    await asyncio.sleep(2)
+    began = time.monotonic()
+    async with asyncio.timeout(60):
+        while time.monotonic() - began < 3 or zookeeper_proxy.requests.get(Opcode.PING, 0) < 4:  # noqa: ASYNC110 - the proxy counts
+            await asyncio.sleep(0.05)
     assert (await zk.read("/e", generation=1)).stat.ephemeral_owner == zk.session_id
     assert zookeeper_proxy.accepted == 1
-    assert 5 <= zookeeper_proxy.requests[Opcode.PING] <= 20
+    assert zookeeper_proxy.requests[Opcode.PING] <= 20 * (time.monotonic() - began) / 3
 
 
 async def test_a_silent_server_is_given_up_at_two_thirds_of_the_timeout(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts, session_timeout=1.5)
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=3.0)
     zookeeper_proxy.drop(Direction.TO_CLIENT)
     began = time.monotonic()
     with pytest.raises(ConnectionLossError, match="no answer"):
         await zk.multi([Check("/")])
-    assert 0.5 < time.monotonic() - began < 1.5
+    assert 1.0 < time.monotonic() - began < 3.0
     zookeeper_proxy.heal()
 
 
@@ -232,7 +237,7 @@ async def test_a_connection_that_drops_while_watches_are_armed_again_is_tried_on
     await zk.watch("/", told.append)
     dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
     zookeeper_proxy.reset_connections()
-    await asyncio.wait_for(zk.exists("/"), 1)
+    await asyncio.wait_for(zk.exists("/"), 5)  # long before silence would count as a loss
     assert len(dropped.requests) == 1
     assert told == [WatchEvent(EventKind.MISSED, "/")]
 
@@ -251,10 +256,10 @@ async def test_a_watch_asked_for_while_the_connection_goes_is_armed_on_return(
 async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_session(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts, session_timeout=1.5)
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=3.0)
     await asyncio.sleep(0.2)
     with pytest.warns(BlockedLoopWarning, match="stood still for"):
-        end = time.monotonic() + 1.1  # longer than the 2/3 after which silence counts as a dead connection
+        end = time.monotonic() + 2.1  # longer than the 2/3 after which silence counts as a dead connection
         while time.monotonic() < end:
             pass
         await asyncio.sleep(0.3)
@@ -263,11 +268,11 @@ async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_sess
 
 
 async def test_a_warning_that_is_set_to_raise_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
-    zk = await opened(zookeeper, session_timeout=1.5)
+    zk = await opened(zookeeper, session_timeout=3.0)
     await asyncio.sleep(0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        end = time.monotonic() + 0.8
+        end = time.monotonic() + 1.2
         while time.monotonic() < end:
             pass
         await asyncio.sleep(0.3)
@@ -278,7 +283,7 @@ async def test_no_server_is_an_error_that_names_the_hosts_after_the_time_given(z
     began = time.monotonic()
     with pytest.raises(ConnectionLossError, match=r"127\.0\.0\.1:1,.*refused|127\.0\.0\.1:1.*Connect call failed"):
         await connect("127.0.0.1:1,127.0.0.1:2", connect_timeout=0.4)
-    assert 0.3 < time.monotonic() - began < 1.5
+    assert 0.3 < time.monotonic() - began < 10  # without being told, it is 15
     zk = await connect(f"127.0.0.1:1,{zookeeper}")
     await zk.close()
 
@@ -290,7 +295,7 @@ async def test_a_server_that_accepts_and_never_answers_does_not_hang_the_connect
     async with ScriptedServer(silence) as server:
         with pytest.raises(ConnectionLossError, match=f"{server.hosts}: no answer in time"):
             await connect(server.hosts, session_timeout=0.6, connect_timeout=1.0)
-        zk = await asyncio.wait_for(connect(f"{server.hosts},{zookeeper}", session_timeout=2.0), 2.0)
+        zk = await asyncio.wait_for(connect(f"{server.hosts},{zookeeper}", session_timeout=2.0), 10)
         await zk.close()
 
 
@@ -303,8 +308,15 @@ async def test_a_cancelled_connect_leaves_nothing_behind(zookeeper: str) -> None
         try:
             await (await connecting).close()
         except asyncio.CancelledError:
-            await asyncio.sleep(0.05)
-    assert asyncio.all_tasks() == before
+            await no_task_but(before)
+    await no_task_but(before)
+
+
+async def no_task_but(before: set[asyncio.Task[Any]]) -> None:
+    """Wait until there are no tasks but those of before. Raises: TimeoutError."""
+    async with asyncio.timeout(30):
+        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells of the last one's end
+            await asyncio.sleep(0.01)
 
 
 async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeeper: str) -> None:
@@ -320,11 +332,10 @@ async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeep
                 await asyncio.sleep(0.05)
             began = time.monotonic()
             await zk.close()
-            assert time.monotonic() - began < 1.2, trouble
+            assert time.monotonic() - began < 5, trouble  # half of a session timeout
             assert zk.state is State.CLOSED
             proxy.heal()
-    await asyncio.sleep(0.05)
-    assert asyncio.all_tasks() == before
+    await no_task_but(before)
 
 
 async def test_a_session_ended_while_the_connection_is_away_is_still_closed_at_the_server(
@@ -433,7 +444,7 @@ async def test_a_shorter_timeout_than_asked_for_is_kept_from_the_first_second() 
     async with ScriptedServer(gives_one_second) as server:
         zk = await connect(server.hosts, session_timeout=300.0)
         assert zk.session_timeout == 1.0
-        await asyncio.wait_for(pinged.wait(), 0.6)
+        await asyncio.wait_for(pinged.wait(), 30)  # of what was asked for, a third is 100 s
         await zk.close()
 
 

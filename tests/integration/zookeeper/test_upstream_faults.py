@@ -50,7 +50,7 @@ async def stock_client(servers: str, *, started: bool = True, **options: Any) ->
     client = aiozk.ZKClient(servers, **options)
     try:
         if started:
-            await asyncio.wait_for(client.start(), 5)
+            await asyncio.wait_for(client.start(), 30)
         yield client
     finally:
         session = client.session
@@ -77,7 +77,7 @@ async def hangs(call: Any, seconds: float) -> bool:
         task.exception()
         return False
     task.cancel()
-    await asyncio.wait([task], timeout=1)
+    await asyncio.wait([task], timeout=30)
     return True
 
 
@@ -102,7 +102,7 @@ class TestOneEndOfStream:
         zookeeper_proxy.cut_after(count, Direction.TO_CLIENT)
         began = time.monotonic()
         assert await zk.read("/zookeeper")
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 5  # long before silence would count as a loss
         assert zookeeper_proxy.accepted == 2
 
 
@@ -116,7 +116,7 @@ class TestTwoWritesSentAgain:
         view = await opened(zookeeper_proxy.hosts + queue_root)
         async with stock_client(zookeeper_proxy.hosts, chroot=queue_root, session_timeout=2) as client:
             zookeeper_proxy.lose_after(Opcode.CREATE2)
-            await asyncio.wait_for(client.create("/s-", sequential=True), 8)
+            await asyncio.wait_for(client.create("/s-", sequential=True), 30)
             assert len(await view.children("/")) == 2
 
     @stock
@@ -168,7 +168,7 @@ class TestThreeRepairLoop:
         await zk.watch("/", told.append)
         dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
         zookeeper_proxy.reset_connections()
-        assert not await hangs(zk.read("/"), 0.5)
+        assert not await hangs(zk.read("/"), 5)
         await zk.multi([Create("/x")])
         assert len(dropped.requests) == 1
         assert len(told) == 2
@@ -214,7 +214,7 @@ class TestFourSessionIdentity:
             zk.on_state(lambda state, _generation: states.append(state))
             await zk.read("/x")
             with pytest.raises(SessionExpiredError):
-                await asyncio.wait_for(zk.wait_connected(generation=1, after=1), 2)
+                await asyncio.wait_for(zk.wait_connected(generation=1, after=1), 30)
             assert await zk.wait_connected(after=1) == 2
             assert states == [State.SUSPENDED, State.LOST, State.CONNECTED]
             assert zk.last_zxid == 99
@@ -269,15 +269,16 @@ class TestSixStartAndClose:
 
     async def test_ours_closes_promptly_and_leaves_nothing(self, zookeeper_proxy: ZooKeeperProxy) -> None:
         before = asyncio.all_tasks()
-        zk = await connect(zookeeper_proxy.hosts, session_timeout=1.5)
+        zk = await connect(zookeeper_proxy.hosts, session_timeout=10)
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
         await asyncio.sleep(0.05)
         began = time.monotonic()
         await zk.close()
-        assert time.monotonic() - began < 1.2
-        await asyncio.sleep(0.05)
-        assert {task for task in asyncio.all_tasks() - before if "aiozkqueue/zookeeper" in repr(task)} == set()
+        assert time.monotonic() - began < 5
+        async with asyncio.timeout(30):
+            while "aiozkqueue/zookeeper" in repr(asyncio.all_tasks() - before):  # noqa: ASYNC110 - nobody tells of the last one's end
+                await asyncio.sleep(0.01)
 
     async def test_ours_refuses_a_bad_port_and_takes_a_chroot(self, zookeeper: str, queue_root: str) -> None:
         with pytest.raises(InvalidOptionError, match="'port' is not a port"):
@@ -316,7 +317,7 @@ class TestSevenReader:
     async def test_ours_ends_the_session_and_goes_on(self) -> None:
         async with ScriptedServer(self._says_expired_twice) as server:
             zk = await connect(server.hosts, session_timeout=4)
-            assert (await asyncio.wait_for(zk.read("/x"), 1)).data == b""
+            assert (await asyncio.wait_for(zk.read("/x"), 2)).data == b""  # silence would count after 2.7
             assert zk.generation == 2
             await zk.close()
 
@@ -333,7 +334,7 @@ class TestSevenReader:
 
     async def test_ours_needs_no_probe(self) -> None:
         async with ScriptedServer(self._answers) as server:
-            zk = await asyncio.wait_for(connect(server.hosts), 1)
+            zk = await asyncio.wait_for(connect(server.hosts), 10)
             assert server.connections == 1
             await zk.close()
 
@@ -367,7 +368,7 @@ class TestEightMissing:
         await client.create("/d/x")
         await client.delete("/d/x")
         await client.delete("/c/x")
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while await client.exists("/c") or await client.exists("/d"):  # noqa: ASYNC110 - the server's own pace
                 await asyncio.sleep(0.05)
         await client.close()

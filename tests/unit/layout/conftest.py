@@ -1,8 +1,0 @@
-"""A slow machine must not fail these tests: the timeout on each is what bounds them."""
-
-from __future__ import annotations
-
-from hypothesis import settings
-
-settings.register_profile("layout", deadline=None)
-settings.load_profile("layout")
