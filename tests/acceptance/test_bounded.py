@@ -95,12 +95,21 @@ async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(session: z
     await jobs.put(b"3")
     with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s;.*1 dead letters were put back before"):
         await jobs.dead_letters.redrive(timeout=0.3)
-    with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s"):
+    with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s; this was not put") as refused:
         await jobs.put_many([b"4", b"5", b"6"], timeout=0.3)
+    assert not hasattr(refused.value, "__notes__")
     async with session.transaction() as tx:
         tx.put(jobs, b"4")
         with pytest.raises(zq.QueueFullError, match=r"within 0\.3 s"):
             await tx.commit(timeout=0.3)
+
+
+async def test_many_of_which_some_fitted_are_refused_with_a_note_of_how_many(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 3)
+    with pytest.raises(zq.QueueFullError, match="this was not put") as refused:
+        await jobs.put_many([b"1", b"2", b"3", b"4", b"5"], timeout=0.3)
+    assert refused.value.__notes__ == ["the first 3 of 5 messages had been put before"]
+    assert [message.body for message in await jobs.peek()] == [b"1", b"2", b"3"]
 
 
 async def test_a_wait_that_is_cancelled_leaves_nothing(session: zq.QueueSession) -> None:
