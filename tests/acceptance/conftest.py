@@ -1,7 +1,42 @@
-"""What the acceptance tests share: sessions on a root of their own, as in the queue's integration tests."""
+"""What the acceptance tests share: sessions on a root of their own, as in the queue's integration tests, and a clock.
+
+A test about delays, lives or leases moves the clock: whatever it does between two moments may take its time.
+"""
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import TestClock
 from tests.integration.queue.conftest import expire, locks, open_session, other, session
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
 __all__ = ["expire", "locks", "open_session", "other", "session"]
+
+
+class OnClock(Protocol):
+    """`aiozkqueue.connect` with the test's clock, left at the end of the test."""
+
+    async def __call__(self, *, node: str | None = None) -> zq.QueueSession: ...
+
+
+@pytest.fixture
+def clock() -> TestClock:
+    return TestClock()
+
+
+@pytest.fixture
+async def on_clock(zookeeper: str, queue_root: str, clock: TestClock) -> AsyncIterator[OnClock]:
+    async with AsyncExitStack() as stack:
+
+        async def open_one(*, node: str | None = None) -> zq.QueueSession:
+            connecting = zq.connect(zookeeper, root=queue_root, clock=clock, node=node)
+            return await stack.enter_async_context(connecting)
+
+        yield open_one

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(60)
@@ -83,19 +86,28 @@ async def test_what_waits_for_its_next_attempt_is_cancelled(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_what_waits_for_its_next_attempt_is_replaced_and_comes_when_it_is_due(session: zq.QueueSession) -> None:
-    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(2)))
+async def test_what_waits_for_its_next_attempt_is_replaced_and_comes_when_it_is_due(
+    on_clock: OnClock, clock: TestClock
+) -> None:
+    session = await on_clock()
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
     message_id = await jobs.put(b"1")
     async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=20) is not None
         await tx.rollback()
     async with session.begin() as tx:
-        waiting = asyncio.create_task(tx.take(jobs, timeout=30))
-        await asyncio.sleep(0.2)
+        waiting = asyncio.create_task(tx.take(jobs, timeout=None))
+        await eventually(lambda: _taken_from(jobs))
         assert await jobs.update(b"new", id=message_id)
+        assert not waiting.done()
+        clock.advance(600)
         message = await waiting
     assert message is not None
     assert (message.body, message.attempt) == (b"new", 2)
+
+
+async def _taken_from(jobs: zq.Queue[bytes]) -> bool:
+    return (await jobs.stats()).consumers == 1
 
 
 async def test_cancelling_frees_the_unique_key(session: zq.QueueSession) -> None:

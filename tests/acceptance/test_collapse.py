@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(60)
@@ -83,14 +86,17 @@ async def test_a_set_that_grew_since_the_last_look_is_not_split(
     assert sorted(taken) == sorted([b"%d" % n for n in range(10)] + [taken[0]])
 
 
-async def test_what_waits_for_its_next_attempt_is_left_alone(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
-    await jobs.configure(zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(3))))
+async def test_what_waits_for_its_next_attempt_is_left_alone(on_clock: OnClock, clock: TestClock) -> None:
+    session = await on_clock()
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(600))))
     await jobs.put(b"old", key="k")
     async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=20) is not None
         await tx.rollback()
     await jobs.put(b"new", key="k")
     assert await poll(session) == [b"new"]
+    clock.advance(600)
     async with session.begin() as tx:
         again = await tx.take(jobs, timeout=30)
     assert again is not None
@@ -164,7 +170,7 @@ async def test_every_put_is_followed_by_a_delivery_whatever_several_consumers_do
     last: dict[int, int] = {}
 
     async def consume(one: zq.QueueSession) -> None:
-        async with one.queue("jobs").consume(until_idle=3) as deliveries:
+        async with one.queue("jobs").consume() as deliveries:
             async for delivery in deliveries:
                 key, number = map(int, delivery.body.split())
                 last[key] = max(last.get(key, 0), number)
@@ -173,9 +179,16 @@ async def test_every_put_is_followed_by_a_delivery_whatever_several_consumers_do
         for number in range(1, rounds + 1):
             await asyncio.gather(*(jobs.put(b"%d %d" % (key, number), key=str(key)) for key in range(keys)))
 
-    await asyncio.gather(produce(), consume(session), consume(other))
+    async def emptied() -> bool:
+        return await jobs.size() == 0
+
+    consumers = [asyncio.create_task(consume(one)) for one in (session, other)]
+    await produce()
+    await eventually(emptied, 30)
+    for consumer in consumers:
+        consumer.cancel()
+    await asyncio.gather(*consumers, return_exceptions=True)
     assert last == dict.fromkeys(range(keys), rounds)
-    assert await jobs.size() == 0
 
 
 async def test_stats_tell_how_many_would_collapse(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:

@@ -14,6 +14,9 @@ from tests.integration.queue.conftest import Locks, Opener, eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
+
     Expire = Callable[[zq.QueueSession], Awaitable[None]]
 
 pytestmark = pytest.mark.timeout(60)
@@ -149,8 +152,9 @@ async def test_a_transaction_takes_several_messages_of_a_group_and_decides_them_
 
 
 async def test_a_transaction_does_not_let_a_message_overtake_one_of_its_group_that_it_gives_back(
-    session: zq.QueueSession,
+    on_clock: OnClock, clock: TestClock
 ) -> None:
+    session = await on_clock()
     await put_in_groups(session, groups=1, each=3)
     with pytest.raises(zq.InvalidOptionError, match="overtake"):
         async with session.begin() as tx:
@@ -159,11 +163,12 @@ async def test_a_transaction_does_not_let_a_message_overtake_one_of_its_group_th
     assert await session.queue("jobs").size() == 3
     async with session.begin() as tx:
         first, second, third = await tx.take_many(session.queue("jobs"), 3, timeout=30)
-        tx.release(second, delay=0.2)
+        tx.release(second, delay=600)
         tx.release(third)
     async with session.begin() as tx:
         assert await tx.take(session.queue("jobs")) is None  # the group waits for its retry
-        assert [message.value for message in await tx.take_many(session.queue("jobs"), 2, timeout=10)] == [b"1", b"2"]
+        clock.advance(600)
+        assert [message.value for message in await tx.take_many(session.queue("jobs"), 2, timeout=30)] == [b"1", b"2"]
 
 
 async def test_a_message_that_dies_makes_way_for_the_next_of_its_group(session: zq.QueueSession) -> None:
@@ -182,7 +187,7 @@ async def test_a_message_that_dies_makes_way_for_the_next_of_its_group(session: 
         return handed[-1:] == [b"3"]
 
     async with session.listener(queue, handler, concurrency=3):
-        await eventually(last)
+        await eventually(last, 30)
     assert handed == [b"0", b"1", b"1", b"2", b"3"]
     assert [letter.value for letter in await queue.dead_letters.peek()] == [b"1", b"2"]
     assert await queue.size() == 0

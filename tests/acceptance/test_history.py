@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from datetime import UTC, datetime, timedelta
@@ -95,11 +96,13 @@ async def test_a_failed_message_is_delayed_until_its_retry_and_dead_when_its_att
 async def test_history_tells_of_each_end_once_in_their_order(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     finished = await jobs.put(b"one", key="k")
     await take_one(session)
+    await asyncio.sleep(0.01)  # times are kept to the millisecond, and each of the three is to have one of its own
     rejected = await jobs.put(b"two")
     async with session.begin() as tx:
         message = await tx.take(jobs, timeout=10)
         assert message is not None
         tx.reject(message, "not a number")
+    await asyncio.sleep(0.01)
     removed = await jobs.put(b"three")
     await jobs.purge()
     told = await records(jobs)

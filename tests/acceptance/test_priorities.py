@@ -198,7 +198,7 @@ async def test_an_idle_consumer_hears_of_a_priority_that_is_new(open_session: Op
         await eventually(lambda: _registered(one))
         await asyncio.sleep(0.2)
         await one.queue("jobs").put(b"first of its kind", priority=99)
-        assert (await asyncio.wait_for(waiting, 10)).value == b"first of its kind"
+        assert (await asyncio.wait_for(waiting, 50)).value == b"first of its kind"
 
 
 async def _registered(session: zq.QueueSession) -> bool:

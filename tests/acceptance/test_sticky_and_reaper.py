@@ -10,13 +10,13 @@ import pytest
 import aiozkqueue as zq
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.observer import Observer
 
 STICKY = zq.QueueConfig(
     affinity="producer",
-    reap_after=0.5,
+    reap_after=60,
     reap_every=3600,
     history=zq.History(),
     policy=zq.AtLeastOnce(backoff=zq.Fixed(0)),
@@ -24,15 +24,11 @@ STICKY = zq.QueueConfig(
 
 
 @pytest.fixture
-async def nodes(zookeeper: str, queue_root: str) -> AsyncIterator[dict[str, zq.QueueSession]]:
+async def nodes(on_clock: OnClock) -> dict[str, zq.QueueSession]:
     """Sessions on three nodes, ``a`` to ``c``."""
-    async with (
-        zq.connect(zookeeper, root=queue_root, session_timeout=4, node="a") as a,
-        zq.connect(zookeeper, root=queue_root, session_timeout=4, node="b") as b,
-        zq.connect(zookeeper, root=queue_root, session_timeout=4, node="c") as c,
-    ):
-        await a.queue("jobs").configure(STICKY)
-        yield {"a": a, "b": b, "c": c}
+    sessions = {name: await on_clock(node=name) for name in "abc"}
+    await sessions["a"].queue("jobs").configure(STICKY)
+    return sessions
 
 
 async def take(session: zq.QueueSession, timeout: float = 0) -> str | None:
@@ -66,7 +62,7 @@ async def test_an_idle_consumer_is_woken_by_what_its_own_node_puts(nodes: dict[s
 
 
 async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_errors_and_date(
-    nodes: dict[str, zq.QueueSession],
+    nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b, c = (nodes[name] for name in "abc")
     jobs = a.queue("jobs")
@@ -77,7 +73,7 @@ async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_er
         put_at = message.enqueued_at
         await tx.rollback(delay=0)
     assert await reap(b) == 0, "it is fresh"
-    await asyncio.sleep(0.8)
+    clock.advance(60)
     meters = [one.engine.measure() for one in (b, c)]
     reaped = await asyncio.gather(reap(b), reap(c))
     assert sorted(reaped) == [0, 1], "two reapers never duplicate"
@@ -91,27 +87,29 @@ async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_er
     assert [record.outcome.value async for record in jobs.history()] == ["reaped", "finished"]
 
 
-async def test_what_somebody_holds_or_waits_for_its_retry_is_not_reaped(nodes: dict[str, zq.QueueSession]) -> None:
+async def test_what_somebody_holds_or_waits_for_its_retry_is_not_reaped(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
     a, b = nodes["a"], nodes["b"]
     jobs = a.queue("jobs")
     await jobs.put_many([b"held", b"failed"])
     async with a.transaction() as tx, a.transaction() as failing:
         assert await tx.take(jobs) is not None
         assert await failing.take(jobs) is not None
-        await failing.rollback(delay=60)
-        await asyncio.sleep(0.8)
+        await failing.rollback(delay=600)
+        clock.advance(100)
         assert await reap(b) == 0
         await tx.commit()
 
 
 async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limit(
-    nodes: dict[str, zq.QueueSession],
+    nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b, c = (nodes[name] for name in "abc")
     await b.queue("jobs").put_many([b"local"] * 15)
     await a.queue("jobs").put_many([str(number).encode() for number in range(12)])
     assert await take(b, timeout=10) == "local"  # so b takes from this queue
-    await asyncio.sleep(0.8)
+    clock.advance(100)
     assert await reap(b) == 10
     assert [await take(c, timeout=10) for _ in range(10)] == [str(number) for number in range(10)]
     assert await take(c) is None
@@ -119,25 +117,27 @@ async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limi
 
 
 async def test_a_dead_nodes_messages_are_handed_on_by_the_janitor_at_its_interval(
-    zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession]
+    zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root, node="dying") as dying:
         await dying.queue("jobs").put(b"x")
+    clock.advance(100)
     await nodes["a"].queue("jobs").configure(zq.QueueConfig(reap_every=0.5))
     assert await take(nodes["c"], timeout=40) == "x"
 
 
 async def test_what_is_put_for_later_is_its_nodes_too_and_late_only_from_its_date_on(
-    nodes: dict[str, zq.QueueSession],
+    nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
     a, b = nodes["a"], nodes["b"]
-    await a.queue("jobs").put(b"mine", delay=0.3)
+    await a.queue("jobs").put(b"mine", delay=30)
+    clock.advance(30)
     assert await take(b, timeout=1) is None
     assert await take(a, timeout=10) == "mine"
-    await a.queue("jobs").put(b"lying", delay=1)
-    await asyncio.sleep(0.8)
+    await a.queue("jobs").put(b"lying", delay=200)
+    clock.advance(100)
     assert await reap(b) == 0, "it is not due, whenever it was put"
-    await asyncio.sleep(1)
+    clock.advance(200)
     assert await reap(b) == 1
     assert await take(b, timeout=10) == "lying"
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
 
 CONFIG = zq.QueueConfig(
     policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0.05)),
@@ -63,9 +68,10 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
 
 
 async def test_what_was_asked_for_outlives_the_session_that_asked(
-    zookeeper: str, queue_root: str, other: zq.QueueSession
+    zookeeper: str, queue_root: str, on_clock: OnClock, clock: TestClock
 ) -> None:
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+    other = await on_clock()
+    async with zq.connect(zookeeper, root=queue_root, clock=clock) as session:
         prices = session.queue("prices")
         await prices.configure(CONFIG)
         await prices.put(b"too late", ttl=0.001)
@@ -73,7 +79,7 @@ async def test_what_was_asked_for_outlives_the_session_that_asked(
 
         async def handler(_: zq.Delivery[bytes]) -> None:
             listener.stop()
-            raise zq.Retry(schedule=[1, 10])
+            raise zq.Retry(schedule=[100, 1000])
 
         listener = session.listener(prices, handler)
         await listener.run()
@@ -85,6 +91,7 @@ async def test_what_was_asked_for_outlives_the_session_that_asked(
     assert (stats.size, stats.room, stats.retrying, stats.unique_keys) == (3, 1, 1, 1)
     with pytest.raises(zq.DuplicateKeyError):
         await theirs.put(b"again", key="once", unique=True)
+    clock.advance(100)
     taken = dict[str, tuple[bytes, int]]()
     async with theirs.consume(settle="explicit") as deliveries:
         async for delivery in deliveries:

@@ -14,6 +14,8 @@ from aiozkqueue.queue.upkeep.sweeping import sweep_expired
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
+    from aiozkqueue.testing import TestClock
+    from tests.acceptance.conftest import OnClock
     from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(60)
@@ -95,22 +97,24 @@ async def test_an_end_frees_the_unique_key(session: zq.QueueSession) -> None:
     await jobs.put(b"2", key="k", unique=True)
 
 
-async def test_what_was_handed_over_in_time_may_take_its_time(session: zq.QueueSession) -> None:
+async def test_what_was_handed_over_in_time_may_take_its_time(on_clock: OnClock, clock: TestClock) -> None:
+    session = await on_clock()
     jobs = session.queue("jobs")
-    await jobs.put(b"1", ttl=2 * LONGER)
+    await jobs.put(b"1", ttl=60)
     async with session.begin() as tx:
         assert await tx.take(jobs, timeout=20) is not None
-        await asyncio.sleep(2 * LONGER)
+        clock.advance(100)
     assert await jobs.size() == 0
     assert await jobs.dead_letters.size() == 0
 
 
-async def test_what_fails_after_the_end_of_its_life_is_not_tried_again(session: zq.QueueSession) -> None:
+async def test_what_fails_after_the_end_of_its_life_is_not_tried_again(on_clock: OnClock, clock: TestClock) -> None:
+    session = await on_clock()
     jobs = session.queue("jobs")
-    await jobs.put(b"1", ttl=2 * LONGER)
+    await jobs.put(b"1", ttl=60)
     async with session.transaction() as tx:
         assert await tx.take(jobs, timeout=20) is not None
-        await asyncio.sleep(2 * LONGER)
+        clock.advance(100)
         await tx.rollback(delay=0)
     assert await bodies(session) == []
     assert await jobs.size() == 0
@@ -134,12 +138,13 @@ async def test_what_nobody_takes_is_swept_once(
         assert await server_view.children(f"{queue_root}/jobs/{folder}") == [], folder
 
 
-async def test_what_is_held_is_not_swept(session: zq.QueueSession, other: zq.QueueSession) -> None:
+async def test_what_is_held_is_not_swept(on_clock: OnClock, clock: TestClock) -> None:
+    session, other = await on_clock(), await on_clock()
     jobs = session.queue("jobs")
-    await jobs.put(b"1", ttl=2 * LONGER)
+    await jobs.put(b"1", ttl=60)
     async with session.begin() as tx:
         assert await tx.take(jobs, timeout=20) is not None
-        await asyncio.sleep(2 * LONGER)
+        clock.advance(100)
         assert await sweep_expired(other._engine, other.queue("jobs").store) == 0
 
 

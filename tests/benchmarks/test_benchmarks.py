@@ -47,7 +47,7 @@ def run(*options: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_quick_run_prints_tables_and_keeps_every_sample_with_the_machine(tmp_path: Path) -> None:
     only = [word for case in CASES for word in ("--only", case)]
     code, output = run("--quick", "--name", "smoke", "--results", str(tmp_path), *only)

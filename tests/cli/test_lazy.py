@@ -23,7 +23,7 @@ def test_a_command_is_listed_with_the_first_paragraph_of_its_help(name: str) -> 
 
 def test_a_command_imports_no_other_and_nothing_that_draws() -> None:
     program = "import sys; from aiozkqueue.cli.app import run; print(run(['purge', '--nope'])); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     status, *loaded = done.stdout.split()
     assert status == "2"
     assert {"aiozkqueue.cli.queues", "typer"} <= set(loaded)

@@ -79,7 +79,7 @@ def test_purge_asks_a_person_and_does_as_told(cli: Cli, answer: str, status: int
             env=cli.environment,
             stdin=theirs,
             capture_output=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
     finally:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -87,15 +85,28 @@ def _line(process: subprocess.Popen[bytes]) -> str:
     return process.stdout.readline().decode().strip()
 
 
-def _free_port() -> int:
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def _until_said(worker: subprocess.Popen[bytes], text: str) -> str:
+    """Read what the worker says until this is in it; that line."""
+    assert worker.stderr is not None
+    for line in worker.stderr:
+        if text.encode() in line:
+            return line.decode().strip()
+    pytest.fail(f"the worker has ended, and not said {text!r}")
+
+
+def _stop(worker: subprocess.Popen[bytes]) -> None:
+    """Tell it to stop, and wait until it knows."""
+    worker.send_signal(signal.SIGTERM)
+    _until_said(worker, "SIGTERM: stopping")
+
+
+def _health_port(worker: subprocess.Popen[bytes]) -> int:
+    return int(_until_said(worker, "health at http://").rpartition(":")[2])
 
 
 def _asked(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
             return response.status, response.read().decode().strip()
     except urllib.error.HTTPError as error:
         with error:
@@ -103,7 +114,7 @@ def _asked(port: int, path: str) -> tuple[int, str]:
 
 
 def _until_answered(port: int, path: str, answer: tuple[int, str]) -> None:
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 90
     while True:
         try:
             if _asked(port, path) == answer:
@@ -120,9 +131,9 @@ def test_a_handler_is_called_with_the_type_it_is_annotated_with_and_finishes_whe
     cli("put", "orders", "--lines", stdin=b'{"id": 1}\n{"id": 2}\n{"id": 3}')
     worker = cli.start("worker", "shop:slow", "--queue", "orders", "--concurrency", "2")
     assert {_line(worker), _line(worker)} == {"started 1", "started 2"}
-    worker.send_signal(signal.SIGTERM)
+    _stop(worker)
     go.touch()
-    rest, log = worker.communicate(timeout=25)
+    rest, log = worker.communicate(timeout=90)
     assert (worker.returncode, rest) == (0, b""), log
     assert {record["body"] for record in cli("peek", "done", "--json").records} == {"1", "2"}
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
@@ -133,12 +144,9 @@ def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cl
     cli("put", "orders", '{"id": 1}')
     worker = cli.start("worker", "shop:listener")
     assert _line(worker) == "started 1"
+    _stop(worker)
     worker.send_signal(signal.SIGTERM)
-    assert worker.stderr is not None
-    while b"SIGTERM: stopping" not in worker.stderr.readline():
-        pass
-    worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=25)
+    worker.communicate(timeout=90)
     assert worker.returncode == 0
     [stats] = cli("stats", "orders", "--json").records
     assert (stats["size"], stats["claimed"]) == (1, 0)
@@ -147,10 +155,10 @@ def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cl
 
 def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: Cli, go: Path) -> None:
     cli("put", "more", '{"id": 1}')
-    port = _free_port()
-    worker = cli.start("worker", "shop:several", "--health-port", str(port))
+    worker = cli.start("worker", "shop:several", "--health-port", "0")
+    port = _health_port(worker)
     assert (_line(worker), _line(worker)) == ("opened", "started 1")
-    assert _asked(port, "/ready") == (200, "ready")
+    _until_answered(port, "/ready", (200, "ready"))
     assert _asked(port, "/live?verbose") == (200, "live")
     assert _asked(port, "/nothing")[0] == 404
     status, metrics = _asked(port, "/metrics")
@@ -160,18 +168,18 @@ def test_a_worker_is_ready_until_it_is_told_to_stop_and_live_until_it_ends(cli: 
     _until_answered(port, "/ready", (503, "stopping"))
     assert _asked(port, "/live") == (200, "live")
     go.touch()
-    rest, _ = worker.communicate(timeout=25)
+    rest, _ = worker.communicate(timeout=90)
     assert (worker.returncode, rest) == (0, b"closed\n")
 
 
 def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go: Path) -> None:
     assert not go.exists()
-    port = _free_port()
     worker = cli.start(
-        "worker", "shop:listener", "--health-port", str(port), "--hosts", "127.0.0.1:1", "--connect-timeout", "5"
+        "worker", "shop:listener", "--health-port", "0", "--hosts", "127.0.0.1:1", "--connect-timeout", "5"
     )
+    port = _health_port(worker)
     _until_answered(port, "/ready", (503, "connecting"))
-    _, log = worker.communicate(timeout=25)
+    _, log = worker.communicate(timeout=90)
     assert worker.returncode == 3, log
 
 
@@ -201,7 +209,7 @@ def test_a_handler_without_annotation_gets_bytes(cli: Cli, go: Path) -> None:
     worker = cli.start("worker", "shop:plain", "--queue", "words")
     assert _line(worker) == "plain hello"
     worker.send_signal(signal.SIGINT)
-    worker.communicate(timeout=25)
+    worker.communicate(timeout=90)
     assert worker.returncode == 0
 
 
@@ -223,7 +231,7 @@ def test_sigusr1_tells_where_each_handler_waits_and_for_which_message(cli: Cli, 
     assert b"in slow" in told
     go.touch()
     worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=25)
+    worker.communicate(timeout=90)
     assert worker.returncode == 0
 
 
@@ -237,7 +245,7 @@ def test_sigusr1_tells_what_blocks_the_loop(cli: Cli, go: Path) -> None:
         pass
     go.touch()
     worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=25)
+    worker.communicate(timeout=90)
     assert worker.returncode == 0
 
 
@@ -245,15 +253,15 @@ def test_dump_shows_where_each_handler_waits_and_leaves_the_worker_running(cli: 
     message_id = cli("put", "orders", '{"id": 1}').text.strip()
     worker = cli.start("worker", "shop:listener")
     assert _line(worker) == "started 1"
-    done = cli("dump", str(worker.pid), "--timeout", "25")
+    done = cli("dump", str(worker.pid), "--timeout", "90")
     assert done.status == 0, done.stderr
     first = done.text.split("\ntask ")[1]
     assert f"message {message_id} of queue orders, attempt 1" in first
     assert "in slow" in first
-    assert "in slow" in cli("dump", str(worker.pid), "--timeout", "25").text
+    assert "in slow" in cli("dump", str(worker.pid), "--timeout", "90").text
     go.touch()
     worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=25)
+    worker.communicate(timeout=90)
     assert worker.returncode == 0
 
 
@@ -261,7 +269,7 @@ def test_dump_shows_what_blocks_the_loop(cli: Cli, go: Path) -> None:
     cli("put", "orders", "x")
     worker = cli.start("worker", "shop:blocking", "--queue", "orders")
     assert _line(worker) == "blocking"
-    assert "in blocking" in cli("dump", str(worker.pid), "--timeout", "25").text
+    assert "in blocking" in cli("dump", str(worker.pid), "--timeout", "90").text
     go.touch()
 
 
@@ -290,7 +298,7 @@ def test_a_worker_is_run_anew_when_its_code_has_changed(cli: Cli, tmp_path: Path
     cli("put", "words", "one")
     assert _line(worker) == "old one"
     module.write_text("a mistake")
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 90
     assert worker.stderr is not None
     while b"SyntaxError" not in worker.stderr.readline():
         assert time.monotonic() < deadline
@@ -298,5 +306,5 @@ def test_a_worker_is_run_anew_when_its_code_has_changed(cli: Cli, tmp_path: Path
     cli("put", "words", "two")
     assert _line(worker) == "new two"
     worker.send_signal(signal.SIGTERM)
-    worker.communicate(timeout=25)
+    worker.communicate(timeout=90)
     assert worker.returncode == 0

@@ -32,7 +32,7 @@ def test_the_tests_of_the_page_pass(kind: str, tmp_path: Path, zookeeper: str) -
         env=os.environ | {"AIOZKQUEUE_ZOOKEEPER": zookeeper},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     assert f"{shown} passed" in done.stdout, done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from aiozkqueue.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedZooKeeper
@@ -120,9 +121,7 @@ def test_the_service_finishes_what_it_has_when_told_to_stop(start: Start, comman
 
 def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start, command: Callable[..., str]) -> None:
     command("purge", "orders", "--yes")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     start(
         "-m",
         "uvicorn",
@@ -154,9 +153,7 @@ def test_the_back_end_has_queued_what_it_accepted_and_nothing_else(start: Start,
 def test_the_http_service_is_mounted_beside_the_applications_own_routes(
     start: Start, environment: dict[str, str]
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     environment["PORT"] = str(port)
     service = start(str(EXAMPLES / "http_service.py"))
     url = f"http://127.0.0.1:{port}"
@@ -180,7 +177,7 @@ def _until_it_serves(url: str) -> object:
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as response:
                 return json.load(response)
-        except urllib.error.URLError:
+        except OSError:  # not there yet, or just about to be
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

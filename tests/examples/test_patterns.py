@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     Start = Callable[..., Awaitable[subprocess.Popen[str]]]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = 45.0
+PATIENCE = 100.0
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[st
     running = server(app, host="127.0.0.1", port=0)
     task = asyncio.create_task(running._serve())  # serve() would take the test run's signals
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not running.started and not task.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
                 await asyncio.sleep(0.01)
         if task.done():
@@ -67,6 +67,11 @@ async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[st
     finally:
         running.should_exit = True
         await task
+
+
+async def polled(session: zq.QueueSession) -> bool:
+    """Whether somebody waits for messages of the queue ``q``."""
+    return (await session.queue("q").stats()).consumers == 1
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ async def test_a_server_registers_anew_in_its_next_session(
             now = await server_view.ephemerals(path)
             return bool(now) and now != before
 
-        await eventually(again)
+        await eventually(again, 60)
     for kind in ("queue", "dedupq"):
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
 
@@ -257,4 +257,4 @@ async def test_a_key_that_is_revoked_is_refused_by_every_server(
                 return True
             return False
 
-        await eventually(refused)
+        await eventually(refused, 60)

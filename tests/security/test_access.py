@@ -35,7 +35,7 @@ async def use_everything(session: zq.QueueSession) -> None:
     plain = session.queue("plain")
     await plain.put_many([b"%d" % number for number in range(6)], key="k", headers={"h": "1"})
     async with session.begin() as tx:
-        await tx.take(plain, timeout=5)
+        await tx.take(plain, timeout=30)
         tx.put("made-by-a-transaction", b"1")
     async with plain.consume(settle="explicit") as deliveries:
         delivery = await anext(deliveries)
@@ -54,7 +54,7 @@ async def use_everything(session: zq.QueueSession) -> None:
         raise zq.Reject("listened to, and of no use")
 
     async with session.listener(session.queue("wide"), handler):
-        await asyncio.wait_for(handled.wait(), 10)
+        await asyncio.wait_for(handled.wait(), 60)
     assert await session.queue("wide").dead_letters.redrive(limit=1) == 1
     await use_every_feature(session)
     await session.diagnose()
@@ -72,7 +72,7 @@ async def use_every_feature(session: zq.QueueSession) -> None:
     await full.put(b"3", delay=600, priority=-3)
     await full.put(b"4", key="k", unique=True)
     async with session.begin() as tx:
-        await tx.take(full, timeout=5)  # ends with a record of history
+        await tx.take(full, timeout=30)  # ends with a record of history
     await full.leases.take(lifetime=600)
     await session.queue("grouped").put(b"1", group="g")
     await session.queue("sticky").configure(zq.QueueConfig(affinity="producer"))
@@ -97,7 +97,7 @@ async def test_no_znode_is_open_whatever_made_it(
             while await superuser.stat(f"{root}/full/janitor") is None:  # noqa: ASYNC110 - made after `clean_every`
                 await asyncio.sleep(0.02)
         async with session.transaction() as tx:  # with locks and registrations there
-            assert await tx.take(session.queue("plain"), timeout=5)
+            assert await tx.take(session.queue("plain"), timeout=30)
             acls = await superuser.acls(root)
             await tx.rollback()
     kinds = {kind for kind in KINDS for path in acls if f"/{kind}/" in path}
@@ -123,13 +123,13 @@ async def test_a_stranger_is_denied_by_name_at_once_and_changes_nothing(
         jobs: zq.Queue[bytes] = stranger.queue("jobs")
         for act in attempts_on(stranger, jobs):
             with pytest.raises(zq.AccessDeniedError, match="jobs"):
-                await asyncio.wait_for(act(), 5)
+                await asyncio.wait_for(act(), 30)
     after = await superuser.data(root)
     assert after == before
     async with session_of(secured.hosts, root, identity.alice) as session:
         assert [m.body for m in await session.queue("jobs").peek()] == [b"2", b"3"]
         async with session.begin() as tx:
-            assert await tx.take(session.queue("jobs"), timeout=5)
+            assert await tx.take(session.queue("jobs"), timeout=30)
 
 
 def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callable[[], Awaitable[Any]]]:
@@ -177,9 +177,9 @@ async def test_a_stranger_is_told_of_the_root_when_he_names_no_queue(
         await session.queue("jobs").put(b"1")
     async with session_of(secured.hosts, root, identity.mallory) as stranger:
         with pytest.raises(zq.AccessDeniedError, match=root):
-            await asyncio.wait_for(stranger.diagnose(), 5)
+            await asyncio.wait_for(stranger.diagnose(), 30)
         with pytest.raises(zq.AccessDeniedError, match="other"):
-            await asyncio.wait_for(stranger.queue("other").put(b"1"), 5)
+            await asyncio.wait_for(stranger.queue("other").put(b"1"), 30)
 
 
 async def test_an_acl_that_names_others_lets_them_work_together(
@@ -193,7 +193,7 @@ async def test_an_acl_that_names_others_lets_them_work_together(
     ):
         await producer.queue("shared").put(b"1")
         async with consumer.begin() as tx:
-            message = await tx.take(consumer.queue("shared"), timeout=5)
+            message = await tx.take(consumer.queue("shared"), timeout=30)
             assert message is not None
         for path, entries in (await superuser.acls(root)).items():
             assert {entry.id.id.partition(":")[0] for entry in entries} == {"alice", "mallory"}, path

@@ -89,7 +89,7 @@ def test_the_commands_of_the_guide_print_and_exit_as_it_shows(
         if one.text.startswith("aiozkqueue") and ">" not in one.text:
             status, out, err = command(*shlex.split(one.text)[1:])
         else:
-            done = subprocess.run(["sh", "-c", one.text], stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+            done = subprocess.run(["sh", "-c", one.text], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
             status, out, err = done.returncode, done.stdout, ""
         where = f"{page.name}:{one.line}: {one.text}\n{out}{err}"
         assert status == one.status, where

@@ -32,14 +32,16 @@ def test_driver_and_tasks_show_their_certificate_and_their_credentials(
         "hosts": f"localhost:{server.node.ports.secure}",
         "root": queue_root,
         "queue": "orders",
-        "connectTimeout": "5",
+        "connectTimeout": "60",
         "tlsCa": str(certificates.authority),
         "tlsCert": str(certificates.client),
         "authFile": str(tmp_path / "credentials"),
     }
     write(numbers(spark, 100), options)
     assert spark.read.format("aiozkqueue").options(**options).load().count() == 100
-    untrusting = {name: value for name, value in options.items() if not name.startswith("tls")}
+    untrusting = {name: value for name, value in options.items() if not name.startswith("tls")} | {
+        "connectTimeout": "5"
+    }
     with pytest.raises(PySparkException, match="ConnectionLostError"):
         spark.read.format("aiozkqueue").options(**untrusting).load().count()
     with pytest.raises(PySparkException, match="no usable PEM file"):

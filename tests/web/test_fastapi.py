@@ -270,7 +270,7 @@ async def test_starlette_has_one_session_for_the_application(
         routes=[Route("/", create, methods=["POST"])],
         lifespan=lifespan(zookeeper, root=queue_root, session_timeout=4),
     )
-    async with serving(app) as (host, port), httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+    async with serving(app) as (host, port), httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as client:
         answer = await client.post("/", content=b"result")
     [stored] = await session.queue("results").peek()
     assert (stored.id, stored.body) == (answer.json(), b"result")
