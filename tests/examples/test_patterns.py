@@ -46,8 +46,8 @@ async def session(hosts: str) -> AsyncIterator[zq.QueueSession]:
 
 
 @pytest.fixture
-def start(hosts: str) -> Iterator[Start]:
-    """Starts an example, killed at the end of the test."""
+async def start(hosts: str) -> AsyncIterator[Start]:
+    """Starts an example, killed at the end of the test; before the loop's end, which waits for threads that read."""
     environment = os.environ | {"AIOZKQUEUE_HOSTS": hosts, "PYTHONUNBUFFERED": "1"}
     with ExitStack() as stack:
 
@@ -61,6 +61,7 @@ def start(hosts: str) -> Iterator[Start]:
             return process
 
         yield started
+        await asyncio.to_thread(stack.close)
 
 
 async def line(process: subprocess.Popen[str]) -> str:
