@@ -10,6 +10,7 @@ import kazoo.retry
 import pytest
 from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
+from pydantic import TypeAdapter
 
 from tests.observer import Observer, observer
 from tests.order import Scopes, slowest_first
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 # Its threads draw from the module `random` at any moment; while Hypothesis makes an example, it takes that for the
 # example's doing, and fails it.
 kazoo.protocol.connection.random = kazoo.retry.random = Random()
+
+# With its first type pydantic reads from the disk which plugins there are; no test's loop is to wait for that.
+TypeAdapter(int)
 
 # A slow machine must not fail a test: the timeout on each is what bounds it.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -66,6 +66,7 @@ class Consumer(Generic[T]):
         self._condition = condition
         self._ready: deque[Claim] = deque()
         self._waiter: Waiter | None = None
+        self._outdated = False
         self._wake = asyncio.Event()
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
@@ -153,6 +154,8 @@ class Consumer(Generic[T]):
         self._finished.append(self._engine.clock.monotonic())
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
+            # What has been asked for meanwhile was answered without it.
+            self._outdated = work.outcome is Outcome.ROLLED_BACK and self._waiter is not None
             return
         if self._prefetch == 1 or not work.ready:
             try:
@@ -235,8 +238,9 @@ class Consumer(Generic[T]):
         if waiter.future.cancelled():
             return
         claims = waiter.future.result()
-        if not claims:
+        if not claims and not self._outdated:
             self._became_idle()
+        self._outdated = False
         self._ready.extend(claims)
 
     def _forget_lost(self) -> None:

@@ -31,6 +31,27 @@ def test_who_has_looked_behind_one_that_waits_is_not_looked_for_again() -> None:
     assert run_virtual(main) < 10
 
 
+@pytest.mark.parametrize("prefetch", [1, 32])
+def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_gave_back_however_long_it_had_it(prefetch: int) -> None:
+    """While the loop had it in hand, what it had asked for meanwhile was answered: nothing."""
+
+    async def main() -> list[int]:
+        attempts: list[int] = []
+        async with simulated() as cluster, cluster.connect() as session:
+            await session.queue("jobs").put_many([b"handled"] * 5 + [b"given back"])
+            async with session.queue("jobs").consume(prefetch=prefetch, until_idle=0) as deliveries:
+                async for delivery in deliveries:
+                    if delivery.body == b"given back":
+                        attempts.append(delivery.attempt)
+                        await asyncio.sleep(1)
+                        if delivery.attempt < 3:
+                            await delivery.rollback(delay=0)
+            assert await session.queue("jobs").size() == 0
+        return attempts
+
+    assert run_virtual(main) == [1, 2, 3]
+
+
 @pytest.mark.timeout(60)
 def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -> None:
     async def main(seed: int) -> bool:

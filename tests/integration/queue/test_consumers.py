@@ -165,7 +165,7 @@ async def test_async_with_delivery_commits_on_success_and_rolls_back_on_an_excep
     jobs: zq.Queue[bytes],
 ) -> None:
     outcomes = []
-    async with jobs.consume(until_idle=2) as deliveries:
+    async with jobs.consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
             try:
                 async with delivery:
@@ -185,7 +185,7 @@ async def test_async_with_delivery_commits_on_success_and_rolls_back_on_an_excep
 
 async def test_retry_and_reject_raised_in_a_deliverys_block_end_it_as_they_say(jobs: zq.Queue[bytes]) -> None:
     errors: dict[bytes, Exception] = {b"1": zq.Retry(delay=60), b"2": zq.Reject("no such order"), b"3": zq.Retry()}
-    async with jobs.consume(until_idle=2) as deliveries:
+    async with jobs.consume(until_idle=0) as deliveries:
         async for delivery in deliveries:
             with pytest.raises((zq.Retry, zq.Reject)) if delivery.attempt == 1 else pytest.raises(KeyError):
                 async with delivery:

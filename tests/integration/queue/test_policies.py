@@ -81,7 +81,7 @@ async def test_a_new_configuration_is_followed_from_the_next_claim_on(
     jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
     await jobs.put_many([b"1", b"2"])
     attempts: list[int] = []
-    async with jobs.consume(until_idle=2, prefetch=1) as deliveries:
+    async with jobs.consume(until_idle=0, prefetch=1) as deliveries:
         async for delivery in deliveries:
             attempts.append(delivery.attempt)
             if len(attempts) == 3:

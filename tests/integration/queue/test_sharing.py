@@ -209,7 +209,8 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     crowd = Crowd(heirs, 4, len(bodies))
     start = asyncio.get_running_loop().time()
     await crowd.drain()
-    assert asyncio.get_running_loop().time() - start < 1 + 2 * 0.25 + 1 + 0.5
+    # By themselves, after 1 + 2 * 0.25 + 1 s (`faults/test_killed_processes.py` measures it), not by a clean-up.
+    assert asyncio.get_running_loop().time() - start < 15
     assert Counter(crowd.bodies) == Counter(bodies)
     await no_locks(locks)
     zookeeper_proxy.heal()

@@ -50,7 +50,10 @@ class Parent:
         folder, *pids = self.process.stdout.readline().split()
         self.folder = Path(folder)
         self.servers = [int(pid) for pid in pids]
-        self.family = [psutil.Process(pid) for pid in self.servers]
+        self.family: list[psutil.Process] = []
+        for pid in self.servers:
+            with suppress(psutil.NoSuchProcess):  # it may have gone with its parent already
+                self.family.append(psutil.Process(pid))
 
     def supervisors(self) -> list[int]:
         return [server.ppid() for server in self.family]

@@ -67,3 +67,4 @@ async def test_a_paused_server_is_left_within_the_session_timeout(
         assert _node_of(zk, zookeeper_ensemble) is not paused
     finally:
         paused.resume()
+        await asyncio.to_thread(paused.wait_serving)
