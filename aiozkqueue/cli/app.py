@@ -60,5 +60,5 @@ def run(arguments: list[str] | None = None) -> int:
         cause = expected(error)
         if cause is None:
             raise
-        output.note(str(cause) or type(cause).__name__)
+        output.note("; ".join((str(cause) or type(cause).__name__, *getattr(cause, "__notes__", ()))))
         return status_of(cause)

@@ -154,8 +154,8 @@ class Consumer(Generic[T]):
         self._finished.append(self._engine.clock.monotonic())
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
-            # What has been asked for meanwhile was answered without it.
-            self._outdated = work.outcome is Outcome.ROLLED_BACK and self._waiter is not None
+            if work.outcome is Outcome.ROLLED_BACK:
+                self._comes_again()
             return
         if self._prefetch == 1 or not work.ready:
             try:
@@ -176,7 +176,13 @@ class Consumer(Generic[T]):
             self._flights.commits.add(settlement)
             settlement.watch(self._flights.land)
 
+    def _comes_again(self) -> None:
+        """Take note that a message has been given back: what was asked for meanwhile was answered without it."""
+        if self._waiter is not None:
+            self._outdated = True
+
     def _absorb(self, error: BaseException) -> None:
+        self._comes_again()
         self.absorbed += 1
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 

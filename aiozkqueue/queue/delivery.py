@@ -188,7 +188,7 @@ class WorkSettling:
         self.word: Mapping[str, str] = {}
         """What a message that is given back bears besides its own headers."""
         self.work: Work = Work(engine, engine.ids.next(), claim, LATE)
-        self.work.hold(claim)
+        self.work.hold((claim,))
 
     @property
     def outcome(self) -> Outcome:

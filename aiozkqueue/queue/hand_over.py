@@ -21,7 +21,7 @@ def show(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[C
     """Do what `hand_over` does where nothing is to be recorded; None where that has to be awaited."""
     if claims[0].store.policy.counts_at_hand_over:
         return None
-    return _held(engine, _showable(engine, queue, claims))
+    return _handed(engine, _showable(engine, queue, claims))
 
 
 async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
@@ -36,16 +36,18 @@ async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]
     """
     shown = _showable(engine, queue, claims)
     if shown and shown[0].store.policy.counts_at_hand_over:
-        shown = await _record(engine, engine.dispenser(shown[0].store), shown)
-    return _held(engine, shown)
+        recorded = await _record(engine, engine.dispenser(shown[0].store), shown)
+        shown = [claim for claim in recorded if claim.generation == engine.zookeeper.generation]
+    return _handed(engine, shown)
 
 
 def _showable(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
-    """Return those that can be shown; the others are settled."""
+    """Return those that can be shown; the others are settled, or gone with the session that they were claimed in."""
     shown: list[Claim] = []
+    current = engine.zookeeper.generation
     decodes, decode, name = queue.undecodable != "raise", queue.codec.decode, queue.name
     for claim in claims:
-        if claim.fields is not None and not _lives(engine, claim):
+        if claim.generation != current or (claim.fields is not None and not _lives(engine, claim)):
             continue
         if decodes:
             try:
@@ -57,17 +59,10 @@ def _showable(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> l
     return shown
 
 
-def _held(engine: Engine, claims: list[Claim]) -> list[Claim]:
-    """Return those not known to be lost: a session may have ended since the claim was made."""
-    current = engine.zookeeper.generation
-    lost = False
+def _handed(engine: Engine, claims: list[Claim]) -> list[Claim]:
+    """Return claims, noting that they are shown now."""
     for claim in claims:
-        if claim.generation == current:
-            claim.handed = True
-        else:
-            lost = True
-    if lost:
-        claims = [claim for claim in claims if claim.generation == current]
+        claim.handed = True
     if engine.meter is not None:
         engine.meter.handed(claims)
     return claims

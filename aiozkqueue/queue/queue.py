@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from aiozkqueue.errors import (
     DirectPutWarning,
     InvalidOptionError,
+    QueueError,
     QueueFullError,
     SessionClosedError,
 )
@@ -122,7 +123,8 @@ class Queue(Destination[T]):
         """Put messages in their order, and return their ids. All values are checked before any is sent.
 
         They go in as few requests as hold them, one after the other; after an error those of earlier requests are
-        stored. For all or nothing use a transaction. ``timeout`` is as for `put`.
+        stored, and a note of the error says how many. For all or nothing use a transaction. ``timeout`` is as for
+        `put`.
 
         Raises: as `put`.
         """
@@ -381,7 +383,13 @@ class Queue(Destination[T]):
                 if weight > MANY_BYTES:
                     break
                 end += 1
-            await self._put(engine, puts[start:end], patience)
+            part = puts[start:end]
+            try:
+                await self._put(engine, part, patience)
+            except QueueError as error:
+                if stored := end - len(part):  # of this part, what was stored has been taken out
+                    error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
+                raise
             start = end
         left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
         return [left_out.get(one, one) for one in ids] if left_out else ids
@@ -411,7 +419,10 @@ class Queue(Destination[T]):
 
 
 async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patience: Patience) -> None:
-    """Put to a queue that has a size, as many at once as it lets in. Raises: as `Queue.put`."""
+    """Put to a queue that has a size, as many at once as it lets in; what is stored is taken out of ``puts``.
+
+    Raises: as `Queue.put`.
+    """
     while puts:
         room = store.room
         part = puts if room is None else puts[: credits_of(store.config.max_size or 1)]
@@ -425,4 +436,4 @@ async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patien
             if patience.left == 0:
                 raise
         else:
-            puts = puts[len(part) :]
+            del puts[: len(part)]

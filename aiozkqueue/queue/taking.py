@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .work import Work
 
 
-async def take(  # noqa: C901 - a coroutine less on every message's way
+async def take(
     work: Work, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
 ) -> list[Claim]:
     """Claim up to ``limit`` messages for work that is open; none after ``timeout`` seconds (None: never).
@@ -45,9 +45,8 @@ async def take(  # noqa: C901 - a coroutine less on every message's way
             if not work.open:
                 await work.let_go(shown)
                 work.require_open()
-            for claim in shown:
-                work.hold(claim)
             if shown:
+                work.hold(shown)
                 return shown
         except SessionExpiredError:
             if work.generation is not None:

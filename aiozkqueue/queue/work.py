@@ -37,7 +37,7 @@ from .patience import Patience
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.zookeeper import Operation
 
@@ -86,7 +86,6 @@ class Work:
         "__weakref__",
         "_beside",
         "_claims",
-        "_endings",
         "_engine",
         "_entered",
         "_hint",
@@ -106,9 +105,8 @@ class Work:
         self._shown = shown  # the message that it is the delivery of
         self._hint = hint
         self._state = _OPEN
-        self._claims: dict[str, Claim] = {}  # by the path of the item
+        self._claims: dict[Claim, Ending] = {}
         # Most transactions have none of these, and an empty dictionary each would cost as much as the claim.
-        self._endings: dict[Claim, Ending] | None = None  # but `CONSUME`
         self._beside: dict[tuple[str, str], Beside] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
@@ -137,7 +135,7 @@ class Work:
     @property
     def claims(self) -> Iterable[Claim]:
         """What it holds."""
-        return self._claims.values()
+        return self._claims.keys()
 
     @property
     def holds(self) -> bool:
@@ -147,7 +145,7 @@ class Work:
     @property
     def generation(self) -> int | None:
         """The number of the ZooKeeper session that it belongs to; None: it holds nothing, any will do."""
-        for claim in self._claims.values():
+        for claim in self._claims:
             return claim.generation
         return None
 
@@ -185,12 +183,16 @@ class Work:
 
     # -- collecting
 
-    def hold(self, claim: Claim) -> None:
-        """Make a claim part of this."""
-        lost = self._claims.get(claim.path)
-        if lost is not None:  # it was forced open, and has been taken again
-            lost.budget.free(lost.size)
-        self._claims[claim.path] = claim
+    def hold(self, claims: Sequence[Claim]) -> None:
+        """Make claims part of this, to be consumed unless it is decided otherwise."""
+        held = self._claims
+        if held:
+            taken = {claim.path for claim in claims}
+            for lost in [one for one in held if one.path in taken]:  # was forced open, and has been taken again
+                del held[lost]
+                lost.budget.free(lost.size)
+        for claim in claims:
+            held[claim] = CONSUME
 
     def add_put(self, put: Put) -> str:
         """Make a put part of this; return its id, or that of the one of this which bears its unique key.
@@ -222,11 +224,9 @@ class Work:
             InvalidOptionError: the message was not taken by this transaction.
         """
         self.require_open()
-        for claim in self._claims.values():
+        for claim in self._claims:
             if claim.id == message_id and claim.store.name == queue:
-                if self._endings is None:
-                    self._endings = {}
-                self._endings[claim] = ending
+                self._claims[claim] = ending
                 return
         msg = f"message {message_id} of queue {queue!r} was not taken by {self.what}"
         raise InvalidOptionError(msg)
@@ -255,8 +255,8 @@ class Work:
     async def let_go(self, claims: list[Claim]) -> None:
         """Give claims back that nobody is going to see, as if they had never been taken."""
         for claim in claims:
-            if self._claims.get(claim.path) is claim:
-                del self._claims[claim.path]
+            if self.open:  # what a commit sends is not to change under it
+                self._claims.pop(claim, None)
             claim.handed = False
         await self._undo(claims)
 
@@ -273,25 +273,20 @@ class Work:
             settlement = self.begin_commit()
         except QueueError as error:
             if self.open:
-                self._move(_SETTLING)
-                self._give_back(0 if type(error) is NotCommittedError else None, str(error))
-                self._decide(_ROLLED_BACK)
-                if self._release is not None and timeout is None:
-                    await wait_settled(self._release, grace=self._engine.grace)
+                await self._undo_refused(error, patient=timeout is None)
             raise
         if settlement is None:
             return
-        if deadline is None:
-            await settlement.wait()
-        else:
+        if deadline is not None:
             await settlement.wait(limit=max(0.0, deadline - self._engine.clock.monotonic()))
+        elif not settlement.settled:  # as `wait` does, a coroutine less on every message's way
+            try:
+                await settlement.waiter()
+            except asyncio.CancelledError:
+                await settlement.see_out()
+                raise
         if not settlement.settled:
-            if self._engine.committer.withdraw(settlement):
-                self._move(_OPEN)
-                self.give_back_soon()
-                msg = f"{self.what}: could not be sent within {timeout} s; nothing of it was applied"
-                raise NotCommittedError(msg)
-            raise unknown(self.id, f"no answer within {timeout} s")
+            raise self._withdraw(settlement, timeout)
         if self._release is not None:
             await wait_settled(self._release, grace=self._engine.grace)
         settlement.outcome()
@@ -313,8 +308,8 @@ class Work:
             self._decide(_COMMITTED)
             return None
         engine = self._engine
-        endings = self._all_endings()
-        if self._endings:
+        endings = self._claims
+        if len(endings) > 1:
             refuse_to_overtake(self.what, endings)
         settlement = CommitSettlement(
             self.id,
@@ -332,7 +327,8 @@ class Work:
             for room, count in entered.items():
                 room.passed(settlement, count)
         self._move(_SETTLING)
-        engine.undecided(self)
+        if self._shown is not None:
+            engine.undecided(self)  # as a transaction is from its beginning
         self._settlement = settlement
         if engine.tracing is not None:
             engine.tracing.settling("commit", self.id, endings, self._puts, settlement)
@@ -361,6 +357,22 @@ class Work:
             self._give_back(delay, error, rewrite)
             self._decide(_ROLLED_BACK)
         if self._release is not None:
+            await wait_settled(self._release, grace=self._engine.grace)
+
+    def _withdraw(self, settlement: Settlement, timeout: float | None) -> QueueError:
+        """Give up on a commit that took too long; return what that means for it."""
+        if not self._engine.committer.withdraw(settlement):
+            return unknown(self.id, f"no answer within {timeout} s")
+        self._move(_OPEN)
+        self.give_back_soon()
+        return NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
+
+    async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
+        """Undo what could not even be sent."""
+        self._move(_SETTLING)
+        self._give_back(0 if type(error) is NotCommittedError else None, str(error))
+        self._decide(_ROLLED_BACK)
+        if self._release is not None and patient:
             await wait_settled(self._release, grace=self._engine.grace)
 
     def give_back_soon(self) -> None:
@@ -410,14 +422,8 @@ class Work:
         finally:
             self._move(_OPEN)
 
-    def _all_endings(self) -> dict[Claim, Ending]:
-        endings = dict.fromkeys(self._claims.values(), CONSUME)
-        if self._endings:
-            endings.update((claim, ending) for claim, ending in self._endings.items() if claim in endings)
-        return endings
-
     def _needs(self) -> dict[Room, int]:
-        return needs_of(self._puts, self._all_endings(), self._beside.values() if self._beside else ())
+        return needs_of(self._puts, self._claims, self._beside.values() if self._beside else ())
 
     def _enter_now(self) -> bool:
         """Take the room that the commit needs, if it is known to be there."""
@@ -477,7 +483,7 @@ class Work:
         if engine.closed or not self._claims or self.lost:
             return
         chance = engine.random.random
-        endings = {claim: release_ending(claim, delay, error, chance) for claim in self._claims.values()}
+        endings = {claim: release_ending(claim, delay, error, chance) for claim in self._claims}
         if rewrite is not None:
             endings = {
                 claim: ending._replace(rewrite=rewrite) if ending.kind == "release" else ending

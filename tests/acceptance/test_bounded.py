@@ -110,6 +110,14 @@ async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(on_clock: 
         await in_vain(tx.commit(timeout=600), r"within 600 s")
 
 
+async def test_many_of_which_some_fitted_are_refused_with_a_note_of_how_many(session: zq.QueueSession) -> None:
+    jobs = await bounded(session, 3)
+    with pytest.raises(zq.QueueFullError, match="this was not put") as refused:
+        await jobs.put_many([b"1", b"2", b"3", b"4", b"5"])
+    assert refused.value.__notes__ == ["the first 3 of 5 messages had been put before"]
+    assert [message.body for message in await jobs.peek()] == [b"1", b"2", b"3"]
+
+
 async def test_a_wait_that_is_cancelled_leaves_nothing(session: zq.QueueSession) -> None:
     jobs = await bounded(session, 1)
     await jobs.put(b"1")

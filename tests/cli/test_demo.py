@@ -76,14 +76,15 @@ def _workers_of(pid: int) -> list[int]:
 
 def _words_of(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
+        words: list[str] = process.cmdline()
     except psutil.NoSuchProcess:  # it has ended since it was listed
         return []
+    return words
 
 
 def _alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # whoever is to reap it may take its time
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)  # whoever is to reap it may take its time
     except psutil.NoSuchProcess:
         return False
 

@@ -21,10 +21,10 @@ def test_a_consumer_takes_what_passes_its_filters(cli: Cli) -> None:
 
 def test_a_full_queue_is_a_conflict_and_shows_in_stats(cli: Cli) -> None:
     cli("configure", "q", "--max-size", "2")
-    assert cli("put", "q", "--lines", stdin=b"1\n2\n").status == 0
-    full = cli("put", "q", "3", "--timeout", "0.2")
+    full = cli("put", "q", "--lines", "--timeout", "0.2", stdin=b"1\n2\n3\n")
     assert full.status == 5
     assert "is full" in full.stderr
+    assert "the first 2 of 3 messages had been put before" in full.stderr
     [stats] = cli("stats", "q", "--json").records
     assert (stats["max_size"], stats["room"], stats["waiting_producers"]) == (2, 0, 0)
     assert "0 of 2" in cli("stats", "q").text

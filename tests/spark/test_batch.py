@@ -137,7 +137,7 @@ def test_the_group_of_a_message_and_how_often_it_was_tried_are_columns(
             await queue.put(b"a", group="tenant 1")
             async with session.begin() as tx:
                 assert await tx.take(queue)
-                await tx.rollback()
+                await tx.rollback(delay=0)
 
     asyncio.run(prepare())
     (row,) = spark.read.format("aiozkqueue").options(**options).load().collect()

@@ -10,6 +10,7 @@ import asyncio
 import bisect
 import logging
 from collections import deque
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import (
@@ -53,6 +54,9 @@ GROUP = 250
 FULL_GROUP = 64
 #: Bytes that one settlement alone makes a group of.
 FULL_WEIGHT = 32 * 1024
+#: Of larger batches of puts one in so many is asked how far the lanes' counters have come, which have 2^30 to go then.
+LEARN_EVERY = 16
+FEW = 8
 #: How often one settlement may be mended (a queue's configuration changed, a parent was missing) before it fails.
 MENDINGS = 20
 
@@ -70,14 +74,16 @@ class _Flight:
         self.learns = False
         self.sending: Sending | None = None
 
-    def compose(self) -> None:
-        """Make up the multi, by what is known now."""
+    def compose(self, number: int) -> None:
+        """Make up the multi, the session's ``number``-th, by what is known now."""
         self.stores = _stores_of(self.batch)
         self.operations = [store.check() for store in self.stores]
         for settlement in self.batch:
             self.starts.append(len(self.operations))
             self.operations += settlement.operations()
             self.learns = self.learns or settlement.learns
+        if len(self.batch) > FEW and number % LEARN_EVERY:
+            self.learns = False
 
 
 class Committer:
@@ -95,6 +101,7 @@ class Committer:
         self._idle: list[tuple[Slot, asyncio.Future[_Flight | None]]] = []
         self._roused = False
         self._unsettled = 0
+        self._composed = count()
         self._drained: asyncio.Event = asyncio.Event()
         self._drained.set()
         self._closed = False
@@ -188,7 +195,7 @@ class Committer:
             and self._zookeeper.state is State.CONNECTED
             and all(one.generation == generation or one.generation is None for one in batch)
         ):
-            flight.compose()
+            flight.compose(next(self._composed))
             flight.sending = slot.begin(flight.operations, generation, learns=flight.learns)
 
     async def _serve(self, slot: Slot) -> None:
@@ -258,7 +265,7 @@ class Committer:
                     if self._leave_out_expired(batch, generation):
                         flight = _Flight(batch)
                         continue
-                    flight.compose()
+                    flight.compose(next(self._composed))
                     sent = await slot.send(flight.operations, generation, learns=flight.learns)
             except RefusedError as refusal:
                 index, stores, starts = refusal.index, flight.stores, flight.starts

@@ -57,24 +57,27 @@ class HoldSettlement(Settlement):
         self._shared = False  # whether the ends of several holds have something in common
         self._plain = True  # whether each hold ends with no more than the end of item and lock
         self._sent: list[Operation] = []
-        self._owners: list[Claim | Mender] = []
+        self._owners: list[Claim | Mender] = []  # of what was sent, but for what comes first when all is plain
 
     def operations(self) -> Sequence[Operation]:
         """End each hold."""
         sent: list[Operation] = []
         owners: list[Claim | Mender] = []
+        self._sent, self._owners = sent, owners
         self._plain = True
         for claim, ending in self._endings.items():
-            if ending is CONSUME and claim.plain and not claim.store.attendants:
-                # The fence comes first: of a claim that is lost, nothing else may be what refuses.
-                sent += (new_delete((claim.path, claim.version)), new_delete((claim.lock, -1)))
-                owners += (claim, claim)
-            else:
+            if ending is not CONSUME or not claim.plain or claim.store.attendants:
                 self._plain = False
+                break
+            # The fence comes first: of a claim that is lost, nothing else may be what refuses.
+            sent.append(new_delete((claim.path, claim.version)))
+            sent.append(new_delete((claim.lock, -1)))
+        if not self._plain:
+            sent.clear()
+            for claim, ending in self._endings.items():
                 self._end(claim, ending, sent, owners)
-        if self._shared:
-            self._end_shared(sent, owners)
-        self._sent, self._owners = sent, owners
+            if self._shared:
+                self._end_shared(sent, owners)
         return sent
 
     def _end(self, claim: Claim, ending: Ending, sent: list[Operation], owners: list[Claim | Mender]) -> None:
@@ -166,6 +169,15 @@ class HoldSettlement(Settlement):
         for claim in self._endings:
             claim.settled(LEFT)
 
+    def _owner(self, index: int) -> Claim | Mender:
+        """Return whom an operation was sent for."""
+        if self._plain:
+            ends = 2 * len(self._endings)
+            if index < ends:
+                return list(self._endings)[index // 2]
+            index -= ends
+        return self._owners[index]
+
     def _mend(self, owner: Mender, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Let the owner of an operation mend what refused it. No copy can be applied any more: a new time is taken."""
         self._now = None
@@ -233,15 +245,11 @@ class CommitSettlement(HoldSettlement):
         beside: Sequence[Beside] = (),
     ) -> None:
         HoldSettlement.__init__(self, transaction_id, endings, clock, generation, puts)
+        self.learns = bool(puts)  # the sequences of the items
         self._puts = puts
         self._beside = beside
         for one in beside:
             self.grow(one.weight)
-
-    @property
-    def learns(self) -> bool:
-        """Whether there are items to create."""
-        return bool(self._puts)
 
     def operations(self) -> Sequence[Operation]:
         """End the holds, alter what is to be altered, then create the items."""
@@ -270,7 +278,7 @@ class CommitSettlement(HoldSettlement):
 
     def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A claim that is lost fails the commit; a queue that has changed is opened again."""
-        owner = self._owners[index]
+        owner = self._owner(index)
         if isinstance(owner, Claim):
             raise refusal_of(owner, error)
         return self._mend(owner, index, error)
@@ -287,7 +295,7 @@ class ReleaseSettlement(HoldSettlement):
 
     def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Leave out the claim that is ours no more; the others go again."""
-        owner = self._owners[index]
+        owner = self._owner(index)
         if not isinstance(owner, Claim):
             return self._mend(owner, index, error)
         path = self._sent[index].path

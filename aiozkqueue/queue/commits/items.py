@@ -48,14 +48,10 @@ class PutSettlement(Settlement):
 
     def __init__(self, transaction_id: str, puts: Sequence[Put]) -> None:
         Settlement.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
+        self.learns = True  # the sequences of the items
         self._puts = puts
         self._sent: list[Operation] = []
         self._owners: list[Mender] = []
-
-    @property
-    def learns(self) -> bool:
-        """The sequences of the items."""
-        return True
 
     def operations(self) -> Sequence[Operation]:
         """Create the items."""
@@ -86,11 +82,11 @@ def load(
     settlement: Settlement, puts: Sequence[Put], sent: list[Operation], owners: list[Claim | Mender] | list[Mender]
 ) -> Sequence[Put]:
     """Append the operations that puts are now, the creates last, and who answers for each; return the puts as sent."""
-    start = len(sent)
+    start, first = len(sent), len(owners)
     for put in puts:
         store, _, prefix, data, plan = put
         if plan is not None or store.shape is not None:
-            del sent[start:], owners[start:]
+            del sent[start:], owners[first:]
             return _load_planned(settlement, puts, sent, owners)
         sent.append(new_create((f"{store.lanes.next_path()}/{prefix}", data, False, True, False)))
         owners.append(store)

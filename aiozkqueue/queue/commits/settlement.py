@@ -37,6 +37,7 @@ class Settlement(ABC):
         "committer",
         "error",
         "generation",
+        "learns",
         "mendings",
         "plans",
         "settled",
@@ -57,6 +58,8 @@ class Settlement(ABC):
         """The queues whose configuration must be the one known, since what is sent depends on it."""
         self.plans: tuple[PutPlan, ...] = ()
         """Of the puts in it that are not plain, once they have been asked for their operations."""
+        self.learns: bool = False
+        """Whether it learns from what its operations give: else their results are not decoded."""
         self.mendings: int = 0
         self.committer: Committer | None = None
         """Who has taken it on."""
@@ -68,11 +71,6 @@ class Settlement(ABC):
         self._done: asyncio.Future[None] | None = None
 
     # -- what it is
-
-    @property
-    def learns(self) -> bool:
-        """Whether it learns from what its operations give: else their results are not decoded."""
-        return False
 
     def grow(self, weight: int) -> None:
         """Count what is sent with it: so many bytes more."""
@@ -153,19 +151,29 @@ class Settlement(ABC):
         """
         if self.settled:
             return
+        if limit is not None:
+            await wait_settled(self.done, grace=self._grace, limit=limit)
+            return
+        try:
+            await self.waiter()
+        except asyncio.CancelledError:
+            await self.see_out()
+            raise
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Return what is done when this is settled, for one who awaits it at once, and sees it out if cancelled.
+
+        For one that has been submitted, and is not settled yet.
+        """
         committer = self.committer
         assert committer is not None  # noqa: S101 - it has been submitted
-        if limit is not None:
-            await wait_settled(self.done, grace=committer.grace, limit=limit)
-            return
         waiter = committer.loop.create_future()
         self._waiters += (waiter,)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            grace = committer.grace
-            await wait_settled(self.done, grace=grace, limit=grace)
-            raise
+        return waiter
+
+    async def see_out(self) -> None:
+        """Wait until it is settled, through further cancellations, for one session timeout at the most."""
+        await wait_settled(self.done, grace=self._grace, limit=self._grace)
 
     def outcome(self) -> None:
         """Raise what it failed with, if it did. For one that is settled."""
@@ -180,6 +188,11 @@ class Settlement(ABC):
             if self.settled:
                 self._resolve(self._done)
         return self._done
+
+    @property
+    def _grace(self) -> float:
+        assert self.committer is not None  # noqa: S101 - it has been submitted
+        return self.committer.grace
 
     def _settle(self, error: BaseException | None) -> None:
         self.settled = True

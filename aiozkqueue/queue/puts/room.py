@@ -351,7 +351,7 @@ class Room:
                 entry,
                 QueueFullError(
                     f"queue {self._store.name!r} is full: it takes {self._store.config.max_size} messages{waited}; "
-                    "nothing was put; wait longer with `timeout=`, or take some"
+                    "this was not put; wait longer with `timeout=`, or take some"
                 ),
             )
 

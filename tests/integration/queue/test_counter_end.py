@@ -13,7 +13,7 @@ from kazoo.exceptions import NodeExistsError
 
 import aiozkqueue as zq
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.commits.committer import SLOTS
+from aiozkqueue.queue.commits.committer import FULL_GROUP, LEARN_EVERY, SLOTS
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from tests.integration.queue.conftest import eventually
 from tests.observer import Observer, observer
@@ -30,7 +30,15 @@ HALF = 2**30
 WORN_SLOTS = [f"{ROOT}/.clients/000000000000/slot-{number}" for number in range(SLOTS)]
 
 #: Queues by name, and where the counters of their plain lanes stand.
-COUNTERS = {"raw": LAST, "half": HALF - 5, "moving": HALF - 5, "last": LAST, "plain": LAST, "retired": HALF}
+COUNTERS = {
+    "raw": LAST,
+    "half": HALF - 5,
+    "moving": HALF - 5,
+    "crowded": HALF - 5,
+    "last": LAST,
+    "plain": LAST,
+    "retired": HALF,
+}
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +174,16 @@ async def test_a_lane_moves_on_while_several_sessions_put_and_take(
         await done.wait()
     assert Counter(taken) == Counter(everything)
     assert await generations(view, "moving") == [0, 1]
+
+
+async def test_commits_of_many_puts_move_a_lane_on_though_not_all_their_replies_are_read(
+    session: zq.QueueSession, view: Observer
+) -> None:
+    crowded = session.queue("crowded")
+    for _ in range(3 * LEARN_EVERY):
+        await asyncio.gather(*(crowded.put(b"") for _ in range(FULL_GROUP)))
+    await moved_to(view, "crowded", [0, 1])
+    assert await crowded.size() == 3 * LEARN_EVERY * FULL_GROUP
 
 
 async def test_at_the_very_end_a_put_succeeds(session: zq.QueueSession, view: Observer) -> None:
