@@ -178,8 +178,9 @@ class EmbeddedNode:
         if not self.running:
             self._forget()
             return
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
+        with suppress(RuntimeError):  # it has just gone by itself
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
         try:
             self._wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -189,16 +190,20 @@ class EmbeddedNode:
     def kill(self) -> None:
         """End the server with SIGKILL, as a crash does; returns when it is gone. Idempotent."""
         if self.running:
-            self._signal(signal.SIGKILL)
+            with suppress(RuntimeError):  # it has just gone by itself
+                self._signal(signal.SIGKILL)
             self._wait(_GONE)
         self._forget()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): its connections stay open, and nothing answers. Does not block."""
+        """Freeze the server (SIGSTOP): its connections stay open, and nothing answers. Does not block.
+
+        Raises: RuntimeError when it does not run.
+        """
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused server go on (SIGCONT). Does not block."""
+        """Let a paused server go on (SIGCONT). Does not block. Raises: RuntimeError when it does not run."""
         self._signal(signal.SIGCONT)
 
     def restart(self, timeout: float = 30.0) -> None:
@@ -210,7 +215,11 @@ class EmbeddedNode:
         self.start(timeout)
 
     def _signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError as error:  # it has ended, and its supervisor is about to
+            text = f"the ZooKeeper server {self.hosts} has ended"
+            raise RuntimeError(text) from error
 
     def _wait(self, timeout: float) -> None:
         if self._supervisor is not None:

@@ -33,6 +33,15 @@ class Befallen:
     ended: float = float("inf")
 
 
+async def to_its_end(act: Callable[[], object]) -> None:
+    """Do something to a server in a thread; cancelled, wait until it is done: who heals must find no thread at work."""
+    doing = asyncio.ensure_future(asyncio.to_thread(act))
+    try:
+        await asyncio.shield(doing)
+    finally:
+        await asyncio.wait((doing,))
+
+
 class Driver:
     """Breaks things until it is cancelled; `heal` repairs all of them."""
 
@@ -81,9 +90,9 @@ class Driver:
     async def _kill(self, index: int, kind: str) -> None:
         node = self._ensemble.nodes[index]
         with self._noted(kind, f"server {index}"):
-            await asyncio.to_thread(node.kill)
+            await to_its_end(node.kill)
             await asyncio.sleep(self._servers.uniform(0, 4))
-            await asyncio.to_thread(node.start)
+            await to_its_end(node.start)
 
     async def _pause(self, index: int, kind: str) -> None:
         node = self._ensemble.nodes[index]
@@ -108,10 +117,10 @@ class Driver:
     async def _restart_everything(self) -> None:
         with self._noted("everything restarted", "all servers"):
             for node in self._ensemble.nodes:
-                await asyncio.to_thread(node.kill)
+                await to_its_end(node.kill)
             await asyncio.sleep(self._servers.uniform(0, LONG))
             for node in self._ensemble.nodes:
-                await asyncio.to_thread(node.launch)
+                await to_its_end(node.launch)
             for node in self._ensemble.nodes:
                 await asyncio.to_thread(node.wait_serving, 60.0)
 

@@ -77,6 +77,18 @@ async def test_what_was_written_survives_a_crash_and_a_restart_on_the_same_port(
             assert await client.exists("/kept")
 
 
+def test_a_server_that_has_just_gone_by_itself_cannot_be_resumed_and_is_stopped_already() -> None:
+    with EmbeddedZooKeeper() as server:
+        jvm = psutil.Process(server.node.pid)
+        jvm.kill()
+        jvm.wait(60)  # its supervisor may be there still
+        with pytest.raises(RuntimeError, match=r"has ended|not running"):
+            server.node.resume()
+        server.node.kill()
+        assert not server.node.running
+        server.node.stop()
+
+
 async def test_a_paused_server_is_silent_and_goes_on_when_resumed() -> None:
     async with EmbeddedZooKeeper() as server, session(server.hosts) as client:
         server.node.pause()
