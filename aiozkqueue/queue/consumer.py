@@ -66,7 +66,7 @@ class Consumer(Generic[T]):
         self._condition = condition
         self._ready: deque[Claim] = deque()
         self._waiter: Waiter | None = None
-        self._outdated = False
+        self._outdated = False  # whether what is awaited may be answered without what has been given back meanwhile
         self._wake = asyncio.Event()
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None

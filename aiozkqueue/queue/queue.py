@@ -425,7 +425,7 @@ async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patien
     """
     while puts:
         room = store.room
-        part = puts if room is None else puts[: credits_of(store.config.max_size or 1)]
+        part = puts[: len(puts) if room is None else credits_of(store.config.max_size or 1)]
         settlement = PutSettlement(engine.ids.next(), part)
         if room is not None:
             await room.enter(len(part), patience)

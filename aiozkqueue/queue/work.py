@@ -359,22 +359,6 @@ class Work:
         if self._release is not None:
             await wait_settled(self._release, grace=self._engine.grace)
 
-    def _withdraw(self, settlement: Settlement, timeout: float | None) -> QueueError:
-        """Give up on a commit that took too long; return what that means for it."""
-        if not self._engine.committer.withdraw(settlement):
-            return unknown(self.id, f"no answer within {timeout} s")
-        self._move(_OPEN)
-        self.give_back_soon()
-        return NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
-
-    async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
-        """Undo what could not even be sent."""
-        self._move(_SETTLING)
-        self._give_back(0 if type(error) is NotCommittedError else None, str(error))
-        self._decide(_ROLLED_BACK)
-        if self._release is not None and patient:
-            await wait_settled(self._release, grace=self._engine.grace)
-
     def give_back_soon(self) -> None:
         """Undo at once, without waiting: for those that can no longer wait."""
         if self._state is _OPEN:
@@ -399,6 +383,22 @@ class Work:
     def _decide(self, state: _State) -> None:
         self._move(state)
         self._engine.decided(self, state.outcome)
+
+    def _withdraw(self, settlement: Settlement, timeout: float | None) -> QueueError:
+        """Give up on a commit that took too long; return what that means for it."""
+        if not self._engine.committer.withdraw(settlement):
+            return unknown(self.id, f"no answer within {timeout} s")
+        self._move(_OPEN)
+        self.give_back_soon()
+        return NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
+
+    async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
+        """Undo what could not even be sent."""
+        self._move(_SETTLING)
+        self._give_back(0 if type(error) is NotCommittedError else None, str(error))
+        self._decide(_ROLLED_BACK)
+        if self._release is not None and patient:
+            await wait_settled(self._release, grace=self._engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
         """Open the queues put to, and take the room that they are short of."""

@@ -54,7 +54,8 @@ GROUP = 250
 FULL_GROUP = 64
 #: Bytes that one settlement alone makes a group of.
 FULL_WEIGHT = 32 * 1024
-#: Of larger batches of puts one in so many is asked how far the lanes' counters have come, which have 2^30 to go then.
+#: Of batches of more than a few puts one in so many is asked how far the lanes' counters have come: reading the paths
+#: is about a tenth of a put's cost, and a lane that ought to have been left has 2^30 to go.
 LEARN_EVERY = 16
 FEW = 8
 #: How often one settlement may be mended (a queue's configuration changed, a parent was missing) before it fails.

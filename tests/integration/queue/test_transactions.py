@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiozkqueue.testing import ZooKeeperProxy
+    from tests.observer import Observer
 
 
 # Leaving
@@ -95,6 +96,58 @@ async def test_a_refused_commit_at_the_end_of_a_block_raises_and_gives_everythin
     assert tx.outcome is zq.Outcome.ROLLED_BACK
     assert await locks() == []
     assert (await jobs.size(), await session.queue("results").size()) == (2, 0)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+async def test_a_refused_commit_names_the_message_that_was_lost(
+    session: zq.QueueSession, queue_root: str, server_view: Observer, lost: int
+) -> None:
+    jobs = session.queue("jobs")
+    ids = await jobs.put_many([b"1", b"2", b"3"])
+    items = f"{queue_root}/jobs/items"
+    [name] = [name for name in await server_view.children(items) if ids[lost] in name]
+    with pytest.raises(zq.ClaimLostError, match=f"message {ids[lost]} of queue 'jobs'"):
+        async with session.begin() as tx:
+            assert len(await tx.take_many(jobs, 3, timeout=30)) == 3
+            tx.put("results", b"never")
+            await server_view.set(f"{items}/{name}", b"of another version")
+    assert (await jobs.size(), await session.queue("results").size()) == (3, 0)
+
+
+async def test_what_a_take_cut_off_gives_back_is_not_taken_out_of_a_commit_that_is_under_way(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    """A transaction is not for several tasks; whoever lets two use it loses no message and no session by it."""
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2"])
+    async with session.transaction() as tx:
+        first = await tx.take(jobs, timeout=30)
+        assert first is not None
+        [claim] = tx.claims
+        committing = asyncio.create_task(tx.commit())
+        await asyncio.sleep(0)  # the commit is under way
+        await tx.let_go([claim])
+        await committing
+    assert tx.outcome is zq.Outcome.COMMITTED
+    assert [message.body for message in await jobs.peek()] == [b"2"]
+    assert await locks() == []
+    assert (await take_one(session)).body == b"2"
+
+
+async def test_a_commit_that_takes_and_puts_of_several_kinds_goes_on_when_a_folder_of_the_puts_is_missing(
+    session: zq.QueueSession, queue_root: str, server_view: Observer
+) -> None:
+    jobs, results = session.queue("jobs"), session.queue("results")
+    await jobs.put_many([b"1", b"2"])
+    await results.put(b"makes the queue")
+    async with session.begin() as tx:
+        assert await tx.take(results, timeout=30)
+    async with session.begin() as tx:
+        assert len(await tx.take_many(jobs, 2, timeout=30)) == 2
+        tx.put("results", b"plain")
+        tx.put("others", b"with a record of its key", key="k", unique=True)
+        await server_view.delete(f"{queue_root}/results/items")
+    assert (await jobs.size(), await results.size(), await session.queue("others").size()) == (0, 1, 1)
 
 
 async def test_enter_and_exit_may_happen_in_different_tasks(zookeeper: str, queue_root: str) -> None:
