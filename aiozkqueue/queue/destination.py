@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -18,13 +18,9 @@ class Destination(Generic[T]):
     """A queue's name, how its values become bytes, and what is done with bytes that are no value."""
 
     def __init__(self, name: str, codec: Codec[T], undecodable: Undecodable) -> None:
-        self._name = name
+        self.name: Final = name
+        """The queue's name."""
         self.codec = codec
         self.undecodable = undecodable
         self.dialect: Dialect | None = None
         """Whose layout it has; None: our own."""
-
-    @property
-    def name(self) -> str:
-        """The queue's name."""
-        return self._name

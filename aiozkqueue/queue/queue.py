@@ -74,7 +74,7 @@ class Queue(Destination[T]):
     def engine(self) -> Engine:
         """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
         if self._engine is None:
-            msg = f"queue {self._name!r} was made for a test and belongs to no session"
+            msg = f"queue {self.name!r} was made for a test and belongs to no session"
             raise SessionClosedError(msg)
         self._engine.check()
         return self._engine
@@ -82,7 +82,7 @@ class Queue(Destination[T]):
     @property
     def store(self) -> QueueStore:
         """What the session knows of it."""
-        return self.engine.store(self._name)
+        return self.engine.store(self.name)
 
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
         """Put a message, exactly once, and return its id. On return it is stored.
@@ -103,7 +103,7 @@ class Queue(Destination[T]):
         engine = self.engine
         self._warn_of_transaction(engine)
         if engine.tracing is not None:
-            with engine.tracing.sending(self._name, None):
+            with engine.tracing.sending(self.name, None):
                 put = prepare(engine, self, value, options)
                 await self._put(engine, [put], patience)
                 return put.id if put.plan is None else stored_as(put)
@@ -134,7 +134,7 @@ class Queue(Destination[T]):
         if engine.tracing is None:
             return await self._put_many(engine, values, options, patience)
         listed = list(values)
-        with engine.tracing.sending(self._name, len(listed)):
+        with engine.tracing.sending(self.name, len(listed)):
             return await self._put_many(engine, listed, options, patience)
 
     def consume(
@@ -355,7 +355,7 @@ class Queue(Destination[T]):
         return Leases(self.engine, self, self.store, self.codec)
 
     def __repr__(self) -> str:
-        return f"<Queue {self._name!r}>"
+        return f"<Queue {self.name!r}>"
 
     def _prepare_many(self, engine: Engine, values: Iterable[T], options: PutOptions) -> tuple[list[Put], list[str]]:
         """Return what is to be put, and for each value the id of its message: two of one unique key are one."""
@@ -411,7 +411,7 @@ class Queue(Destination[T]):
         work = current.get()
         if work is not None and work.engine is engine and work.open and asyncio.current_task() is not None:
             warnings.warn(
-                f"`await queue.put()` on {self._name!r} inside transaction {work.id} is immediate, whatever becomes "
+                f"`await queue.put()` on {self.name!r} inside transaction {work.id} is immediate, whatever becomes "
                 "of the transaction; use `tx.put(queue, value)` to make it part of it",
                 DirectPutWarning,
                 stacklevel=3,

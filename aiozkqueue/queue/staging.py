@@ -79,16 +79,19 @@ class StagedSettlement(PutSettlement):
         self.grow(2 * OPERATION_WEIGHT + len(progress.data))
         self._before: tuple[Operation, Operation] = (fence.check(), progress)
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """Assert the batch, write the progress, then the items."""
-        return [*self._before, *super().operations()]
+        sent += self._before
+        super().compose(sent)
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Give up when the batch is over or another was quicker; else as any put."""
         if index < len(self._before):
             kind = OvertakenError if index else FencedError
-            raise kind(f"{self._before[index].path}: {error}") from error
-        return super().refused(index - len(self._before), error)
+            raise kind(f"{operation.path}: {error}") from error
+        return super().refused(index - len(self._before), operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """As any put."""

@@ -31,9 +31,11 @@ from .commits.admission import enter_all, needs_of, try_enter_all
 from .commits.committer import unknown
 from .commits.endings import CONSUME, Ending, refuse_to_overtake, release_ending
 from .commits.holds import CommitSettlement, ReleaseSettlement
+from .commits.items import PutSettlement
 from .commits.keys import bearer
 from .outcome import Outcome
-from .patience import Patience
+from .patience import FOREVER, Patience
+from .puts.putting import make_ready
 from .tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -62,21 +64,21 @@ SURELY_SMALL = 0.5
 
 
 class _State(enum.Enum):
-    OPEN = ("open", Outcome.OPEN)
-    SETTLING = ("being settled", Outcome.UNKNOWN)
-    COMMITTED = ("committed", Outcome.COMMITTED)
-    ROLLED_BACK = ("rolled back", Outcome.ROLLED_BACK)
-    IN_DOUBT = ("in doubt", Outcome.UNKNOWN)
+    OPEN = ("open", Outcome.OPEN, False)
+    SETTLING = ("being settled", Outcome.UNKNOWN, False)
+    COMMITTED = ("committed", Outcome.COMMITTED, True)
+    ROLLED_BACK = ("rolled back", Outcome.ROLLED_BACK, True)
+    IN_DOUBT = ("in doubt", Outcome.UNKNOWN, True)
 
-    def __init__(self, words: str, outcome: Outcome) -> None:
+    def __init__(self, words: str, outcome: Outcome, final: bool) -> None:  # noqa: FBT001 - a member's value
         self.words = words
         self.outcome = outcome
+        self.final = final
 
 
 # Looking a member up in its class takes as long as the comparison it is for, and these are on every message's way.
 _OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
-_MOVING = (_OPEN, _SETTLING)
 
 
 class Work:
@@ -305,22 +307,22 @@ class Work:
         self.require_open()
         if not self._claims and not self._puts and not self._beside:
             self._move(_SETTLING)
-            self._decide(_COMMITTED)
+            self._move(_COMMITTED)
             return None
         engine = self._engine
         endings = self._claims
-        if len(endings) > 1:
-            refuse_to_overtake(self.what, endings)
-        settlement = CommitSettlement(
-            self.id,
-            endings,
-            self._puts,
-            engine.server_clock,
-            self.generation,
-            beside=tuple(self._beside.values()) if self._beside else (),
-        )
+        settlement: Settlement
+        if endings or self._beside:
+            if len(endings) > 1:
+                refuse_to_overtake(self.what, endings)
+            beside = tuple(self._beside.values()) if self._beside else ()
+            settlement = CommitSettlement(
+                self.id, endings, self._puts, engine.server_clock, self.generation, beside=beside
+            )
+        else:
+            settlement = PutSettlement(self.id, self._puts, FOREVER)
         if settlement.weight > SURELY_SMALL * engine.zookeeper.max_request:
-            self._refuse_too_large(settlement.operations())
+            self._refuse_too_large(settlement)
         engine.committer.submit(settlement)
         if self._entered is not None:
             entered, self._entered = self._entered, None
@@ -332,7 +334,7 @@ class Work:
         self._settlement = settlement
         if engine.tracing is not None:
             engine.tracing.settling("commit", self.id, endings, self._puts, settlement)
-        settlement.watch(self._commit_settled)
+        settlement.debtor = self
         return settlement
 
     async def rollback(
@@ -355,7 +357,7 @@ class Work:
         if self._state is _OPEN:
             self._move(_SETTLING)
             self._give_back(delay, error, rewrite)
-            self._decide(_ROLLED_BACK)
+            self._move(_ROLLED_BACK)
         if self._release is not None:
             await wait_settled(self._release, grace=self._engine.grace)
 
@@ -364,7 +366,7 @@ class Work:
         if self._state is _OPEN:
             self._move(_SETTLING)
             self._give_back(0, None)
-            self._decide(_ROLLED_BACK)
+            self._move(_ROLLED_BACK)
 
     async def decision(self, limit: float | None) -> None:
         """Wait until a commit that is under way is decided, ``limit`` seconds at the most."""
@@ -375,14 +377,12 @@ class Work:
 
     def _move(self, state: _State) -> None:
         # Open work is settled first; what is being settled may be open again, when it was never sent.
-        if (self._state is _OPEN) is not (state is _SETTLING) or self._state not in _MOVING:
+        if (self._state is _OPEN) is not (state is _SETTLING) or self._state.final:
             msg = f"{self.what}: cannot move from {self._state.name} to {state.name}"
             raise AssertionError(msg)
         self._state = state
-
-    def _decide(self, state: _State) -> None:
-        self._move(state)
-        self._engine.decided(self, state.outcome)
+        if state.final:
+            self._engine.decided(self, state.outcome)
 
     def _withdraw(self, settlement: Settlement, timeout: float | None) -> QueueError:
         """Give up on a commit that took too long; return what that means for it."""
@@ -396,7 +396,7 @@ class Work:
         """Undo what could not even be sent."""
         self._move(_SETTLING)
         self._give_back(0 if type(error) is NotCommittedError else None, str(error))
-        self._decide(_ROLLED_BACK)
+        self._move(_ROLLED_BACK)
         if self._release is not None and patient:
             await wait_settled(self._release, grace=self._engine.grace)
 
@@ -412,10 +412,7 @@ class Work:
         self._move(_SETTLING)
         try:
             async with asyncio.timeout(timeout):
-                for put in self._puts:
-                    await put.store.open()
-                    if put.plan is not None:
-                        await put.plan.prepare()
+                await make_ready(self._puts)
         except TimeoutError as error:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
@@ -452,9 +449,11 @@ class Work:
         for room, count in (entered or {}).items():
             room.leave(count)
 
-    def _refuse_too_large(self, operations: list[Operation] | object) -> None:
+    def _refuse_too_large(self, settlement: Settlement) -> None:
         zookeeper = self._engine.zookeeper
-        size = zookeeper.request_size(operations) + 512  # type: ignore[arg-type]  # the slot's operation comes on top
+        operations: list[Operation] = []
+        settlement.compose(operations)
+        size = zookeeper.request_size(operations) + 512  # the slot's operation comes on top
         if size > zookeeper.max_request:
             msg = (
                 f"{self.what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
@@ -462,16 +461,17 @@ class Work:
             )
             raise TransactionTooLargeError(msg)
 
-    def _commit_settled(self, settlement: Settlement) -> None:
+    def commit_settled(self, settlement: Settlement) -> None:
+        """Take note of the commit's fate; for the settlement to call."""
         error = settlement.error
         if error is None:
-            self._decide(_COMMITTED)
+            self._move(_COMMITTED)
         elif isinstance(error, OutcomeUnknownError):
-            self._decide(_IN_DOUBT)
+            self._move(_IN_DOUBT)
         else:
             if not isinstance(error, SessionExpiredError):
                 self._give_back(0 if isinstance(error, _OTHERS_WERE_FIRST) else None, str(error))
-            self._decide(_ROLLED_BACK)
+            self._move(_ROLLED_BACK)
 
     def _give_back(self, delay: float | None, error: str | None, rewrite: bytes | None = None) -> None:
         """Send the release of all claims; it stays on the session's debts until it is applied or the session over."""

@@ -66,21 +66,23 @@ class ChangeSettlement(Settlement):
         self.left: bool = False
         """Whether it was left, since something is not as it was read."""
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """Make the change, with its companions."""
         self._companions = self._change.companions(self._clock)
-        return [*self._change.operations, *(one.operation for one in self._companions)]
+        sent += self._change.operations
+        sent += (one.operation for one in self._companions)
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Leave it when it cannot be made any more; let a companion's owner mend."""
-        operations = self._change.operations
-        if index >= len(operations):
-            companion = self._companions[index - len(operations)]
-            return companion.owner.mend(companion.operation, error)
+        changed = len(self._change.operations)
+        if index >= changed:
+            return self._companions[index - changed].owner.mend(operation, error)
         if isinstance(error, NoAuthError):
             raise denied(self._change.store.name, error)
         self.left = True
-        raise NotCommittedError(f"{operations[index].path}: {error}")
+        raise NotCommittedError(f"{operation.path}: {error}")
 
 
 async def apply(engine: Engine, changes: Iterable[Change]) -> list[bool]:

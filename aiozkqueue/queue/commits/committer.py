@@ -81,7 +81,7 @@ class _Flight:
         self.operations = [store.check() for store in self.stores]
         for settlement in self.batch:
             self.starts.append(len(self.operations))
-            self.operations += settlement.operations()
+            settlement.compose(self.operations)
             self.learns = self.learns or settlement.learns
         if len(self.batch) > FEW and number % LEARN_EVERY:
             self.learns = False
@@ -274,7 +274,9 @@ class Committer:
                     self._refresh(batch, stores[index], flight.operations[index], refusal.error)
                 else:
                     member = bisect.bisect_right(starts, index) - 1
-                    self._answer_refusal(batch, batch[member], index - starts[member], refusal.error)
+                    self._answer_refusal(
+                        batch, batch[member], index - starts[member], flight.operations[index], refusal.error
+                    )
             except RequestTooLargeError as error:
                 self._split(batch, error)
             else:
@@ -314,9 +316,11 @@ class Committer:
         for member in [one for one in batch if store in one.stores]:
             self._mend_or_fail(batch, member, lambda: store.mend(check, error), error)
 
-    def _answer_refusal(self, batch: list[Settlement], member: Settlement, index: int, error: ZooKeeperError) -> None:
+    def _answer_refusal(
+        self, batch: list[Settlement], member: Settlement, index: int, operation: Operation, error: ZooKeeperError
+    ) -> None:
         """Let the cause of a refusal decide; the rest of the batch goes again."""
-        self._mend_or_fail(batch, member, lambda: member.refused(index, error), error)
+        self._mend_or_fail(batch, member, lambda: member.refused(index, operation, error), error)
 
     def _mend_or_fail(
         self,

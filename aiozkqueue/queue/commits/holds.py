@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class HoldSettlement(Settlement):
     """What ends the hold on items: the base of commits and releases."""
 
-    __slots__ = ("_clock", "_endings", "_now", "_owners", "_plain", "_sent", "_shared")
+    __slots__ = ("_clock", "_endings", "_now", "_owners", "_plain", "_shared")
 
     def __init__(
         self,
@@ -56,14 +56,12 @@ class HoldSettlement(Settlement):
         self._now: int | None = None
         self._shared = False  # whether the ends of several holds have something in common
         self._plain = True  # whether each hold ends with no more than the end of item and lock
-        self._sent: list[Operation] = []
-        self._owners: list[Claim | Mender] = []  # of what was sent, but for what comes first when all is plain
+        self._owners: list[Claim | Mender] | None = None  # of what comes behind the plain ends of holds
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """End each hold."""
-        sent: list[Operation] = []
-        owners: list[Claim | Mender] = []
-        self._sent, self._owners = sent, owners
+        start = len(sent)
+        self._owners = None
         self._plain = True
         for claim, ending in self._endings.items():
             if ending is not CONSUME or not claim.plain or claim.store.attendants:
@@ -73,12 +71,13 @@ class HoldSettlement(Settlement):
             sent.append(new_delete((claim.path, claim.version)))
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
-            sent.clear()
+            del sent[start:]
+            owners: list[Claim | Mender] = []
+            self._owners = owners
             for claim, ending in self._endings.items():
                 self._end(claim, ending, sent, owners)
             if self._shared:
                 self._end_shared(sent, owners)
-        return sent
 
     def _end(self, claim: Claim, ending: Ending, sent: list[Operation], owners: list[Claim | Mender]) -> None:
         """End one hold; what several have in common is left for `_end_shared`."""
@@ -176,12 +175,15 @@ class HoldSettlement(Settlement):
             if index < ends:
                 return list(self._endings)[index // 2]
             index -= ends
+        assert self._owners is not None  # noqa: S101 - more was sent than that
         return self._owners[index]
 
-    def _mend(self, owner: Mender, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def _mend(
+        self, owner: Mender, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Let the owner of an operation mend what refused it. No copy can be applied any more: a new time is taken."""
         self._now = None
-        return owner.mend(self._sent[index], error)
+        return owner.mend(operation, error)
 
     def _release(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
         if ending.delay and claim.store.dialect is not None:
@@ -251,19 +253,26 @@ class CommitSettlement(HoldSettlement):
         for one in beside:
             self.grow(one.weight)
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """End the holds, alter what is to be altered, then create the items."""
-        if self._endings:
-            HoldSettlement.operations(self)
-        else:
-            self._sent, self._owners = [], []
-        for one in self._beside:
-            for owner, operation in one.operations(self._clock):
-                self._sent.append(operation)
-                self._owners.append(owner)
+        HoldSettlement.compose(self, sent)
+        if self._beside:
+            owners = [] if self._owners is None else self._owners
+            for one in self._beside:
+                for owner, operation in one.operations(self._clock):
+                    sent.append(operation)
+                    owners.append(owner)
+            self._owners = owners
         if self._puts:
-            self._puts = load(self, self._puts, self._sent, self._owners)
-        return self._sent
+            self._puts, of_puts = load(self, self._puts, sent)
+            if of_puts is not None or self._owners is not None:
+                stores = [put.store for put in self._puts]
+                self._owners = [*(self._owners or ()), *(stores if of_puts is None else of_puts)]
+
+    def _owner(self, index: int) -> Claim | Mender:
+        if self._owners is None and (item := index - 2 * len(self._endings)) >= 0:
+            return self._puts[item].store
+        return super()._owner(index)
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """Give the claims back, and see how far the lanes' counters have come."""
@@ -276,12 +285,14 @@ class CommitSettlement(HoldSettlement):
         super().tally(meter)
         tally_puts(self._puts, meter)
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """A claim that is lost fails the commit; a queue that has changed is opened again."""
         owner = self._owner(index)
         if isinstance(owner, Claim):
             raise refusal_of(owner, error)
-        return self._mend(owner, index, error)
+        return self._mend(owner, operation, error)
 
     async def readmit(self) -> None:
         """Wait for room."""
@@ -293,12 +304,14 @@ class ReleaseSettlement(HoldSettlement):
 
     __slots__ = ()
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Leave out the claim that is ours no more; the others go again."""
         owner = self._owner(index)
         if not isinstance(owner, Claim):
-            return self._mend(owner, index, error)
-        path = self._sent[index].path
+            return self._mend(owner, operation, error)
+        path = operation.path
         if owner.tenure is not None and path != owner.store.paths.meta(owner.id):
             # One lock for all of them: it is ours no more, or nothing can be known of it by what was refused.
             self._endings = {claim: one for claim, one in self._endings.items() if claim.tenure is not owner.tenure}

@@ -14,8 +14,8 @@ from .settlement import OPERATION_WEIGHT, Settlement
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from aiozkqueue.queue.claim import Claim
     from aiozkqueue.queue.meter import Meter
+    from aiozkqueue.queue.patience import Patience
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
@@ -42,28 +42,30 @@ new_put: Callable[[tuple[QueueStore, str, str, bytes, PutPlan | None]], Put] = p
 
 
 class PutSettlement(Settlement):
-    """Items put at once, outside of any transaction."""
+    """Items put and nothing else: at once, or by a transaction that has taken nothing.
 
-    __slots__ = ("_owners", "_puts", "_sent")
+    With ``patience`` it waits for room in a queue that has got a size since it was sent; its caller does, if need be.
+    """
 
-    def __init__(self, transaction_id: str, puts: Sequence[Put]) -> None:
+    __slots__ = ("_owners", "_patience", "_puts")
+
+    def __init__(self, transaction_id: str, puts: Sequence[Put], patience: Patience = AT_ONCE) -> None:
         Settlement.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
         self.learns = True  # the sequences of the items
         self._puts = puts
-        self._sent: list[Operation] = []
-        self._owners: list[Mender] = []
+        self._patience = patience
+        self._owners: list[Mender] | None = None  # of what was sent, where it is more than each queue's items
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """Create the items."""
-        sent: list[Operation] = []
-        owners: list[Mender] = []
-        self._puts = load(self, self._puts, sent, owners)
-        self._sent, self._owners = sent, owners
-        return sent
+        self._puts, self._owners = load(self, self._puts, sent)
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Open the queue again when something of it is missing or full."""
-        return self._owners[index].mend(self._sent[index], error)
+        owner = self._puts[index].store if self._owners is None else self._owners[index]
+        return owner.mend(operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """See how far the lane's counter has come."""
@@ -74,28 +76,30 @@ class PutSettlement(Settlement):
         tally_puts(self._puts, meter)
 
     async def readmit(self) -> None:
-        """Ask for room; its caller waits for some."""
-        await readmit(self, needs_of(self._puts, {}), AT_ONCE)
+        """Ask for room."""
+        await readmit(self, needs_of(self._puts, {}), self._patience)
 
 
 def load(
-    settlement: Settlement, puts: Sequence[Put], sent: list[Operation], owners: list[Claim | Mender] | list[Mender]
-) -> Sequence[Put]:
-    """Append the operations that puts are now, the creates last, and who answers for each; return the puts as sent."""
-    start, first = len(sent), len(owners)
-    for put in puts:
-        store, _, prefix, data, plan = put
+    settlement: Settlement, puts: Sequence[Put], sent: list[Operation]
+) -> tuple[Sequence[Put], list[Mender] | None]:
+    """Append the operations that puts are now, the creates last; return the puts as sent, and who answers for each.
+
+    None answers for them: each is plain, and its queue does.
+    """
+    start = len(sent)
+    for store, _, prefix, data, plan in puts:
         if plan is not None or store.shape is not None:
-            del sent[start:], owners[first:]
-            return _load_planned(settlement, puts, sent, owners)
+            del sent[start:]
+            return _load_planned(settlement, puts, sent)
         sent.append(new_create((f"{store.lanes.next_path()}/{prefix}", data, False, True, False)))
-        owners.append(store)
-    return puts
+    return puts, None
 
 
 def _load_planned(
-    settlement: Settlement, puts: Sequence[Put], sent: list[Operation], owners: list[Claim | Mender] | list[Mender]
-) -> Sequence[Put]:
+    settlement: Settlement, puts: Sequence[Put], sent: list[Operation]
+) -> tuple[Sequence[Put], list[Mender]]:
+    owners: list[Mender] = []
     shaped = [put if put.store.shape is None else put.store.shape(put) for put in puts]
     live = [put for put in shaped if put.plan is None or not put.plan.dropped]
     settlement.plans = tuple(put.plan for put in shaped if put.plan is not None)
@@ -107,7 +111,7 @@ def _load_planned(
     for put in live:
         sent.append(create(put))
         owners.append(put.store)
-    return shaped
+    return shaped, owners
 
 
 def create(put: Put) -> Operation:

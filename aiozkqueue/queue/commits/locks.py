@@ -28,14 +28,19 @@ class AttemptSettlement(Settlement):
         super().__init__(transaction_id, claim.generation, 2 * OPERATION_WEIGHT)
         self._claim = claim
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """Assert that the item is still ours, and count."""
         claim = self._claim
         record = AttemptRecord(claim.attempts + 1, claim.id)
-        checks = [Check(claim.path, claim.version)] if claim.tenure is None else claim.tenure.checks(claim)
-        return [*checks, write_meta(claim, record)]
+        sent += [Check(claim.path, claim.version)] if claim.tenure is None else claim.tenure.checks(claim)
+        sent.append(write_meta(claim, record))
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
+    def refused(
+        self,
+        index: int,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002
+        error: ZooKeeperError,
+    ) -> Coroutine[object, object, None] | None:
         """Only a claim that is lost is ever refused."""
         raise refusal_of(self._claim, error)
 
@@ -83,12 +88,18 @@ class GhostSettlement(Settlement):
         self._gone = gone
         self._bell = bell
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """Remove the lock."""
-        removal: list[Operation] = [Check(self._store.paths.locks, self._lock.forced), Delete(self._lock.path)]
-        return removal if self._bell is None else [*removal, SetData(self._bell, b"")]
+        sent += (Check(self._store.paths.locks, self._lock.forced), Delete(self._lock.path))
+        if self._bell is not None:
+            sent.append(SetData(self._bell, b""))
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self,
+        index: int,
+        operation: Operation,  # noqa: ARG002
+        error: ZooKeeperError,
+    ) -> Coroutine[object, object, None] | None:
         """Look whose it is when any was forced open since; else it is gone already."""
         if index == 0 and isinstance(error, BadVersionError):
             return self._look()

@@ -35,15 +35,17 @@ class RegisterSettlement(Settlement):
         self._operations = operations
         self._explain = explain
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """The operations given."""
-        return self._operations
+        sent += self._operations
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Tell the caller why, in its own words."""
         if isinstance(error, NoAuthError):
-            path = self._operations[index].path
-            raise AccessDeniedError(f"{path}: {error}; connect with `auth=` of a user whom the ACL allows") from error
+            msg = f"{operation.path}: {error}; connect with `auth=` of a user whom the ACL allows"
+            raise AccessDeniedError(msg) from error
         raise self._explain(index, error)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import NotCommittedError, SessionExpiredError
 from aiozkqueue.queue.tasks import wait_settled
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 OPERATION_WEIGHT = 140
 
 
+class Debtor(Protocol):
+    """Who owes a settlement, and is told of its fate before all others."""
+
+    def commit_settled(self, settlement: Settlement) -> None:
+        """Take note that it is settled."""
+
+
 class Settlement(ABC):
     """One all-or-nothing change. It is sent by the committer, and settled when its fate is known.
 
@@ -32,9 +39,10 @@ class Settlement(ABC):
 
     __slots__ = (
         "_done",
-        "_waiters",
+        "_waiter",
         "_watchers",
         "committer",
+        "debtor",
         "error",
         "generation",
         "learns",
@@ -66,8 +74,10 @@ class Settlement(ABC):
         self.settled: bool = False
         self.error: BaseException | None = None
         """Why it was not applied, or that this is unknown; None when it was applied."""
+        self.debtor: Debtor | None = None
+        """Set before it is settled; a callback would be two objects more on every message's way."""
         self._watchers: tuple[Callable[[Settlement], None], ...] = ()
-        self._waiters: tuple[asyncio.Future[None], ...] = ()
+        self._waiter: asyncio.Future[None] | None = None
         self._done: asyncio.Future[None] | None = None
 
     # -- what it is
@@ -77,12 +87,14 @@ class Settlement(ABC):
         self.weight += weight
 
     @abstractmethod
-    def operations(self) -> Sequence[Operation]:
-        """Return what to send; called anew for every attempt that is not a repetition of the last."""
+    def compose(self, sent: list[Operation]) -> None:
+        """Append what to send; called anew for every attempt that is not a repetition of the last."""
 
     @abstractmethod
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Answer to a refusal that operation ``index`` caused.
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Answer to a refusal of one operation, the ``index``-th of those composed last.
 
         Raise what the caller gets; or return None when the settlement has changed and is to go again, or a coroutine
         that mends the cause first.
@@ -126,7 +138,7 @@ class Settlement(ABC):
     def withdraw(self) -> None:
         """Forget it: it has not been sent, and will not be. Nobody is told."""
         self.settled = True
-        self._watchers = ()
+        self.debtor, self._watchers = None, ()
         if self.plans:
             self._tell_plans(NotCommittedError(f"transaction {self.transaction_id}: not sent"))
         if self._done is not None:
@@ -151,7 +163,7 @@ class Settlement(ABC):
         """
         if self.settled:
             return
-        if limit is not None:
+        if limit is not None or self._waiter is not None:
             await wait_settled(self.done, grace=self._grace, limit=limit)
             return
         try:
@@ -161,14 +173,13 @@ class Settlement(ABC):
             raise
 
     def waiter(self) -> asyncio.Future[None]:
-        """Return what is done when this is settled, for one who awaits it at once, and sees it out if cancelled.
+        """Return what is done when this is settled, for the one who awaits it at once, and sees it out if cancelled.
 
-        For one that has been submitted, and is not settled yet.
+        For one that has been submitted, is not settled yet, and for which nobody else waits.
         """
         committer = self.committer
         assert committer is not None  # noqa: S101 - it has been submitted
-        waiter = committer.loop.create_future()
-        self._waiters += (waiter,)
+        self._waiter = waiter = committer.loop.create_future()
         return waiter
 
     async def see_out(self) -> None:
@@ -197,17 +208,19 @@ class Settlement(ABC):
     def _settle(self, error: BaseException | None) -> None:
         self.settled = True
         self.error = error
-        watchers, waiters = self._watchers, self._waiters
+        debtor, watchers, waiter = self.debtor, self._watchers, self._waiter
         if self.plans:
             self._tell_plans(error)
-        self._watchers = self._waiters = ()  # they know this: a cycle a message is work for the garbage collector
+        # They know this: a cycle a message would be work for the garbage collector.
+        self.debtor, self._watchers, self._waiter = None, (), None
         if self.committer is not None:
             self.committer.count_settled()
+        if debtor is not None:
+            debtor.commit_settled(self)
         for watcher in watchers:
             watcher(self)
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
         if self._done is not None:
             self._resolve(self._done)
 

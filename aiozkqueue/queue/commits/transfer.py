@@ -41,17 +41,20 @@ class GuardedPutSettlement(PutSettlement):
         """Whether it was left to somebody who was quicker."""
         return self._guard.left
 
-    def operations(self) -> Sequence[Operation]:
+    def compose(self, sent: list[Operation]) -> None:
         """Make the change, create the items."""
-        guards = self._guard.operations()
-        self._guards = len(guards)
-        return [*guards, *super().operations()]
+        start = len(sent)
+        self._guard.compose(sent)
+        self._guards = len(sent) - start
+        super().compose(sent)
 
-    def refused(self, index: int, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         """Leave it to whoever was quicker; open the queues put to again when they have changed."""
         if index < self._guards:
-            return self._guard.refused(index, error)
-        return super().refused(index - self._guards, error)
+            return self._guard.refused(index, operation, error)
+        return super().refused(index - self._guards, operation, error)
 
     async def readmit(self) -> None:
         """It has room already, or had been sent when the queue got a size, and is let in."""

@@ -47,15 +47,13 @@ class ForeignQueue(Queue[T]):
     @property
     def leases(self) -> Leases[T]:
         """Not for these: a lease is a lock that no session ends. Raises: InvalidOptionError."""
-        msg = f"queue {self._name!r}: its other consumers know no lock with a time; take in a transaction instead"
+        msg = f"queue {self.name!r}: its other consumers know no lock with a time; take in a transaction instead"
         raise InvalidOptionError(msg)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Not for these. Raises: InvalidOptionError."""
         del id, key
-        msg = (
-            f"queue {self._name!r}: an id that a put returns is not stored in another program's queue; take it instead"
-        )
+        msg = f"queue {self.name!r}: an id that a put returns is not stored in another program's queue; take it instead"
         raise InvalidOptionError(msg)
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -78,9 +76,9 @@ class CuratorQueue(ForeignQueue[T]):
         """
         engine, patience = self.engine, seconds(timeout, "timeout")
         self._warn_of_transaction(engine)
-        payloads = [self.codec.encode(value, self._name) for value in values]
+        payloads = [self.codec.encode(value, self.name) for value in values]
         if len(payloads) != 1 and self._layout.prefix == "qn-":
-            msg = f"queue {self._name!r}: an item of {self._layout.title()} holds one message; put each"
+            msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
             raise InvalidOptionError(msg)
         put = prepare_foreign(engine, self.store, payloads, options)
         await self._put(engine, [put], patience)

@@ -57,10 +57,10 @@ def prepare(engine: Engine, queue: Destination[Any] | str, value: object, option
     Raises:
         PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
     """
+    name, codec = _codec_of(queue)
     if isinstance(queue, Destination) and queue.dialect is not None:
-        return prepare_foreign(engine, engine.store(queue.name), queue.codec.encode(value, queue.name), options)
+        return prepare_foreign(engine, engine.store(name), codec.encode(value, name), options)
     if not options and engine.tracing is None:
-        name, codec = _codec_of(queue)
         data = _encoded(name, codec.encode(value, name), None, engine.max_message)
         store, message_id = engine.store(name), engine.ids.next()
         if store.dialect is not None:
@@ -68,8 +68,8 @@ def prepare(engine: Engine, queue: Destination[Any] | str, value: object, option
         return new_put((store, message_id, plain_prefix(message_id), data, None))
     message_id = engine.ids.next()
     if engine.tracing is not None:
-        options = engine.tracing.creating(queue if isinstance(queue, str) else queue.name, message_id, options)
-    name, header, data = check(queue, value, options, engine.max_message)
+        options = engine.tracing.creating(name, message_id, options)
+    _, header, data = check(queue, value, options, engine.max_message)
     store = engine.store(name)
     plan = join([plan_of(engine, store, options), tags_plan(store, header.filters) if header is not None else None])
     unique: str | None = None

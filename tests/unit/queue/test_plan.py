@@ -58,8 +58,14 @@ def store() -> QueueStore:
     return QueueStore(cast("ZooKeeper", None), "/zms", "jobs", lambda *_: None, Random(1))
 
 
+def operations_of(settlement: PutSettlement) -> list[Operation]:
+    operations: list[Operation] = []
+    settlement.compose(operations)
+    return operations
+
+
 def paths(settlement: PutSettlement) -> list[str]:
-    return [operation.path.removeprefix("/zms/jobs/") for operation in settlement.operations()]
+    return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(settlement)]
 
 
 def test_companions_come_first_and_the_creates_last(store: QueueStore) -> None:
@@ -71,16 +77,16 @@ def test_companions_come_first_and_the_creates_last(store: QueueStore) -> None:
 def test_a_companion_explains_its_refusal(store: QueueStore) -> None:
     put = Put(store, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
     settlement = PutSettlement("t", [put])
-    settlement.operations()
+    key = operations_of(settlement)[0]
     with pytest.raises(DuplicateKeyError):
-        settlement.refused(0, NodeExistsError("there"))
+        settlement.refused(0, key, NodeExistsError("there"))
 
 
 def test_what_is_dropped_is_not_sent(store: QueueStore) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     dropped = PutPlan((key,))
     settlement = PutSettlement("t", [Put(store, "a", "item-ia-", b"", dropped), Put(store, "b", "item-ib-", b"")])
-    assert len(settlement.operations()) == 3
+    assert len(operations_of(settlement)) == 3
     key.left_out = True
     assert paths(settlement) == ["items/item-ib-"]
     settlement.applied(["/zms/jobs/items/item-ib-0000000001"])
@@ -92,8 +98,8 @@ async def test_a_companion_hears_once_what_became_of_the_put(
 ) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     settlement = PutSettlement("t", [Put(store, "b", "item-ib-", b"", PutPlan((key,)))])
-    settlement.operations()
-    settlement.operations()  # the attempt that came before was refused because of another
+    operations_of(settlement)
+    operations_of(settlement)  # the attempt that came before was refused because of another
     if error is None:
         settlement.succeed(None)
     else:
@@ -104,7 +110,7 @@ async def test_a_companion_hears_once_what_became_of_the_put(
 def test_one_that_is_withdrawn_after_an_attempt_is_told_too(store: QueueStore) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     settlement = PutSettlement("t", [Put(store, "b", "item-ib-", b"", PutPlan((key,)))])
-    settlement.operations()
+    operations_of(settlement)
     settlement.withdraw()
     assert [type(fate) for fate in key.fates] == [NotCommittedError]
 
