@@ -82,7 +82,7 @@ async def test_a_retry_after_a_backoff_overtakes_what_is_less_urgent(session: zq
     await jobs.put(b"urgent", priority=-1)
     await jobs.put_many([b"plain"] * 3000)
     seen: list[tuple[bytes, int]] = []
-    async with jobs.consume(until_idle=1, prefetch=1) as deliveries:
+    async with jobs.consume(until_idle=30, prefetch=1) as deliveries:
         async for delivery in deliveries:
             seen.append((delivery.value, delivery.attempt))
             if seen == [(b"urgent", 1)]:
