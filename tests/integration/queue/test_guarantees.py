@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 async def test_multiple_consumers_with_correct_failover(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
-    lost = await open_session(zookeeper_proxy.hosts, session_timeout=2)
+    lost = await open_session(zookeeper_proxy.hosts, session_timeout=4)
     await session.queue("jobs").put(b"1")
     tx = lost.transaction()
     held = await (await tx.__aenter__()).take(lost.queue("jobs"))
@@ -442,7 +442,7 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
 async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_most_and_leaves_no_locks(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
-    worker = await open_session(zookeeper_proxy.hosts, session_timeout=1)
+    worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
     await session.queue("jobs").put(b"1")
     async with worker.transaction() as tx:
         await tx.take(worker.queue("jobs"))
