@@ -66,7 +66,7 @@ class Consumer(Generic[T]):
         self._condition = condition
         self._ready: deque[Claim] = deque()
         self._waiter: Waiter | None = None
-        self._outdated = False  # whether what is awaited may be answered without what has been given back meanwhile
+        self._overtaken = False  # whether the loop has done something since, or still does, that an answer lacks
         self._wake = asyncio.Event()
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
@@ -91,6 +91,8 @@ class Consumer(Generic[T]):
         if self._closed:
             raise StopAsyncIteration
         self._engine.check()
+        if self._waiter is not None:
+            self._overtaken = True
         if self._handling is None:
             await self._settle_current()
         else:
@@ -99,7 +101,10 @@ class Consumer(Generic[T]):
         while not self._stopped:
             claim = await self._next_claim()
             if claim is None:
-                break
+                if not await self._may_have_more():
+                    break
+                self._report()
+                continue
             try:
                 shown = show(self._engine, self._queue, [claim])
                 if shown is None:
@@ -107,11 +112,7 @@ class Consumer(Generic[T]):
             except SessionExpiredError:
                 continue  # others have it now; a loop outlives its ZooKeeper sessions
             if shown:
-                delivery = deliver(self._engine, self._queue, claim)
-                self._current = delivery
-                if self._engine.tracing is not None:
-                    self._handling = self._engine.tracing.handling(delivery)
-                return delivery
+                return self._begin(claim)
         await self.aclose()
         raise StopAsyncIteration
 
@@ -134,6 +135,14 @@ class Consumer(Generic[T]):
 
     # -- settling
 
+    def _begin(self, claim: Claim) -> Delivery[T]:
+        """Give the loop a message in hand."""
+        delivery = deliver(self._engine, self._queue, claim)
+        self._current = delivery
+        if self._engine.tracing is not None:
+            self._handling = self._engine.tracing.handling(delivery)
+        return delivery
+
     async def _end_handling(self) -> None:
         """Decide the delivery that the loop has left behind, and tell who follows it."""
         handling, self._handling = self._handling, None
@@ -154,8 +163,6 @@ class Consumer(Generic[T]):
         self._finished.append(self._engine.clock.monotonic())
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
-            if work.outcome is Outcome.ROLLED_BACK:
-                self._comes_again()
             return
         if self._prefetch == 1 or not work.ready:
             try:
@@ -173,23 +180,17 @@ class Consumer(Generic[T]):
                 await leave(work, error)
             raise
         if settlement is not None:
-            self._flights.commits.add(settlement)
+            self._flights.commits[settlement] = work
             settlement.watch(self._flights.land)
 
-    def _comes_again(self) -> None:
-        """Take note that a message has been given back: what was asked for meanwhile was answered without it."""
-        if self._waiter is not None:
-            self._outdated = True
-
     def _absorb(self, error: BaseException) -> None:
-        self._comes_again()
         self.absorbed += 1
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
         """Tell of commits that failed behind the loop's back."""
-        failures, self._flights.failures[:] = list(self._flights.failures), []
-        for failure in failures:
+        failures, self._flights.failures = self._flights.failures, []
+        for _, failure in failures:
             if not isinstance(failure, PASSING):
                 raise failure
             self._absorb(failure)
@@ -204,6 +205,8 @@ class Consumer(Generic[T]):
             while not self._stopped:
                 self._collect()
                 self._forget_lost()
+                if self._idle and not self._ready:
+                    return None
                 if self._ask() and self._ready:
                     # A body that awaits nothing would use up what is ready before they are even sent.
                     for _ in range(TURNS_TO_SEND):
@@ -211,8 +214,6 @@ class Consumer(Generic[T]):
                     continue
                 if self._ready:
                     return self._ready.popleft()
-                if self._idle:
-                    return None
                 if self._until_idle and timer is None:
                     timer = self._engine.clock.call_later(self._until_idle, self._became_idle)
                 self._wake.clear()
@@ -224,6 +225,18 @@ class Consumer(Generic[T]):
             if timer is not None:
                 timer.cancel()
 
+    async def _may_have_more(self) -> bool:
+        """Wait for the commits under way; tell whether the loop may have left a message that it has not looked for."""
+        if self._stopped:
+            return False
+        flights = self._flights
+        while flights.commits:
+            flights.landed.clear()
+            await flights.landed.wait()
+        for work, _ in flights.failures:
+            await work.rollback()  # has been begun, and is over when its message can be taken
+        return bool(flights.failures) or (self._until_idle == 0 and self._overtaken)
+
     def _ask(self) -> bool:
         """Line up for claims when few are ready, for no more than the loop has shown to need; tell whether it did."""
         if self._waiter is not None:
@@ -232,6 +245,7 @@ class Consumer(Generic[T]):
         if len(self._ready) <= window // 2:
             self._waiter = self._dispenser.request(window - len(self._ready), 0 if self._until_idle == 0 else None)
             self._waiter.future.add_done_callback(_Ring(self._wake))
+            self._overtaken = bool(self._flights.commits)
             return True
         return False
 
@@ -244,9 +258,8 @@ class Consumer(Generic[T]):
         if waiter.future.cancelled():
             return
         claims = waiter.future.result()
-        if not claims and not self._outdated:
+        if not claims:
             self._became_idle()
-        self._outdated = False
         self._ready.extend(claims)
 
     def _forget_lost(self) -> None:
@@ -350,15 +363,15 @@ class _Flights:
     """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
 
     def __init__(self) -> None:
-        self.commits: set[Settlement] = set()
-        self.failures: list[BaseException] = []
+        self.commits: dict[Settlement, Work] = {}
+        self.failures: list[tuple[Work, BaseException]] = []
         self.landed = asyncio.Event()
 
     def land(self, commit: Settlement) -> None:
         """One has come to its end."""
-        self.commits.discard(commit)
+        work = self.commits.pop(commit)
         if commit.error is not None:
-            self.failures.append(commit.error)
+            self.failures.append((work, commit.error))
         self.landed.set()
 
 

@@ -149,7 +149,8 @@ class Queue(Destination[T]):
         """Iterate over the messages: ``async with queue.consume() as deliveries: async for delivery in deliveries``.
 
         ``prefetch`` bounds what is claimed ahead of the loop. With ``settle="explicit"`` the loop settles nothing by
-        itself. ``until_idle`` ends it when no message has come for so many seconds (0: when the queue is empty).
+        itself. ``until_idle`` ends it when no message has come for so many seconds (0: when the queue is empty) and
+        its own commits have been answered: what it could not commit, or has put there itself, comes before the end.
         With ``filters`` it takes those whose tags pass, and leaves the others to others.
 
         Raises:

@@ -256,9 +256,12 @@ class Work:
 
     async def let_go(self, claims: list[Claim]) -> None:
         """Give claims back that nobody is going to see, as if they had never been taken."""
-        for claim in claims:
-            if self.open:  # what a commit sends is not to change under it
+        if not self._state.final and self._settlement is None:
+            for claim in claims:
                 self._claims.pop(claim, None)
+        else:  # how those end that were part of this has been decided, and a lock given back twice may be another's
+            claims = [claim for claim in claims if claim not in self._claims]
+        for claim in claims:
             claim.handed = False
         await self._undo(claims)
 
@@ -390,7 +393,10 @@ class Work:
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.give_back_soon()
-        return NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
+        error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
+        settlement.debtor = None  # this has been settled without it
+        settlement.fail(error)  # whoever watches it is told: the rooms that it was let into, and its trace
+        return error
 
     async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
         """Undo what could not even be sent."""

@@ -143,9 +143,10 @@ async def test_of_a_race_with_consumers_each_message_is_either_consumed_or_cance
 ) -> None:
     ids = await session.queue("jobs").put_many([b"%d" % n for n in range(200)])
     consumed: list[str] = []
+    deliveries = other.queue("jobs").consume()
 
     async def consume() -> None:
-        async with other.queue("jobs").consume(until_idle=2) as deliveries:
+        async with deliveries:
             consumed.extend([delivery.id async for delivery in deliveries])
 
     async def cancel(one: str) -> zq.Alteration:
@@ -154,6 +155,10 @@ async def test_of_a_race_with_consumers_each_message_is_either_consumed_or_cance
     consumer = asyncio.create_task(consume())
     ids.reverse()
     outcomes = dict(zip(ids, await asyncio.gather(*map(cancel, ids)), strict=True))
+    async with asyncio.timeout(30):
+        while await session.queue("jobs").size():  # noqa: ASYNC110 -- the consumer empties it
+            await asyncio.sleep(0.02)
+    deliveries.stop()
     await consumer
     assert Counter(consumed) == Counter(one for one, outcome in outcomes.items() if outcome is not DONE)
 

@@ -105,13 +105,17 @@ async def test_a_failed_message_keeps_its_place_and_priority_and_is_counted(
     await queue.put(b"poison", priority=5)
     await queue.put(b"fine", priority=500)
     (name, *_) = await server_view.children(f"{path}/entries")
-    attempts = []
-    async with queue.consume(until_idle=3) as deliveries:
+    attempts, fine = [], 0
+    async with queue.consume() as deliveries:
         async for delivery in deliveries:
             async with delivery:
                 if delivery.body == b"poison":
                     attempts.append((delivery.id, delivery.attempt))
                     await delivery.rollback()
+                else:
+                    fine += 1
+            if (len(attempts), fine) == (2, 1):
+                deliveries.stop()
     assert attempts == [(name, 1), (name, 2)]
     (dead,) = await queue.dead_letters.peek()
     assert (dead.body, dead.attempts) == (b"poison", 2)

@@ -134,8 +134,8 @@ async def test_whatever_happens_each_message_is_in_one_place_and_no_lock_is_left
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(ZooKeeperProxy(quick))
         sessions = [
-            await stack.enter_async_context(zq.connect(hosts, root=root, session_timeout=0.7))
-            for hosts in (proxy.hosts, proxy.hosts, quick)
+            await stack.enter_async_context(zq.connect(hosts, root=root, session_timeout=timeout))
+            for hosts, timeout in ((proxy.hosts, 0.7), (proxy.hosts, 0.7), (quick, 20))  # the last feeds, and operates
         ]
         chaos = Chaos(sessions, policy, chance)
         feeder = chaos.jobs(sessions[2])

@@ -64,7 +64,7 @@ async def test_a_session_that_holds_all_the_locks_it_may_leaves_the_ensemble_ali
         await seen.unlocked("jobs")
 
         async with Workers(ensemble.hosts, root, tmp_path / "journal") as workers:
-            killed = await workers.start("hold_many", session_timeout=1)
+            killed = await workers.start("hold_many", session_timeout=5)
             while len(await seen.locks("jobs")) < held - 600:  # noqa: ASYNC110 - another process takes them
                 await asyncio.sleep(0.05)
             killed.send_signal(signal.SIGKILL)

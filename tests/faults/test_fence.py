@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing import Opcode
+from aiozkqueue.testing import Opcode, TestClock
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.faults.account import ATTEMPT, CLAIM, SETTLE
 
@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def holder(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
+def clock() -> TestClock:
+    """By which the holder's patience ends."""
+    return TestClock()
+
+
+@pytest.fixture
+async def holder(proxy: ZooKeeperProxy, root: str, clock: TestClock) -> AsyncIterator[zq.QueueSession]:
     """Whose lock is taken away."""
-    async with zq.connect(proxy.hosts, root=root) as session, asyncio.timeout(60):
+    async with zq.connect(proxy.hosts, root=root, clock=clock) as session, asyncio.timeout(60):
         yield session
 
 
@@ -72,18 +78,20 @@ async def test_released_between_claim_and_read_it_is_claimed_anew(
 
 
 async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_others(
-    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, clock: TestClock
 ) -> None:
     await other.queue("jobs").put(b"a")
     fault = proxy.hold_request(read_under_lock)
     async with holder.begin() as tx, other.begin() as others:
-        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=3))
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         while not await account.locks("jobs"):  # noqa: ASYNC110 - the server applies the claim
             await asyncio.sleep(0.01)
         await other.queue("jobs").release_claims()
         assert await others.take(other.queue("jobs")) is not None
         fault.release()
+        await asyncio.wait({taking}, timeout=0.5)
+        clock.advance(600)
         assert await taking is None
         assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
     assert others.outcome is zq.Outcome.COMMITTED
@@ -164,19 +172,21 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
 
 
 async def test_the_old_holders_attempt_is_not_recorded_and_it_is_shown_nothing(
-    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account
+    holder: zq.QueueSession, other: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, clock: TestClock
 ) -> None:
     policy = zq.ConsumeTimes(3)
     await other.queue("jobs", policy=policy).put(b"a")
     fault = proxy.hold_request(ATTEMPT)
     async with holder.begin() as tx, other.begin() as others:
-        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=3))
+        taking = asyncio.ensure_future(tx.take(holder.queue("jobs"), timeout=600))
         await fault.struck()
         await other.queue("jobs").release_claims()
         theirs = await others.take(other.queue("jobs"))
         assert theirs is not None
         assert theirs.attempt == 1
         fault.release()
+        await asyncio.wait({taking}, timeout=0.5)
+        clock.advance(600)
         assert await taking is None
         (record,) = await account.attempts("jobs")
         assert json.loads(record)["attempts"] == 1

@@ -35,20 +35,24 @@ async def test_an_idle_consumer_gets_a_killed_holders_message_with_no_other_traf
 ) -> None:
     bound, times = session_timeout + 2 * TICK + 1, list[float]()
     async with zq.connect(quick, root=root) as session:
-        # A machine that stood still is not its doing.
-        while not times or (times[-1] > bound and len(times) < 3):
+        for told in range(1, 6):
             await session.queue("jobs").put(b"a")
             holder = await workers.start("hold", session_timeout=session_timeout)
-            await workers.told(len(times) + 1)
+            await workers.told(told)
             async with session.begin() as tx:
                 taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=None))
                 await asyncio.sleep(0.4)  # it is idle, and listens
-                assert not taking.done()
+                early = taking.done()
                 holder.send_signal(signal.SIGKILL)
                 killed = time.monotonic()
                 async with asyncio.timeout(60):
                     assert await taking is not None
-                times.append(time.monotonic() - killed)
+                if not early:
+                    times.append(time.monotonic() - killed)
+            # Where the machine stood still, the holder lost its session, or the other was late: then once more.
+            if times and (times[-1] <= bound or len(times) == 3):
+                break
+    assert times, "held by a living holder, it was handed to another each time"
     print(f"\nsession timeout {session_timeout} s: taken over after {times[-1]:.2f} s, bound {bound:.2f} s")  # noqa: T201
     assert times[-1] <= bound, times
     assert await account.bodies("jobs") == []
@@ -61,7 +65,7 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
     await asyncio.to_thread(wait.touch)
     async with zq.connect(quick, root=root) as session:
         await session.queue("jobs").put(b"a")
-        stopped = await workers.start("commit_late", session_timeout=1.5)
+        stopped = await workers.start("commit_late", session_timeout=3)
         await workers.told(1)
         stopped.send_signal(signal.SIGSTOP)
         async with session.begin() as tx:

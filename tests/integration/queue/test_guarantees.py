@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 async def test_multiple_consumers_with_correct_failover(
     session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
 ) -> None:
-    lost = await open_session(zookeeper_proxy.hosts, session_timeout=2)
+    lost = await open_session(zookeeper_proxy.hosts, session_timeout=4)
     await session.queue("jobs").put(b"1")
     tx = lost.transaction()
     held = await (await tx.__aenter__()).take(lost.queue("jobs"))
@@ -429,7 +429,7 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
     await session.queue("jobs").put_many([b"1", b"2"])
     async with session.begin() as kept:
         assert await kept.take(session.queue("jobs")) is not None
-        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
             tx = await closing.transaction().__aenter__()
             assert await tx.take(closing.queue("jobs")) is not None
         assert len(await locks()) == 1  # its own are gone, the other's are not
@@ -442,7 +442,7 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
 async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_most_and_leaves_no_locks(
     open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
 ) -> None:
-    worker = await open_session(zookeeper_proxy.hosts, session_timeout=1)
+    worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
     await session.queue("jobs").put(b"1")
     async with worker.transaction() as tx:
         await tx.take(worker.queue("jobs"))

@@ -199,7 +199,7 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     locks: Locks,
 ) -> None:
     jobs = session.queue("jobs")
-    dying, heirs = await open_session(zookeeper_proxy.hosts, session_timeout=1), [await open_session() for _ in "ab"]
+    dying, heirs = await open_session(zookeeper_proxy.hosts, session_timeout=4), [await open_session() for _ in "ab"]
     bodies = [b"%03d" % number for number in range(60)]
     block = dying.transaction()
     await jobs.put_many(bodies)
@@ -209,7 +209,7 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     crowd = Crowd(heirs, 4, len(bodies))
     start = asyncio.get_running_loop().time()
     await crowd.drain()
-    # By themselves, after 1 + 2 * 0.25 + 1 s (`faults/test_killed_processes.py` measures it), not by a clean-up.
+    # By themselves, after 4 + 2 * 0.25 + 1 s (`faults/test_killed_processes.py` measures it), not by a clean-up.
     assert asyncio.get_running_loop().time() - start < 15
     assert Counter(crowd.bodies) == Counter(bodies)
     await no_locks(locks)

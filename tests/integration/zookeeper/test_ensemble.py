@@ -19,6 +19,12 @@ def _node_of(zk: ZooKeeperClient, ensemble: EmbeddedEnsemble) -> EmbeddedNode:
     return next(node for node in ensemble.nodes if node.hosts == connection.peer)
 
 
+async def _followers(ensemble: EmbeddedEnsemble) -> list[EmbeddedNode]:
+    """All but the leader, whether they answer at this moment or not."""
+    leader = await asyncio.to_thread(ensemble.leader)
+    return [node for node in ensemble.nodes if node is not leader]
+
+
 async def test_clients_spread_over_the_servers(zookeeper_ensemble: EmbeddedEnsemble, opened: Opener) -> None:
     clients = [await opened(zookeeper_ensemble.hosts) for _ in range(20)]
     assert len({_node_of(zk, zookeeper_ensemble).number for zk in clients}) > 1
@@ -27,31 +33,30 @@ async def test_clients_spread_over_the_servers(zookeeper_ensemble: EmbeddedEnsem
 async def test_a_killed_follower_costs_the_session_nothing(
     zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
 ) -> None:
-    followers = await asyncio.to_thread(zookeeper_ensemble.followers)
-    others = [node.hosts for node in zookeeper_ensemble.nodes if node is not followers[0]]
-    zk = await opened(followers[0].hosts + queue_root)
+    follower = (await _followers(zookeeper_ensemble))[0]
+    others = [node.hosts for node in zookeeper_ensemble.nodes if node is not follower]
+    zk = await opened(follower.hosts + queue_root, session_timeout=60)
     await zk.multi([Create("/e", ephemeral=True)])
     # Only now it hears of the others, so that it was on the follower for certain.
-    servers = (await opened(",".join([followers[0].hosts, *others])))._session.ensemble.servers
+    servers = (await opened(",".join([follower.hosts, *others])))._session.ensemble.servers
     zk._session.ensemble = zk._session.ensemble._replace(servers=servers)
-    await asyncio.to_thread(followers[0].kill)
+    await asyncio.to_thread(follower.kill)
     try:
         began = time.monotonic()
         node = await zk.read("/e", generation=1)
-        assert time.monotonic() - began < 5  # long before silence would count as a loss
+        assert time.monotonic() - began < 30  # long before silence would count as a loss
         assert node.stat.ephemeral_owner == zk.session_id
     finally:
-        await asyncio.to_thread(followers[0].start)
+        await asyncio.to_thread(follower.start)
 
 
 async def test_a_paused_server_is_left_within_the_session_timeout(
     zookeeper_ensemble: EmbeddedEnsemble, queue_root: str, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_ensemble.hosts + queue_root, session_timeout=4.0)
+    zk = await opened(zookeeper_ensemble.hosts + queue_root, session_timeout=9.0)
     await zk.multi([Create("/e", ephemeral=True)])
-    leader = await asyncio.to_thread(zookeeper_ensemble.leader)
-    if _node_of(zk, zookeeper_ensemble) is leader:
-        followers = await asyncio.to_thread(zookeeper_ensemble.followers)
+    followers = await _followers(zookeeper_ensemble)
+    if _node_of(zk, zookeeper_ensemble) not in followers:
         zk._session.ensemble = zk._session.ensemble._replace(
             servers=tuple(s for s in zk._session.ensemble.servers if str(s) in {f.hosts for f in followers})
         )

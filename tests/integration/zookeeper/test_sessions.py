@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.integration.zookeeper.conftest import Opener
+    from tests.observer import Observer
 
 
 def _states(zk: ZooKeeperClient) -> list[tuple[State, int]]:
@@ -161,45 +162,56 @@ async def _lost(zk: ZooKeeperClient, generation: int) -> None:
 
 
 async def test_no_clock_here_ends_a_session_only_the_server_does(
-    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener, server_view: Observer
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.0)
+    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=3.0)
+    await zk.multi([Create("/e", ephemeral=True)])
     states = _states(zk)
     zookeeper_proxy.stall()
-    await asyncio.sleep(2.5)
+    await server_view.gone(f"{queue_root}/e")
+    await asyncio.sleep(0.5)  # and if it counted itself, it would have by now
     assert states == [(State.SUSPENDED, 1)]  # given up in time to go elsewhere, and held on to ever since
     reading = asyncio.create_task(zk.read("/", generation=1))
     zookeeper_proxy.heal()
     with pytest.raises(SessionExpiredError):
         await reading
-    assert await zk.wait_connected(after=1) == 2
-    assert [state for state, _ in states] == [State.SUSPENDED, State.LOST, State.CONNECTED]
+    assert await zk.wait_connected(after=1) > 1
+    assert states[:3] == [(State.SUSPENDED, 1), (State.LOST, 1), (State.CONNECTED, 2)]
 
 
 async def test_an_idle_session_is_kept_alive_on_the_same_connection(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.5)
-    await zk.multi([Create("/e", ephemeral=True)])
-    began = time.monotonic()
-    async with asyncio.timeout(60):
-        while time.monotonic() - began < 3 or zookeeper_proxy.requests.get(Opcode.PING, 0) < 4:  # noqa: ASYNC110 - the proxy counts
-            await asyncio.sleep(0.05)
-    assert (await zk.read("/e", generation=1)).stat.ephemeral_owner == zk.session_id
-    assert zookeeper_proxy.accepted == 1
-    assert zookeeper_proxy.requests[Opcode.PING] <= 20 * (time.monotonic() - began) / 3
+    for _ in range(3):  # a machine that stands still for a second is not the client's doing
+        accepted, pings = zookeeper_proxy.accepted, zookeeper_proxy.requests.get(Opcode.PING, 0)
+        zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=1.5)
+        began, session = time.monotonic(), zk.session_id
+        async with asyncio.timeout(60):
+            while time.monotonic() - began < 3 or zookeeper_proxy.requests[Opcode.PING] < pings + 4:  # noqa: ASYNC110 - the proxy counts
+                await asyncio.sleep(0.05)
+        await zk.exists("/")
+        assert zookeeper_proxy.requests[Opcode.PING] - pings <= 20 * (time.monotonic() - began) / 3
+        kept = (zk.session_id, zk.generation, zookeeper_proxy.accepted) == (session, 1, accepted + 1)
+        await zk.close()
+        if kept:
+            break
+    else:
+        pytest.fail("it was not kept alive, or not on the same connection")
 
 
 async def test_a_silent_server_is_given_up_at_two_thirds_of_the_timeout(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts, session_timeout=3.0)
-    zookeeper_proxy.drop(Direction.TO_CLIENT)
-    began = time.monotonic()
-    with pytest.raises(ConnectionLossError, match="no answer"):
-        await zk.multi([Check("/")])
-    assert 1.0 < time.monotonic() - began < 3.0
-    zookeeper_proxy.heal()
+    zk, times = await opened(zookeeper_proxy.hosts, session_timeout=3.0), list[float]()
+    while not times or (times[-1] >= 3.0 and len(times) < 3):  # a machine that stood still is not the client's doing
+        await zk.wait_connected()
+        zookeeper_proxy.drop(Direction.TO_CLIENT)
+        began = time.monotonic()
+        with pytest.raises(ConnectionLossError, match="no answer"):
+            await zk.multi([Check("/")])
+        times.append(time.monotonic() - began)
+        zookeeper_proxy.heal()
+    assert 1.0 < times[-1] < 3.0, times
 
 
 async def test_watches_are_armed_again_after_a_reconnection_and_in_a_new_session_and_told_of_the_gap(
@@ -232,12 +244,12 @@ async def test_watches_are_armed_again_after_a_reconnection_and_in_a_new_session
 async def test_a_connection_that_drops_while_watches_are_armed_again_is_tried_once_more(
     zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts + queue_root)
+    zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
     told: list[WatchEvent] = []
     await zk.watch("/", told.append)
     dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
     zookeeper_proxy.reset_connections()
-    await asyncio.wait_for(zk.exists("/"), 5)  # long before silence would count as a loss
+    await asyncio.wait_for(zk.exists("/"), 30)  # long before silence would count as a loss
     assert len(dropped.requests) == 1
     assert told == [WatchEvent(EventKind.MISSED, "/")]
 
@@ -256,10 +268,10 @@ async def test_a_watch_asked_for_while_the_connection_goes_is_armed_on_return(
 async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_session(
     zookeeper_proxy: ZooKeeperProxy, opened: Opener
 ) -> None:
-    zk = await opened(zookeeper_proxy.hosts, session_timeout=3.0)
+    zk = await opened(zookeeper_proxy.hosts, session_timeout=9.0)
     await asyncio.sleep(0.2)
     with pytest.warns(BlockedLoopWarning, match="stood still for"):
-        end = time.monotonic() + 2.1  # longer than the 2/3 after which silence counts as a dead connection
+        end = time.monotonic() + 6.1  # longer than the 2/3 after which silence counts as a dead connection
         while time.monotonic() < end:
             pass
         await asyncio.sleep(0.3)
@@ -268,11 +280,11 @@ async def test_a_blocked_loop_is_warned_of_and_costs_neither_connection_nor_sess
 
 
 async def test_a_warning_that_is_set_to_raise_does_not_end_the_session(zookeeper: str, opened: Opener) -> None:
-    zk = await opened(zookeeper, session_timeout=3.0)
+    zk = await opened(zookeeper, session_timeout=6.0)
     await asyncio.sleep(0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        end = time.monotonic() + 1.2
+        end = time.monotonic() + 2.7
         while time.monotonic() < end:
             pass
         await asyncio.sleep(0.3)
@@ -295,7 +307,7 @@ async def test_a_server_that_accepts_and_never_answers_does_not_hang_the_connect
     async with ScriptedServer(silence) as server:
         with pytest.raises(ConnectionLossError, match=f"{server.hosts}: no answer in time"):
             await connect(server.hosts, session_timeout=0.6, connect_timeout=1.0)
-        zk = await asyncio.wait_for(connect(f"{server.hosts},{zookeeper}", session_timeout=2.0), 10)
+        zk = await asyncio.wait_for(connect(f"{server.hosts},{zookeeper}", session_timeout=2.0), 30)
         await zk.close()
 
 
@@ -323,7 +335,7 @@ async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeep
     before = asyncio.all_tasks()
     for trouble in ("none", "silent", "refused"):
         async with ZooKeeperProxy(zookeeper) as proxy:
-            zk = await connect(proxy.hosts)
+            zk = await connect(proxy.hosts, session_timeout=60)
             if trouble == "silent":
                 proxy.stall()
             elif trouble == "refused":
@@ -332,7 +344,7 @@ async def test_close_is_prompt_in_any_state_and_leaves_no_task_or_socket(zookeep
                 await asyncio.sleep(0.05)
             began = time.monotonic()
             await zk.close()
-            assert time.monotonic() - began < 5, trouble  # half of a session timeout
+            assert time.monotonic() - began < 30, trouble  # half of a session timeout
             assert zk.state is State.CLOSED
             proxy.heal()
     await no_task_but(before)

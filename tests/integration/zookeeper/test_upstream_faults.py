@@ -98,11 +98,11 @@ class TestOneEndOfStream:
 
     @pytest.mark.parametrize("count", [0, 30])
     async def test_ours_goes_on_at_once(self, zookeeper_proxy: ZooKeeperProxy, opened: Opener, count: int) -> None:
-        zk = await opened(zookeeper_proxy.hosts)
+        zk = await opened(zookeeper_proxy.hosts, session_timeout=60)
         zookeeper_proxy.cut_after(count, Direction.TO_CLIENT)
         began = time.monotonic()
         assert await zk.read("/zookeeper")
-        assert time.monotonic() - began < 5  # long before silence would count as a loss
+        assert time.monotonic() - began < 30  # long before silence would count as a loss
         assert zookeeper_proxy.accepted == 2
 
 
@@ -163,12 +163,12 @@ class TestThreeRepairLoop:
             assert zookeeper_proxy.accepted == accepted  # it no longer even tries
 
     async def test_ours_tries_again(self, zookeeper_proxy: ZooKeeperProxy, queue_root: str, opened: Opener) -> None:
-        zk = await opened(zookeeper_proxy.hosts + queue_root)
+        zk = await opened(zookeeper_proxy.hosts + queue_root, session_timeout=60)
         told: list[WatchEvent] = []
         await zk.watch("/", told.append)
         dropped = zookeeper_proxy.lose_before(Opcode.SET_WATCHES2)
         zookeeper_proxy.reset_connections()
-        assert not await hangs(zk.read("/"), 5)
+        assert not await hangs(zk.read("/"), 30)
         await zk.multi([Create("/x")])
         assert len(dropped.requests) == 1
         assert len(told) == 2
@@ -209,7 +209,7 @@ class TestFourSessionIdentity:
 
     async def test_ours_tells_the_end_of_the_old_one(self) -> None:
         async with ScriptedServer(self._another_session_each_time) as server:
-            zk = await connect(server.hosts, session_timeout=2)
+            zk = await connect(server.hosts)
             states: list[State] = []
             zk.on_state(lambda state, _generation: states.append(state))
             await zk.read("/x")
@@ -269,13 +269,13 @@ class TestSixStartAndClose:
 
     async def test_ours_closes_promptly_and_leaves_nothing(self, zookeeper_proxy: ZooKeeperProxy) -> None:
         before = asyncio.all_tasks()
-        zk = await connect(zookeeper_proxy.hosts, session_timeout=10)
+        zk = await connect(zookeeper_proxy.hosts, session_timeout=60)
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
         await asyncio.sleep(0.05)
         began = time.monotonic()
         await zk.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30  # half of a session timeout
         async with asyncio.timeout(30):
             while "aiozkqueue/zookeeper" in repr(asyncio.all_tasks() - before):  # noqa: ASYNC110 - nobody tells of the last one's end
                 await asyncio.sleep(0.01)
@@ -316,8 +316,8 @@ class TestSevenReader:
 
     async def test_ours_ends_the_session_and_goes_on(self) -> None:
         async with ScriptedServer(self._says_expired_twice) as server:
-            zk = await connect(server.hosts, session_timeout=4)
-            assert (await asyncio.wait_for(zk.read("/x"), 2)).data == b""  # silence would count after 2.7
+            zk = await connect(server.hosts, session_timeout=60)
+            assert (await asyncio.wait_for(zk.read("/x"), 30)).data == b""  # silence would count after 40
             assert zk.generation == 2
             await zk.close()
 

@@ -107,14 +107,6 @@ async def test_a_companion_hears_once_what_became_of_the_put(
     assert key.fates == [error]
 
 
-def test_one_that_is_withdrawn_after_an_attempt_is_told_too(store: QueueStore) -> None:
-    key = KeyNode("/zms/jobs/keys/k")
-    settlement = PutSettlement("t", [Put(store, "b", "item-ib-", b"", PutPlan((key,)))])
-    operations_of(settlement)
-    settlement.withdraw()
-    assert [type(fate) for fate in key.fates] == [NotCommittedError]
-
-
 def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(store: QueueStore) -> None:
     settlement = PutSettlement("t", [Put(store, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")

@@ -1,0 +1,106 @@
+"""Commits that their callers give up before they are sent, and takes that are given up beside a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Literal
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.commits.committer import SLOTS
+from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+
+
+def slow_cluster() -> Cluster:
+    """Every step on a message's way takes 5 ms."""
+
+    def slowly() -> float:
+        return 0.005
+
+    return Cluster(Ensemble(Random(1), delays=Delays(slowly, slowly, slowly, slowly)), 1)
+
+
+async def occupy_slots(queue: zq.Queue[bytes], puts: asyncio.TaskGroup) -> None:
+    """Have a multi under way under each commit slot."""
+    for _ in range(SLOTS):
+        puts.create_task(queue.put(b"under way"))
+        await asyncio.sleep(0.0001)
+
+
+@pytest.mark.timeout(20)
+def test_a_commit_that_could_not_be_sent_in_time_takes_up_no_room() -> None:
+    async def main() -> tuple[zq.Outcome, zq.Outcome, int]:
+        async with slow_cluster().connect() as session:
+            busy, small = session.queue("busy"), session.queue("small")
+            await small.configure(zq.QueueConfig(max_size=64))  # of which a session may have four under way
+            async with asyncio.TaskGroup() as puts:
+                await occupy_slots(busy, puts)  # the first time slots and queue are made
+            async with asyncio.TaskGroup() as puts:
+                await small.put(b"first", timeout=30)  # how much room there is has just been looked at
+                await occupy_slots(busy, puts)
+                async with session.transaction() as tx:
+                    for _ in range(3):
+                        tx.put(small, b"given up")
+                    with pytest.raises(zq.NotCommittedError, match="could not be sent"):
+                        await tx.commit(timeout=0)
+            await small.put_many([b"job"] * 4)
+            return tx.outcome, await session.outcome(tx.id), await small.size()
+
+    assert run_virtual(main) == (zq.Outcome.ROLLED_BACK, zq.Outcome.ROLLED_BACK, 5)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twice(
+    end: Literal["commit", "rollback"],
+) -> None:
+    """A transaction is not for several tasks; whoever lets two use it loses no message, and nobody else's lock."""
+
+    async def main(milliseconds: float) -> tuple[int, list[str]]:
+        ends: list[str] = []
+
+        async def consume(queue: zq.Queue[bytes]) -> None:
+            async with queue.consume(settle="explicit") as deliveries:
+                async for delivery in deliveries:
+                    await asyncio.sleep(0.3)  # for whatever of the other session is under way
+                    try:
+                        await delivery.commit()
+                    except zq.NotCommittedError as error:
+                        ends.append(f"{error}")
+                    else:
+                        ends.append("handled")
+
+        cluster = slow_cluster()
+        async with cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            async with session.begin() as tx:
+                assert await tx.take(jobs) is None  # from now on it is known as a consumer
+            await jobs.put(b"job")
+            budget = session._engine._budgets.of(1)
+            used = budget.used
+            async with session.transaction() as tx:
+                taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
+                while not list(tx.claims):  # noqa: ASYNC110 - nobody tells of what a transaction holds
+                    await asyncio.sleep(0.001)
+                async with asyncio.TaskGroup() as tasks:
+                    consuming = tasks.create_task(consume(other.queue("jobs")))
+                    tx.put("fresh", b"makes the commit open a queue first")
+                    ending = tasks.create_task(tx.commit() if end == "commit" else tx.rollback(delay=0))
+                    await asyncio.sleep(milliseconds / 1000)
+                    taking.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await taking
+                    assert taking.cancelled(), "it is in the midst of its second look"
+                    await ending
+                    await asyncio.sleep(10)
+                    consuming.cancel()
+            return budget.used - used, ends
+
+    moments = (0.1, 0.5, 1, 2, 4)
+    assert {moment: run_virtual(partial(main, moment)) for moment in moments} == dict.fromkeys(
+        moments, (0, ["handled"])
+    )
