@@ -1,9 +1,12 @@
-"""What every Python subject is given alike, ours and the peers': the event loop, and a heap without the past."""
+"""What every Python subject is given alike, ours and the peers': the event loop.
+
+Each is measured in a `settled_heap`, too, as `aiozkqueue worker` gives its services one. What the benchmark itself has
+imported and kept is not the client's to be searched for garbage.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -31,12 +34,3 @@ def loop_used() -> str:
     """Name the loop in use, with its version."""
     name = default_loop()
     return f"uvloop {version('uvloop')}" if name == "uvloop" else name
-
-
-def forget_the_past() -> None:
-    """Collect garbage, and freeze what is left, as a service does when it has started.
-
-    What the benchmark itself has imported and kept is not the client's to be searched for garbage.
-    """
-    gc.collect()
-    gc.freeze()

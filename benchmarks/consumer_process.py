@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 import aiozkqueue as zq
+from aiozkqueue.worker import settled_heap
 
-from .alike import default_loop, forget_the_past, use_loop
+from .alike import default_loop, use_loop
 from .ours import ROOT
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
                 async with session.begin() as tx:
                     await tx.take(session.queue(queue))  # the queue is empty: this opens it, and registers
             opened.append(session)
-        forget_the_past()
+        stack.enter_context(settled_heap())
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         answer = await {"take": take, "listen": listen, "first": first}[mode](opened, queue, tasks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import psutil
 
 from aiozkqueue.testing.node import four_letters
-
-from .alike import forget_the_past
+from aiozkqueue.worker import settled_heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -133,13 +131,14 @@ class Stopwatch:
     def __init__(self, server: Server, clients: Sequence[Clocked] = ()) -> None:
         self._server = server
         self._clients = clients
+        self._heap = settled_heap()
         self._before = (0, 0.0, 0.0)
         self._after = (0, 0.0, 0.0)
         self._begun = 0.0
         self._seconds = 0.0
 
     def __enter__(self) -> Self:
-        forget_the_past()
+        self._heap.__enter__()
         self._before = self._read()
         self._begun = time.perf_counter()
         return self
@@ -149,7 +148,7 @@ class Stopwatch:
     ) -> None:
         self._seconds = time.perf_counter() - self._begun
         self._after = self._read()
-        gc.unfreeze()
+        self._heap.__exit__(kind, error, trace)
 
     def sample(self, messages: int, **figures: float) -> Sample:
         """Make the sample of what ran."""

@@ -18,9 +18,9 @@ from saq import Worker
 from saq.queue.redis import RedisQueue
 
 from aiozkqueue.testing.ports import free_ports
+from aiozkqueue.worker import settled_heap
 
 from .absent import AbsentError
-from .alike import forget_the_past
 from .measure import BODY, Case, Sample, cpu_of
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ class LocalRedis:
     async def _watch(self, messages: int, run: Any) -> Sample:  # noqa: ANN401 - a coroutine function
         assert self._process is not None  # noqa: S101 - `_queue` has started it
         redis = [psutil.Process(self._process.pid)]
-        forget_the_past()
-        client, server, begun = time.process_time(), cpu_of(redis), time.perf_counter()
-        await run()
-        seconds = time.perf_counter() - begun
+        with settled_heap():
+            client, server, begun = time.process_time(), cpu_of(redis), time.perf_counter()
+            await run()
+            seconds = time.perf_counter() - begun
         return Sample(messages, seconds, time.process_time() - client, cpu_of(redis) - server, 0)
 
     async def _queue(self) -> RedisQueue:

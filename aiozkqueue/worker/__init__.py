@@ -1,15 +1,17 @@
 """What `aiozkqueue worker` is made of: a user's services found by name, and the endpoint that tells how they are.
 
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks` tells
-where handlers wait, `dumps` asks for that, `reload` runs it anew when files change. On the public API alone.
+where handlers wait, `dumps` asks for that, `reload` runs it anew when files change, `heap` spares it searches for
+garbage. On the public API alone.
 """
 
 from __future__ import annotations
 
 from .dumps import ask
 from .health import Health
+from .heap import settled_heap
 from .reload import reloading
 from .stacks import dump, dumping
 from .target import load, opened, type_of_deliveries
 
-__all__ = ["Health", "ask", "dump", "dumping", "load", "opened", "reloading", "type_of_deliveries"]
+__all__ = ["Health", "ask", "dump", "dumping", "load", "opened", "reloading", "settled_heap", "type_of_deliveries"]

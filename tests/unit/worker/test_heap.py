@@ -1,0 +1,56 @@
+"""A service's heap, once it has started."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.worker import settled_heap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Cycle:
+    """Garbage that only a search finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_what_was_there_is_not_searched_and_what_comes_is() -> None:
+    there = Cycle()
+    with settled_heap():
+        assert gc.get_freeze_count() > 0
+        gone = weakref.ref(there)
+        del there
+        came = weakref.ref(Cycle())
+        gc.collect()
+        assert came() is None
+        assert gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_young_are_searched_less_often_and_afterwards_as_before() -> None:
+    gc.set_threshold(700, 10, 10)
+    with settled_heap():
+        assert gc.get_threshold() == (10_000, 10, 10)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+@pytest.mark.parametrize("chosen", [0, 50_000])
+def test_who_has_chosen_a_rarer_search_or_none_keeps_it(chosen: int) -> None:
+    gc.set_threshold(chosen, 10, 10)
+    with settled_heap():
+        assert gc.get_threshold()[0] == chosen
