@@ -120,7 +120,7 @@ async def test_what_is_left_over_is_found_and_what_is_in_use_is_not(
 
 @pytest.fixture
 async def session_on(zookeeper: str, queue_root: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         yield session
 
 

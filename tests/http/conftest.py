@@ -53,7 +53,7 @@ class Starter(Protocol):
 @asynccontextmanager
 async def serving(hosts: str, root: str, settings: Settings) -> AsyncIterator[str]:
     """Run a server on a free port; yield its address."""
-    app = create_app(lambda: zq.connect(hosts, root=root, session_timeout=4), settings)
+    app = create_app(lambda: zq.connect(hosts, root=root, session_timeout=20), settings)
     running = server(app, host="127.0.0.1", port=0)
     task = asyncio.create_task(running._serve())  # serve() would take the test run's signals
     try:

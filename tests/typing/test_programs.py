@@ -28,7 +28,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, zookeeper: str, queue_root: str) ->
     connect = zq.connect
 
     def connect_here(_: str) -> AbstractAsyncContextManager[zq.QueueSession]:
-        return connect(zookeeper, root=queue_root, session_timeout=4)
+        return connect(zookeeper, root=queue_root, session_timeout=20)
 
     monkeypatch.setattr(zq, "connect", connect_here)
     return connect_here

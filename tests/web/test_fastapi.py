@@ -203,7 +203,7 @@ async def test_the_transaction_of_a_client_that_has_gone_is_rolled_back(
 
     @asynccontextmanager
     async def opened(_: FastAPI) -> AsyncIterator[dict[str, zq.QueueSession]]:
-        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as own:
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as own:
             yield state(own)
 
     app = FastAPI(lifespan=opened)
@@ -268,7 +268,7 @@ async def test_starlette_has_one_session_for_the_application(
 
     app = Starlette(
         routes=[Route("/", create, methods=["POST"])],
-        lifespan=lifespan(zookeeper, root=queue_root, session_timeout=4),
+        lifespan=lifespan(zookeeper, root=queue_root, session_timeout=20),
     )
     async with serving(app) as (host, port), httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30) as client:
         answer = await client.post("/", content=b"result")

@@ -55,7 +55,7 @@ async def test_a_message_put_by_a_request_is_handled_in_the_requests_trace(
 
     FastAPIInstrumentor.instrument_app(app, tracer_provider=provider)
     tracing = OpenTelemetry(provider)
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4, tracing=tracing) as session:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20, tracing=tracing) as session:
         app.dependency_overrides[session_of] = lambda: session
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
             assert (await client.post("/orders")).status_code == 202

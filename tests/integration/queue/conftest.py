@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Opener(Protocol):
     """`aiozkqueue.connect`, left at the end of the test."""
 
-    async def __call__(self, hosts: str | None = None, *, session_timeout: float = 4) -> zq.QueueSession: ...
+    async def __call__(self, hosts: str | None = None, *, session_timeout: float = 20) -> zq.QueueSession: ...
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def open_session(
 ) -> AsyncIterator[Opener]:
     async with AsyncExitStack() as stack:
 
-        async def open_one(hosts: str | None = None, *, session_timeout: float = 4) -> zq.QueueSession:
+        async def open_one(hosts: str | None = None, *, session_timeout: float = 20) -> zq.QueueSession:
             connecting = zq.connect(hosts or zookeeper, root=queue_root, session_timeout=session_timeout)
             return await stack.enter_async_context(connecting)
 

@@ -405,7 +405,7 @@ async def test_lost_tells_that_the_claim_is_gone(
 
 
 async def test_a_closed_session_ends_the_loop_with_its_error(zookeeper: str, queue_root: str) -> None:
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
         waiting = asyncio.ensure_future(anext(closing.queue("jobs").consume()))
         await asyncio.sleep(0.2)
     with pytest.raises(zq.SessionClosedError):

@@ -429,7 +429,7 @@ async def test_sessions_do_not_affect_each_other_and_closing_one_invalidates_its
     await session.queue("jobs").put_many([b"1", b"2"])
     async with session.begin() as kept:
         assert await kept.take(session.queue("jobs")) is not None
-        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
             tx = await closing.transaction().__aenter__()
             assert await tx.take(closing.queue("jobs")) is not None
         assert len(await locks()) == 1  # its own are gone, the other's are not

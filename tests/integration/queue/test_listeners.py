@@ -265,7 +265,7 @@ async def test_a_session_that_is_closed_ends_its_listeners_with_that_error(
 ) -> None:
     handler = Handler(waits=True)
     await session.queue("jobs").put(b"1")
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as closing:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as closing:
         running = asyncio.create_task(closing.listener(closing.queue("jobs"), handler).run())
         idle = asyncio.create_task(closing.listener(closing.queue("mail"), handler).run())
         await handler.started.wait()

@@ -102,7 +102,7 @@ async def test_a_forked_child_is_refused_and_writes_nothing_on_the_parents_conne
 
 
 async def test_a_closed_session_says_so_at_every_use(zookeeper: str, queue_root: str) -> None:
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         tx = await session.transaction().__aenter__()
         used = uses(session, tx)
     assert [await refused(use, zq.SessionClosedError) for use in used] == [True] * len(used)

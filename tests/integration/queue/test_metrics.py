@@ -184,7 +184,7 @@ async def test_it_is_a_collector_for_any_registry_and_thread(session: zq.QueueSe
 
 
 async def test_after_the_session_has_been_closed_it_tells_of_no_queue(zookeeper: str, queue_root: str) -> None:
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
         metrics = collector(session)
         await session.queue("jobs").put(b"1")
         await seen(metrics, messages=1)

@@ -192,7 +192,7 @@ async def test_a_retry_is_offered_again_by_an_idle_consumer_with_no_other_traffi
     await session.queue("jobs").put(b"1")
 
     async def fail_and_leave() -> None:
-        connecting = zq.connect(zookeeper, root=queue_root, session_timeout=4)
+        connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
         async with connecting as failing, failing.transaction() as tx:
             assert await tx.take(failing.queue("jobs")) is not None
             await tx.rollback(delay=0.6)

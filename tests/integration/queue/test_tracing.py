@@ -79,7 +79,7 @@ def spans() -> Iterator[Spans]:
 async def traced(zookeeper: str, queue_root: str, spans: Spans) -> AsyncIterator[zq.QueueSession]:
     """A session that is followed."""
     tracing = OpenTelemetry(spans.provider)
-    async with zq.connect(zookeeper, root=queue_root, session_timeout=4, tracing=tracing) as session:
+    async with zq.connect(zookeeper, root=queue_root, session_timeout=20, tracing=tracing) as session:
         yield session
 
 

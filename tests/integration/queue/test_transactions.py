@@ -151,7 +151,7 @@ async def test_a_commit_that_takes_and_puts_of_several_kinds_goes_on_when_a_fold
 
 
 async def test_enter_and_exit_may_happen_in_different_tasks(zookeeper: str, queue_root: str) -> None:
-    connecting = zq.connect(zookeeper, root=queue_root, session_timeout=4)
+    connecting = zq.connect(zookeeper, root=queue_root, session_timeout=20)
     session = await asyncio.create_task(connecting.__aenter__())
     block = session.begin()
     tx = await asyncio.create_task(block.__aenter__())
@@ -165,7 +165,7 @@ async def test_enter_and_exit_may_happen_in_different_tasks(zookeeper: str, queu
 
 async def test_an_exception_in_the_sessions_body_comes_out_as_it_was_raised(zookeeper: str, queue_root: str) -> None:
     with pytest.raises(KeyError, match="mine") as raised:
-        async with zq.connect(zookeeper, root=queue_root, session_timeout=4) as session:
+        async with zq.connect(zookeeper, root=queue_root, session_timeout=20) as session:
             await session.queue("jobs").put(b"1")
             raise KeyError("mine")
     assert not isinstance(raised.value, BaseExceptionGroup)
