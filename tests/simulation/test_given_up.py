@@ -1,4 +1,4 @@
-"""Commits that their callers give up before they are sent, and takes that are given up beside a commit."""
+"""Commits given up before they are sent, puts cut off while they wait for room, takes cut off beside a commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commits.committer import SLOTS
-from aiozkqueue.testing import run_virtual
+from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
 
@@ -52,6 +52,27 @@ def test_a_commit_that_could_not_be_sent_in_time_takes_up_no_room() -> None:
             return tx.outcome, await session.outcome(tx.id), await small.size()
 
     assert run_virtual(main) == (zq.Outcome.ROLLED_BACK, zq.Outcome.ROLLED_BACK, 5)
+
+
+def test_each_of_those_whose_wait_for_room_is_cut_off_is_told_what_was_put_of_his_own() -> None:
+    async def main() -> list[list[str]]:
+        async with simulated() as cluster, asyncio.TaskGroup() as tasks:
+
+            async def put(queue: zq.Queue[bytes], count: int) -> list[str]:
+                with pytest.raises(zq.SessionClosedError) as refused:
+                    await queue.put_many([b"job"] * count, timeout=None)
+                return getattr(refused.value, "__notes__", [])
+
+            async with cluster.connect() as session:
+                small = session.queue("small")
+                await small.configure(zq.QueueConfig(max_size=4))
+                first = tasks.create_task(put(small, 9))
+                await asyncio.sleep(1)
+                others = [tasks.create_task(put(small, count)) for count in (1, 3)]
+                await asyncio.sleep(1)
+        return [await each for each in (first, *others)]
+
+    assert run_virtual(main) == [["the first 4 of 9 messages had been put before"], [], []]
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])

@@ -32,7 +32,7 @@ from aiozkqueue.zookeeper import (
 from .slot import Fate, RefusedError, Slot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from aiozkqueue.layout import ClientPaths
     from aiozkqueue.queue.clock import ServerClock
@@ -75,16 +75,16 @@ class _Flight:
         self.learns = False
         self.sending: Sending | None = None
 
-    def compose(self, number: int) -> None:
-        """Make up the multi, the session's ``number``-th, by what is known now."""
+    def compose(self, crowds: Iterator[int]) -> None:
+        """Make up the multi, by what is known now; ``crowds`` counts those of more than a few that would learn."""
         self.stores = _stores_of(self.batch)
         self.operations = [store.check() for store in self.stores]
         for settlement in self.batch:
             self.starts.append(len(self.operations))
             self.operations += settlement.operations()
             self.learns = self.learns or settlement.learns
-        if len(self.batch) > FEW and number % LEARN_EVERY:
-            self.learns = False
+        if self.learns and len(self.batch) > FEW:
+            self.learns = next(crowds) % LEARN_EVERY == 0
 
 
 class Committer:
@@ -102,7 +102,7 @@ class Committer:
         self._idle: list[tuple[Slot, asyncio.Future[_Flight | None]]] = []
         self._roused = False
         self._unsettled = 0
-        self._composed = count()
+        self._crowds = count()
         self._drained: asyncio.Event = asyncio.Event()
         self._drained.set()
         self._closed = False
@@ -194,7 +194,7 @@ class Committer:
             and self._zookeeper.state is State.CONNECTED
             and all(one.generation == generation or one.generation is None for one in batch)
         ):
-            flight.compose(next(self._composed))
+            flight.compose(self._crowds)
             flight.sending = slot.begin(flight.operations, generation, learns=flight.learns)
 
     async def _serve(self, slot: Slot) -> None:
@@ -264,7 +264,7 @@ class Committer:
                     if self._leave_out_expired(batch, generation):
                         flight = _Flight(batch)
                         continue
-                    flight.compose(next(self._composed))
+                    flight.compose(self._crowds)
                     sent = await slot.send(flight.operations, generation, learns=flight.learns)
             except RefusedError as refusal:
                 index, stores, starts = refusal.index, flight.stores, flight.starts

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import (
@@ -140,7 +141,7 @@ class Room:
         if self.try_enter(count):
             return
         if self._closed is not None:
-            raise self._closed
+            raise _own(self._closed)
         self._arrivals += 1
         left = patience.left
         entry = _Entry(count, generation, self._arrivals, patience.seconds, patient=left != 0)
@@ -378,4 +379,11 @@ class Room:
 
     def _fail(self, error: QueueError) -> None:
         for entry in list(self._line):
-            self._answer(entry, error)
+            self._answer(entry, _own(error))
+
+
+def _own(error: QueueError) -> QueueError:
+    """Return an error of one caller's own: what is noted of his puts says nothing about another's."""
+    own = copy(error)
+    own.__cause__ = error.__cause__
+    return own

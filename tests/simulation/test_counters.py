@@ -1,0 +1,34 @@
+"""Lanes whose counters near their end, of which the replies of many puts tell now and then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue import store
+from aiozkqueue.queue.commits.committer import FULL_GROUP, LEARN_EVERY
+from aiozkqueue.testing import run_virtual, simulated
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_lanes_are_left_in_time_whatever_else_is_committed_between_the_puts(
+    monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """Replies are read of one large multi of puts in so many, not of one in so many whatever it is of."""
+    monkeypatch.setattr(store, "_LANE_END", f"{0:010d}")
+
+    async def main() -> int:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs, others = session.queue("jobs"), session.queue("others")
+            await jobs.configure(zq.QueueConfig(shards=128))
+            await others.put(b"makes the queue")
+            for _ in range(before):
+                await others.put(b"")
+            for _ in range(10 * LEARN_EVERY):
+                await asyncio.gather(*(jobs.put(b"") for _ in range(FULL_GROUP)))
+                await others.put(b"every other commit is of this")
+            return len((await jobs.configuration()).generations)
+
+    assert run_virtual(main) >= 5
