@@ -40,14 +40,23 @@ async def test_tls_carries_a_session_when_the_certificate_is_for_the_name_asked_
     assert len((await zk.read("/a", generation=1)).data) == 500_000
 
 
+async def why_not(hosts: str, tls: ssl.SSLContext) -> str:
+    """Why no connection comes about; asked with more patience where the machine was too slow to find out."""
+    for patience in (0.5, 5, 50):
+        with pytest.raises(ConnectionLossError) as lost:
+            await connect(hosts, tls=tls, connect_timeout=patience)
+        if "no answer" not in str(lost.value):
+            break
+    return str(lost.value)
+
+
 async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_for(
     secure_server: SecureServer,
 ) -> None:
     known = ssl.create_default_context(cafile=secure_server.authorities)
-    with pytest.raises(ConnectionLossError, match=r"not valid for '127\.0\.0\.1'"):
-        await connect(f"127.0.0.1:{secure_server.secure_port}", tls=known, connect_timeout=2)
-    with pytest.raises(ConnectionLossError, match="CERTIFICATE_VERIFY_FAILED"):
-        await connect(f"localhost:{secure_server.secure_port}", tls=ssl.create_default_context(), connect_timeout=2)
+    assert "not valid for '127.0.0.1'" in await why_not(f"127.0.0.1:{secure_server.secure_port}", known)
+    unknown = ssl.create_default_context()
+    assert "CERTIFICATE_VERIFY_FAILED" in await why_not(f"localhost:{secure_server.secure_port}", unknown)
 
 
 async def test_tls_to_a_port_without_it_is_an_error_in_the_time_given(zookeeper: str) -> None:
