@@ -327,6 +327,29 @@ async def test_a_size_changed_while_in_use_holds_from_the_next_put_on(
             await tx.commit(timeout=0.5)
 
 
+@pytest.mark.parametrize("takes", [False, True])
+async def test_a_commit_to_a_queue_that_has_got_a_size_meanwhile_waits_for_room(
+    session: zq.QueueSession, other: zq.QueueSession, *, takes: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await other.queue("jobs").put_many([b"1", b"2"])
+    await other.queue("orders").put(b"order")
+    await jobs.configure(zq.QueueConfig(max_size=2))
+
+    async def commits() -> None:
+        async with other.begin() as tx:  # does not know of the size: its commit is sent, and refused
+            if takes:
+                assert await tx.take(other.queue("orders")) is not None
+            tx.put("jobs", b"3")
+
+    task = asyncio.create_task(commits())
+    await waiting(jobs)
+    assert not task.done()
+    await take_one(session)
+    await task
+    assert [message.body for message in await jobs.peek()] == [b"2", b"3"]
+
+
 async def test_a_transaction_that_never_fits_is_refused_at_once(session: zq.QueueSession) -> None:
     await bounded(session, 3)
     with pytest.raises(zq.TransactionTooLargeError, match="takes 3 messages"):
