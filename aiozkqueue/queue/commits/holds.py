@@ -175,7 +175,7 @@ class HoldSettlement(Settlement):
             if index < ends:
                 return list(self._endings)[index // 2]
             index -= ends
-        assert self._owners is not None  # noqa: S101 - more was sent than that
+        assert self._owners is not None  # noqa: S101 - what was refused was sent, and is no plain end
         return self._owners[index]
 
     def _mend(

@@ -37,8 +37,8 @@ class AttemptSettlement(Settlement):
 
     def refused(
         self,
-        index: int,  # noqa: ARG002
-        operation: Operation,  # noqa: ARG002
+        index: int,  # noqa: ARG002 - whichever it is, the claim is lost
+        operation: Operation,  # noqa: ARG002 - as above
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
         """Only a claim that is lost is ever refused."""
@@ -97,7 +97,7 @@ class GhostSettlement(Settlement):
     def refused(
         self,
         index: int,
-        operation: Operation,  # noqa: ARG002
+        operation: Operation,  # noqa: ARG002 - its place says which
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
         """Look whose it is when any was forced open since; else it is gone already."""
