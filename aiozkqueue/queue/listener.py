@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
 
     from .claim import Claim
+    from .claims.line import Waiter
     from .delivery import Delivery
     from .destination import Destination
     from .engine import Engine
@@ -141,29 +142,32 @@ class Listener(Generic[T]):
     # -- claiming
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Line up for slots as they become free, without waiting for what was asked for before."""
         dispenser = self._engine.dispenser(self._engine.store(self._queue.name), self._condition)
-        while not self._stopped.is_set():
-            free = self._concurrency - self._busy
-            if free <= 0:
+        waiters: list[Waiter] = []
+        asked = 0
+        try:
+            while not self._stopped.is_set():
+                for waiter in [one for one in waiters if one.over]:
+                    waiters.remove(waiter)
+                    asked -= waiter.limit
+                    for claim in waiter.future.result():
+                        self._busy += 1
+                        self._ready.append(claim)
+                        self._rouse(handlers)
+                free = self._concurrency - self._busy - asked
+                if free > 0:
+                    waiters.append(dispenser.request(free))
+                    waiters[-1].future.add_done_callback(self._answered)
+                    asked += free
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            waiter = dispenser.request(free)
-            waiter.future.add_done_callback(lambda _: self._wake.set())
-            try:
-                while not waiter.future.done() and not self._stopped.is_set():
-                    self._wake.clear()
-                    await self._wake.wait()
-            except BaseException:  # it may have been answered in the same moment
+        finally:
+            for waiter in waiters:  # some may have been answered in the same moment
                 dispenser.give_up(waiter)
-                raise
-            if self._stopped.is_set():
-                dispenser.give_up(waiter)
-                return
-            for claim in waiter.future.result():
-                self._busy += 1
-                self._ready.append(claim)
-                self._rouse(handlers)
+
+    def _answered(self, _: object) -> None:
+        self._wake.set()
 
     def _rouse(self, handlers: anyio.abc.TaskGroup) -> None:
         """Wake a worker that rests, or start one more: there is a message for it."""
