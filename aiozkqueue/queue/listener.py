@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, cast
 
 import anyio
@@ -13,6 +12,7 @@ from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, Ses
 from aiozkqueue.zookeeper import State
 
 from .background import Background
+from .crew import Crew
 from .delivery import deliver
 from .hand_over import hand_over, show
 from .logs import about
@@ -68,8 +68,7 @@ class Listener(Generic[T]):
         self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
         self._busy = 0
-        self._ready: deque[Claim] = deque()
-        self._resting: list[asyncio.Future[None]] = []
+        self._crew = Crew(self._handle)
         self._scopes: dict[anyio.CancelScope, int] = {}
         self._scope: anyio.CancelScope | None = None
         self._failure: BaseException | None = None
@@ -153,8 +152,8 @@ class Listener(Generic[T]):
                     asked -= waiter.limit
                     for claim in waiter.future.result():
                         self._busy += 1
-                        self._ready.append(claim)
-                        self._rouse(handlers)
+                        if not self._crew.rouse(claim):
+                            handlers.start_soon(self._crew.work)
                 free = self._concurrency - self._busy - asked
                 if free > 0:
                     waiters.append(dispenser.request(free))
@@ -169,29 +168,10 @@ class Listener(Generic[T]):
     def _answered(self, _: object) -> None:
         self._wake.set()
 
-    def _rouse(self, handlers: anyio.abc.TaskGroup) -> None:
-        """Wake a worker that rests, or start one more: there is a message for it."""
-        while self._resting:
-            worker = self._resting.pop()
-            if not worker.done():
-                worker.set_result(None)
-                return
-        handlers.start_soon(self._work)
-
-    async def _work(self) -> None:
-        """Handle one message after the other; a task a message would cost more than the rest of the way."""
-        while True:
-            while not self._ready:
-                roused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._resting.append(roused)
-                await roused
-            await self._handle(self._ready.popleft())
-
     async def _give_back_unstarted(self) -> None:
         """Give back what was claimed for workers that were cancelled before they could begin."""
-        claims, self._busy = list(self._ready), 0
-        self._ready.clear()
-        self._resting.clear()
+        claims, self._busy = list(self._crew.jobs), 0
+        self._crew = Crew(self._handle)
         if claims and not self._engine.closed:
             released = self._engine.dispenser(claims[0].store).release(claims)
             if released is not None:

@@ -25,7 +25,7 @@ LAYERS = (
 )
 QUEUE = (
     {"lanes", "conflicts"},
-    {"candidates", "clock", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
+    {"candidates", "clock", "crew", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
     {"patience"},
     {"store", "background", "run", "middleware", "tracing", "meter", "logs"},
     {"claim"},

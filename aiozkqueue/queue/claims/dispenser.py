@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import (
     AccessDeniedError,
@@ -21,6 +21,7 @@ from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.holds import ReleaseSettlement
+from aiozkqueue.queue.crew import Crew
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
@@ -70,6 +71,19 @@ FLIGHTS_ALONE = 4
 FLIGHTS_SHARED = 2
 #: Failed batches in a row after which the locks are listed again.
 MOST_FAILURES = 2
+
+
+class _Flight(NamedTuple):
+    """A batch of claims that is sent."""
+
+    number: int
+    claim: ClaimBatch
+    places: list[str]
+    ids: list[str]
+    """What locks those, and then what is locked beside them."""
+    generation: int
+    since: int | None
+    """Who came after this many takers gets none of them; None: anybody may."""
 
 
 class Dispenser:
@@ -132,6 +146,7 @@ class Dispenser:
             wanted=lambda: any(True for _ in self._line),
             give_back=self.release,
         )
+        self._crew = Crew(self._claim)
         self._flights: set[int] = set()
         self._launched = 0
         self._returning = 0  # releases of what nobody took
@@ -447,20 +462,14 @@ class Dispenser:
         self._flights.add(self._launched)
         self._promised += len(places)
         self._claimer.reserve(size * len(places), generation)
-        self._tasks.spawn(self._claim, self._launched, claim, places, locks, generation, since, name="claims")
+        if not self._crew.rouse(_Flight(self._launched, claim, places, locks, generation, since)):
+            self._tasks.spawn(self._crew.work, name="claims")
 
-    async def _claim(  # noqa: PLR0917 - one caller
-        self,
-        flight: int,
-        claim_batch: ClaimBatch,
-        places: list[str],
-        ids: list[str],
-        generation: int,
-        since: int | None,
-    ) -> None:
+    async def _claim(self, flight: _Flight) -> None:
+        number, _, places, ids, generation, since = flight
         kept: set[str] = set()
         try:
-            batch = await self._claim_as_chosen(claim_batch, places, ids[: len(places)], generation)
+            batch = await self._claim_as_chosen(flight)
             kept.update(claim.id for claim in batch.claims)
             self._failures = 0
             if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
@@ -469,7 +478,7 @@ class Dispenser:
                 self._lookout.relist()  # their own consumer is back at work
             if batch.lost:
                 self._lookout.relist()  # the watch told of them while they were ours
-            self._offer(flight, batch.claims, generation, since)
+            self._offer(number, batch.claims, generation, since)
         except ContendedError as contended:
             self._failures += 1
             self._lookout.contended(ids[contended.index])
@@ -487,18 +496,17 @@ class Dispenser:
         finally:
             if generation == self._generation:
                 self._lookout.end([one for one in ids if one not in kept and one not in self._tenures])
-            self._flights.discard(flight)
+            self._flights.discard(number)
             self._promised -= len(places)
-            self._line.landed(flight)
+            self._line.landed(number)
             self._bell.set()
 
-    async def _claim_as_chosen(
-        self, claim_batch: ClaimBatch, places: list[str], ids: list[str], generation: int
-    ) -> Batch:
+    async def _claim_as_chosen(self, flight: _Flight) -> Batch:
         """Claim, unless the claim would assert another configuration than the one these were chosen by."""
         if self._lookout.outdated:
             raise ReopenError
-        return await claim_batch(places, ids, generation)
+        places = flight.places
+        return await flight.claim(places, flight.ids[: len(places)], flight.generation)
 
     def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
