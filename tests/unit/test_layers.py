@@ -25,7 +25,8 @@ LAYERS = (
 )
 QUEUE = (
     {"lanes", "conflicts"},
-    {"candidates", "clock", "crew", "tasks", "deadlines", "codec", "options", "outcome", "destination", "connection_state"},
+    {"candidates", "clock", "codec", "connection_state", "deadlines", "destination", "options", "outcome", "tasks"},
+    {"crew"},
     {"patience"},
     {"store", "background", "run", "middleware", "tracing", "meter", "logs"},
     {"claim"},

@@ -14,7 +14,6 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
 
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
@@ -85,9 +84,16 @@ public class CuratorPeer {
 
     /** Counts the puts that have completed. */
     static class Completed implements QueuePutListener {
-        private final AtomicInteger count = new AtomicInteger();
-        public void putCompleted(Object item) { count.incrementAndGet(); }
-        public void putMultiCompleted(MultiItem items) { count.incrementAndGet(); }
+        private int count;
+        public synchronized void putCompleted(Object item) { count++; notifyAll(); }
+        public synchronized void putMultiCompleted(MultiItem items) { count++; notifyAll(); }
+        synchronized int until(int wanted) throws InterruptedException {
+            long end = System.currentTimeMillis() + 60000;
+            while (count < wanted && System.currentTimeMillis() < end) {
+                wait(1000);
+            }
+            return count;
+        }
     }
 
     /**
@@ -213,8 +219,8 @@ public class CuratorPeer {
         if (command.equals("cached")) { // cached NAME: how many children its consumer believes there are
             return "" + ((List) cached(queues.get(words[1]), "children")).size();
         }
-        if (command.equals("completed")) { // completed NAME: how many puts have
-            return "" + ((Completed) completed.get(words[1])).count.get();
+        if (command.equals("completed")) { // completed NAME COUNT: how many puts have; waits for so many
+            return "" + ((Completed) completed.get(words[1])).until(Integer.parseInt(words[2]));
         }
         if (command.equals("put")) { // put NAME HEX [priority|epoch|id]; several bodies, separated by commas, are one item
             QueueBase queue = (QueueBase) queues.get(words[1]);
