@@ -71,10 +71,10 @@ def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pa
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
             jobs, theirs = session.queue("jobs"), other.queue("jobs")
+            used_up, shown = asyncio.Event(), 0
 
             async def put_more() -> None:
-                while await theirs.size():
-                    await asyncio.sleep(0.001)
+                await used_up.wait()
                 for _ in range(singles):
                     await asyncio.sleep(pause)
                     await theirs.put(b"quick")
@@ -87,6 +87,9 @@ def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pa
                 async for delivery in deliveries:
                     if delivery.body == b"slow":
                         break
+                    shown += 1
+                    if shown == 200:
+                        used_up.set()
                 await putting
                 await asyncio.sleep(1)
                 async with other.begin() as tx:
