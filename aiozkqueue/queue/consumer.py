@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
 from .delivery import Delivery, WorkSettling, deliver
 from .hand_over import hand_over, show
+from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave, leave
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from .work import Work
 
 T = TypeVar("T")
+
+log: Final = logging.getLogger(__name__)
 
 #: Claimed ahead is at most what the loop finished within this many seconds.
 PACE = 0.1
@@ -70,7 +74,7 @@ class Consumer(Generic[T]):
         self._wake = asyncio.Event()
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._flights = _Flights()
+        self._flights = _Flights(queue.name)
         self._finished: deque[float] = deque()
         self._idle = False
         self._stopped = False
@@ -188,9 +192,10 @@ class Consumer(Generic[T]):
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
-        """Tell of commits that failed behind the loop's back."""
-        failures, self._flights.failures = self._flights.failures, []
-        for _, failure in failures:
+        """Tell of commits that failed behind the loop's back: what is raised leaves the rest to the next call."""
+        failures = self._flights.failures
+        while failures:
+            _, failure = failures.popleft()
             if not isinstance(failure, PASSING):
                 raise failure
             self._absorb(failure)
@@ -288,6 +293,14 @@ class Consumer(Generic[T]):
         if self._closed:
             return
         self._closed = self._stopped = True
+        try:
+            await self._finish(error)
+            if error is None:
+                self._report()
+        finally:
+            self.absorbed += self._flights.leave()
+
+    async def _finish(self, error: BaseException | None) -> None:
         released = self._abandon()
         delivery, self._current = self._current, None
         handling, self._handling = self._handling, None
@@ -303,8 +316,6 @@ class Consumer(Generic[T]):
                 await wait_settled(released, grace=self._engine.grace)
             for commit in list(self._flights.commits):
                 await commit.wait()
-        if error is None:
-            self._report()
 
     def _abandon(self) -> asyncio.Future[None] | None:
         """Give back what was claimed and never handed over."""
@@ -329,6 +340,7 @@ class Consumer(Generic[T]):
         )
         if self._handling is not None:
             self._handling.end()
+        self._flights.leave()
         if self._closed or not (open_delivery or self._ready or self._waiter):
             return
         try:
@@ -362,9 +374,11 @@ class _Ring:
 class _Flights:
     """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._left = False
         self.commits: dict[Settlement, Work] = {}
-        self.failures: list[tuple[Work, BaseException]] = []
+        self.failures: deque[tuple[Work, BaseException]] = deque()
         self.landed = asyncio.Event()
 
     def land(self, commit: Settlement) -> None:
@@ -372,7 +386,25 @@ class _Flights:
         work = self.commits.pop(commit)
         if commit.error is not None:
             self.failures.append((work, commit.error))
+            if self._left:
+                self.leave()
         self.landed.set()
+
+    def leave(self) -> int:
+        """Log what has failed, and from now on what fails, since no loop asks; return how many come again as usual."""
+        self._left = True
+        passing = 0
+        while self.failures:
+            work, failure = self.failures.popleft()
+            [claim] = work.claims
+            told = about(claim, work.id)
+            if isinstance(failure, PASSING):
+                passing += 1
+                log.warning("queue %s: %s comes again: %s", self._queue, claim.id, failure, extra=told)
+            else:
+                words = "queue %s: message %s could not be settled"
+                log.error(words, self._queue, claim.id, exc_info=failure, extra=told)
+        return passing
 
 
 def _work(delivery: Delivery[T]) -> Work:
