@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
 from .ahead import PACE, Ahead
 from .delivery import Delivery, WorkSettling, deliver
 from .hand_over import hand_over, show
+from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave, leave
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from .work import Work
 
 T = TypeVar("T")
+
+log: Final = logging.getLogger(__name__)
 
 #: Turns of the event loop that it takes until a request for claims, and the commits begun before it, are on their way.
 TURNS_TO_SEND = 3
@@ -63,7 +68,7 @@ class Consumer(Generic[T]):
         self._overtaken = False  # whether the loop has done something since, or still does, that an answer lacks
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._flights = _Flights()
+        self._flights = _Flights(queue.name)
         self._idle = False
         self._stopped = False
         self._closed = False
@@ -180,9 +185,10 @@ class Consumer(Generic[T]):
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
-        """Tell of commits that failed behind the loop's back."""
-        failures, self._flights.failures = self._flights.failures, []
-        for _, failure in failures:
+        """Tell of commits that failed behind the loop's back: what is raised leaves the rest to the next call."""
+        failures = self._flights.failures
+        while failures:
+            _, failure = failures.popleft()
             if not isinstance(failure, PASSING):
                 raise failure
             self._absorb(failure)
@@ -250,6 +256,14 @@ class Consumer(Generic[T]):
         if self._closed:
             return
         self._closed = self._stopped = True
+        try:
+            await self._finish(error)
+            if error is None:
+                self._report()
+        finally:
+            self.absorbed += self._flights.leave()
+
+    async def _finish(self, error: BaseException | None) -> None:
         released = self._ahead.abandon()
         delivery, self._current = self._current, None
         handling, self._handling = self._handling, None
@@ -265,8 +279,6 @@ class Consumer(Generic[T]):
                 await wait_settled(released, grace=self._engine.grace)
             for commit in list(self._flights.commits):
                 await commit.wait()
-        if error is None:
-            self._report()
 
     def __del__(self) -> None:
         """Do what can be done for a loop that was left without ``async with``: nobody awaits anything here."""
@@ -279,6 +291,7 @@ class Consumer(Generic[T]):
         )
         if self._handling is not None:
             self._handling.end()
+        self._flights.leave()
         if self._closed or not (open_delivery or self._ahead.ready or self._ahead.asking):
             return
         try:
@@ -306,9 +319,11 @@ async def _sent() -> None:
 class _Flights:
     """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._left = False
         self.commits: dict[Settlement, Work] = {}
-        self.failures: list[tuple[Work, BaseException]] = []
+        self.failures: deque[tuple[Work, BaseException]] = deque()
         self.landed = asyncio.Event()
 
     def land(self, commit: Settlement) -> None:
@@ -316,7 +331,25 @@ class _Flights:
         work = self.commits.pop(commit)
         if commit.error is not None:
             self.failures.append((work, commit.error))
+            if self._left:
+                self.leave()
         self.landed.set()
+
+    def leave(self) -> int:
+        """Log what has failed, and from now on what fails, since no loop asks; return how many come again as usual."""
+        self._left = True
+        passing = 0
+        while self.failures:
+            work, failure = self.failures.popleft()
+            [claim] = work.claims
+            told = about(claim, work.id)
+            if isinstance(failure, PASSING):
+                passing += 1
+                log.warning("queue %s: %s comes again: %s", self._queue, claim.id, failure, extra=told)
+            else:
+                words = "queue %s: message %s could not be settled"
+                log.error(words, self._queue, claim.id, exc_info=failure, extra=told)
+        return passing
 
 
 def _work(delivery: Delivery[T]) -> Work:
