@@ -259,14 +259,19 @@ async def test_a_slow_loop_claims_hardly_anything_ahead(jobs: zq.Queue[bytes], l
     assert await locks() == []
 
 
-async def test_a_fast_loop_never_holds_more_than_its_prefetch(session: zq.QueueSession, locks: Locks) -> None:
+@pytest.mark.parametrize("until_idle", [None, 0])
+async def test_a_fast_loop_never_holds_more_than_its_prefetch(
+    session: zq.QueueSession, locks: Locks, until_idle: float | None
+) -> None:
     jobs = session.queue("many")
     await jobs.put_many([b""] * 300)
     most = 0
     seen = 0
-    async with jobs.consume(prefetch=4, until_idle=0) as deliveries:
+    async with jobs.consume(prefetch=4, until_idle=until_idle) as deliveries:
         async for _ in deliveries:
             seen += 1
+            if seen == 300:
+                deliveries.stop()
             if seen % 20 == 0:
                 most = max(most, len(await locks("many")))
     assert seen == 300
