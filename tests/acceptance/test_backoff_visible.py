@@ -59,7 +59,7 @@ async def test_a_retry_of_the_handlers_own_choosing_is_seen_too(session: zq.Queu
     jobs = session.queue("jobs")
     job = await jobs.put(b"one")
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=10)
+        assert await tx.take(jobs, timeout=30)
         await tx.rollback(delay=500)
     (seen,) = await jobs.peek()
     assert seen.attempt == 1

@@ -100,7 +100,7 @@ async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(on_clock: 
 
     await jobs.put_many([b"1", b"2"])
     async with session.begin() as tx:
-        for message in await tx.take_many(jobs, 2, timeout=20):
+        for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
     await in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were put back before")
@@ -245,7 +245,7 @@ async def test_a_delivery_whose_result_does_not_fit_waits_and_burns_no_attempt(
     async with session.listener(jobs, handle, concurrency=3):
         await waiting(other.queue("results"))
         await asyncio.sleep(0.5)
-        seen = [(await take_one(other, "results", 20)).body for _ in range(4)]
+        seen = [(await take_one(other, "results", 30)).body for _ in range(4)]
     assert sorted(seen) == [b"0", b"1", b"2", b"3"]
     assert sorted(handled) == [(b"1", 1), (b"2", 1), (b"3", 1)]
     assert await jobs.size() == 0
@@ -388,7 +388,7 @@ async def test_a_transaction_that_waits_for_room_is_told_when_its_session_ends(
     await expire(session)
     with pytest.raises(zq.SessionExpiredError):
         await task
-    assert (await take_one(other, "jobs", 20)).body == b"1"
+    assert (await take_one(other, "jobs", 30)).body == b"1"
 
 
 async def test_lanes_and_what_any_program_takes_count_alike(
@@ -412,7 +412,7 @@ async def test_dead_letters_are_driven_back_as_far_as_there_is_room(session: zq.
     jobs = await bounded(session, 2)
     await jobs.put_many([b"1", b"2"])
     async with session.begin() as tx:
-        for message in await tx.take_many(jobs, 2, timeout=20):
+        for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
     with pytest.raises(zq.QueueFullError, match="1 dead letters were put back before"):

@@ -39,7 +39,7 @@ async def test_a_waiting_message_is_replaced_in_its_place(session: zq.QueueSessi
     await jobs.put(b"2")
     assert await jobs.update(b"new", id=first)
     async with session.begin() as tx:
-        message = await tx.take(jobs, timeout=20)
+        message = await tx.take(jobs, timeout=30)
     assert message is not None
     assert (message.id, message.body, message.headers, message.key) == (first, b"new", {"trace": "t1"}, "k")
 
@@ -58,7 +58,7 @@ async def test_one_in_flight_is_said_to_be_and_left_alone(session: zq.QueueSessi
     jobs = session.queue("jobs")
     message_id = await jobs.put(b"1", key="k")
     async with session.begin() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         assert await other.queue("jobs").cancel(id=message_id) is IN_FLIGHT
         assert await other.queue("jobs").update(b"new", key="k") is IN_FLIGHT
     assert await jobs.cancel(id=message_id) is NOT_FOUND
@@ -67,7 +67,7 @@ async def test_one_in_flight_is_said_to_be_and_left_alone(session: zq.QueueSessi
 async def test_a_leased_one_is_in_flight_until_the_lease_ends(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     message_id = await jobs.put(b"1")
-    (lease,) = await jobs.leases.take(lifetime=60, timeout=20)
+    (lease,) = await jobs.leases.take(lifetime=60, timeout=30)
     assert await jobs.cancel(id=message_id) is IN_FLIGHT
     await jobs.leases.renew([lease.token], lifetime=0)
     assert await jobs.cancel(id=message_id)
@@ -79,7 +79,7 @@ async def test_what_waits_for_its_next_attempt_is_cancelled(
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
     message_id = await jobs.put(b"1", key="k", unique=True)
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     assert await jobs.cancel(id=message_id)
     for folder in ("items", "locks", "due", "meta", "keys", "dlq"):
@@ -93,7 +93,7 @@ async def test_what_waits_for_its_next_attempt_is_replaced_and_comes_when_it_is_
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(3, backoff=zq.Fixed(600)))
     message_id = await jobs.put(b"1")
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     async with session.begin() as tx:
         waiting = asyncio.create_task(tx.take(jobs, timeout=None))
@@ -215,13 +215,13 @@ async def test_a_commit_that_others_were_faster_than_is_done_again_at_once(
     await jobs.put(b"withdraw the order")
     order = await waiting.put(b"order")
     async with session.begin() as tx, other.begin() as others:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         assert await tx.cancel(waiting, id=order)
         assert await others.take(other.queue("waiting"), timeout=20) is not None
         with pytest.raises(zq.ConflictError):
             await tx.commit()
     async with session.begin() as tx:
-        again = await tx.take(jobs, timeout=20)
+        again = await tx.take(jobs, timeout=30)
         assert again is not None
         assert again.attempt == 2
         assert await tx.cancel(waiting, id=order) is NOT_FOUND
@@ -233,7 +233,7 @@ async def test_a_transaction_does_not_find_what_it_cancels_and_replaces_what_it_
     jobs = session.queue("jobs")
     one, two, three = await jobs.put_many([b"1", b"2", b"3"])
     async with session.begin() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         assert await tx.cancel(jobs, id=one) is IN_FLIGHT, "it has taken that one itself"
         assert await tx.update(jobs, b"new", id=two)
         assert await tx.update(jobs, b"newer", id=two)

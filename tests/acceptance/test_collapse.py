@@ -92,7 +92,7 @@ async def test_what_waits_for_its_next_attempt_is_left_alone(on_clock: OnClock, 
     await jobs.configure(zq.QueueConfig(collapse=True, policy=zq.AtLeastOnce(backoff=zq.Fixed(600))))
     await jobs.put(b"old", key="k")
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     await jobs.put(b"new", key="k")
     assert await poll(session) == [b"new"]
@@ -107,11 +107,11 @@ async def test_what_failed_collapses_with_what_was_put_since(session: zq.QueueSe
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3, backoff=zq.Fixed(0))))
     await jobs.put(b"old", key="k")
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback()
     await jobs.put(b"new", key="k")
     async with session.begin() as tx:
-        (message,) = await tx.take_many(jobs, 10, timeout=20)
+        (message,) = await tx.take_many(jobs, 10, timeout=30)
     assert (message.body, message.attempt) == (b"new", 1)
     assert await jobs.size() == 0
 
@@ -122,7 +122,7 @@ async def test_a_rollback_gives_back_the_one_that_was_delivered(
     await jobs.put(b"1", key="k")
     await jobs.put(b"2", key="k")
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         await tx.rollback(delay=0)
     assert await poll(session) == [b"2"]
 
@@ -197,5 +197,5 @@ async def test_stats_tell_how_many_would_collapse(session: zq.QueueSession, jobs
     stats = await jobs.stats()
     assert (stats.size, stats.duplicates) == (4, 2)
     async with session.begin() as tx:
-        assert len(await tx.take_many(jobs, 10, timeout=20)) == 2
+        assert len(await tx.take_many(jobs, 10, timeout=30)) == 2
     assert (await jobs.stats()).duplicates == 0

@@ -176,7 +176,7 @@ async def test_a_rejected_one_is_driven_back_without_a_delay(session: zq.QueueSe
     jobs = session.queue("jobs")
     await jobs.put(b"later", delay=0.2, priority=-1)
     async with session.begin() as tx:
-        message = await tx.take(jobs, timeout=10)
+        message = await tx.take(jobs, timeout=30)
         assert message is not None
         tx.reject(message, "not now")
     assert await jobs.dead_letters.redrive() == 1

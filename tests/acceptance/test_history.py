@@ -99,7 +99,7 @@ async def test_history_tells_of_each_end_once_in_their_order(session: zq.QueueSe
     await asyncio.sleep(0.01)  # times are kept to the millisecond, and each of the three is to have one of its own
     rejected = await jobs.put(b"two")
     async with session.begin() as tx:
-        message = await tx.take(jobs, timeout=10)
+        message = await tx.take(jobs, timeout=30)
         assert message is not None
         tx.reject(message, "not a number")
     await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ async def test_history_tells_of_each_end_once_in_their_order(session: zq.QueueSe
 async def test_what_is_rolled_back_leaves_no_record(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
     await jobs.put(b"one")
     async with session.transaction() as tx:
-        await tx.take(jobs, timeout=10)
+        await tx.take(jobs, timeout=30)
         await tx.rollback(delay=0)
     assert await records(jobs) == []
     assert (await take_one(session)).body == b"one"
@@ -133,7 +133,7 @@ async def test_a_dropped_message_is_told_to_have_failed(session: zq.QueueSession
     await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(1, exhausted="drop")))
     job = await jobs.put(b"one")
     async with session.transaction() as tx:
-        await tx.take(jobs, timeout=10)
+        await tx.take(jobs, timeout=30)
         await tx.rollback()
     (record,) = await records(jobs)
     assert (record.id, record.outcome) == (job, zq.End.FAILED)

@@ -155,7 +155,7 @@ async def test_attempts_of_messages_that_are_gone_go_and_those_of_living_ones_st
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     job = await jobs.put(b"one")
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=10)
+        assert await tx.take(jobs, timeout=30)
         await tx.rollback()
     await server_view.create(f"{base}/meta/meta-gone", AttemptRecord(2).encode())
     await server_view.create(f"{base}/meta/somebody-elses", b"?")

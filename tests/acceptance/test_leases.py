@@ -44,7 +44,7 @@ async def test_a_lease_that_ends_is_offered_again_as_the_next_attempt(
 ) -> None:
     await session.queue("jobs").put(b"1")
     (lease,) = await session.queue("jobs").leases.take(lifetime=0.5)
-    (again,) = await other.queue("jobs").leases.take(lifetime=60, timeout=20)
+    (again,) = await other.queue("jobs").leases.take(lifetime=60, timeout=30)
     assert (again.id, again.attempt) == (lease.id, 2)
     await session.queue("jobs").leases.acknowledge([lease.token])  # needs no live lease
     assert await session.queue("jobs").size() == 0
@@ -54,7 +54,7 @@ async def test_a_message_that_is_leased_too_often_becomes_a_dead_letter(session:
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     await jobs.put(b"1")
     for _ in range(2):
-        (_,) = await jobs.leases.take(lifetime=0.2, timeout=20)
+        (_,) = await jobs.leases.take(lifetime=0.2, timeout=30)
     letters: list[zq.DeadLetter[bytes]] = []
     async with asyncio.timeout(30):
         while not letters:
@@ -76,7 +76,7 @@ async def test_a_renewal_makes_anew_a_lease_that_has_ended_or_never_was(session:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     (lease,) = await jobs.leases.take(lifetime=0.2)
-    (again,) = await jobs.leases.take(lifetime=0.2, timeout=20)
+    (again,) = await jobs.leases.take(lifetime=0.2, timeout=30)
     await asyncio.sleep(0.5)
     await jobs.leases.renew([lease.token], lifetime=60)
     assert await jobs.leases.take(timeout=1) == []

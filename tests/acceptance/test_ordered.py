@@ -72,7 +72,7 @@ async def test_a_queue_becomes_ordered_only_when_what_was_claimed_before_is_sett
         async with session.begin() as tx:
             assert await tx.take(queue, timeout=0.3) is None
     async with session.begin() as tx:
-        second = await tx.take(queue, timeout=20)
+        second = await tx.take(queue, timeout=30)
         assert second is not None
         assert second.value == b"1"
         await queue.configure(zq.QueueConfig(ordered=False))

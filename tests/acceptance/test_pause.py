@@ -31,7 +31,7 @@ async def test_a_paused_queue_hands_out_nothing_finishes_what_is_held_and_takes_
     queue = session.queue("jobs")
     await queue.put_many([b"1", b"2"])
     async with session.begin() as tx:
-        held = await tx.take(queue, timeout=10)
+        held = await tx.take(queue, timeout=30)
         assert held is not None
         await other.queue("jobs").configure(PAUSED)
         await other.queue("jobs").put(b"3")
@@ -91,7 +91,7 @@ async def test_groups_wait_while_their_queue_is_paused(session: zq.QueueSession,
     queue = session.queue("jobs")
     await queue.put_many([b"1", b"2"], group="one")
     async with session.begin() as tx:
-        first = await tx.take(queue, timeout=10)
+        first = await tx.take(queue, timeout=30)
         assert first is not None
         await queue.configure(PAUSED)
     async with other.begin() as tx:

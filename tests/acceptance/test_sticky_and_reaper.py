@@ -48,7 +48,7 @@ async def test_a_node_takes_what_it_has_put_and_nothing_else(nodes: dict[str, zq
             tx.put(session.queue("jobs"), f"of {name}".encode())
     assert (await nodes["a"].queue("jobs").stats()).bound == 3
     for name in ("c", "a", "b"):
-        assert await take(nodes[name], timeout=10) == f"of {name}"
+        assert await take(nodes[name], timeout=30) == f"of {name}"
         assert await take(nodes[name]) is None
 
 
@@ -108,10 +108,10 @@ async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limi
     a, b, c = (nodes[name] for name in "abc")
     await b.queue("jobs").put_many([b"local"] * 15)
     await a.queue("jobs").put_many([str(number).encode() for number in range(12)])
-    assert await take(b, timeout=10) == "local"  # so b takes from this queue
+    assert await take(b, timeout=30) == "local"  # so b takes from this queue
     clock.advance(100)
     assert await reap(b) == 10
-    assert [await take(c, timeout=10) for _ in range(10)] == [str(number) for number in range(10)]
+    assert [await take(c, timeout=30) for _ in range(10)] == [str(number) for number in range(10)]
     assert await take(c) is None
     assert await reap(b) == 2
 
@@ -133,13 +133,13 @@ async def test_what_is_put_for_later_is_its_nodes_too_and_late_only_from_its_dat
     await a.queue("jobs").put(b"mine", delay=30)
     clock.advance(30)
     assert await take(b, timeout=1) is None
-    assert await take(a, timeout=10) == "mine"
+    assert await take(a, timeout=30) == "mine"
     await a.queue("jobs").put(b"lying", delay=200)
     clock.advance(100)
     assert await reap(b) == 0, "it is not due, whenever it was put"
     clock.advance(200)
     assert await reap(b) == 1
-    assert await take(b, timeout=10) == "lying"
+    assert await take(b, timeout=30) == "lying"
 
 
 async def test_another_session_of_the_node_takes_up_its_work(
@@ -147,7 +147,7 @@ async def test_another_session_of_the_node_takes_up_its_work(
 ) -> None:
     await nodes["a"].queue("jobs").put(b"x")
     async with zq.connect(zookeeper, root=queue_root, node="a") as again:
-        assert await take(again, timeout=10) == "x"
+        assert await take(again, timeout=30) == "x"
 
 
 async def test_a_queue_whose_affinity_is_taken_back_gives_everything_to_everybody(
@@ -156,7 +156,7 @@ async def test_a_queue_whose_affinity_is_taken_back_gives_everything_to_everybod
     await nodes["a"].queue("jobs").put(b"x")
     assert await take(nodes["b"]) is None
     await nodes["a"].queue("jobs").configure(zq.QueueConfig(affinity="any"))
-    assert await take(nodes["b"], timeout=10) == "x"
+    assert await take(nodes["b"], timeout=30) == "x"
     await nodes["a"].queue("jobs").put(b"y")
     [name] = await server_view.children(f"{queue_root}/jobs/items")
     assert "-n" not in name

@@ -59,7 +59,7 @@ async def test_one_message_has_a_priority_a_date_a_key_tags_headers_and_a_lifeti
         assert (again.id, again.attempt) == (new, 2)
         await again.commit()
     async with other.begin() as tx:
-        rest = await tx.take_many(theirs, 10, timeout=20)
+        rest = await tx.take_many(theirs, 10, timeout=30)
         assert [message.body for message in rest] == [b"only one"]
     ended = {record.id: record.outcome async for record in prices.history()}
     assert (ended[old], ended[new]) == (zq.End.COLLAPSED, zq.End.FINISHED)

@@ -101,7 +101,7 @@ async def test_what_was_handed_over_in_time_may_take_its_time(on_clock: OnClock,
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
     async with session.begin() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
     assert await jobs.size() == 0
     assert await jobs.dead_letters.size() == 0
@@ -112,7 +112,7 @@ async def test_what_fails_after_the_end_of_its_life_is_not_tried_again(on_clock:
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
     async with session.transaction() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
         await tx.rollback(delay=0)
     assert await bodies(session) == []
@@ -142,7 +142,7 @@ async def test_what_is_held_is_not_swept(on_clock: OnClock, clock: TestClock) ->
     jobs = session.queue("jobs")
     await jobs.put(b"1", ttl=60)
     async with session.begin() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
         assert await sweep_expired(other._engine, other.queue("jobs").store) == 0
 

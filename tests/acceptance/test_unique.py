@@ -46,7 +46,7 @@ async def test_a_key_is_taken_while_its_message_is_handled_and_free_with_the_com
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.begin() as tx:
-        await tx.take(jobs, timeout=20)
+        await tx.take(jobs, timeout=30)
         with pytest.raises(zq.DuplicateKeyError):
             await other.queue("jobs").put(b"2", key="k", unique=True)
     await jobs.put(b"3", key="k", unique=True)
@@ -57,7 +57,7 @@ async def test_a_handler_puts_its_own_key_again_in_the_commit_that_ends_its_mess
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.begin() as tx:
-        await tx.take(jobs, timeout=20)
+        await tx.take(jobs, timeout=30)
         tx.put(jobs, b"2", key="k", unique=True)
     assert [message.body for message in await jobs.peek()] == [b"2"]
 
@@ -66,7 +66,7 @@ async def test_a_message_that_is_rolled_back_keeps_its_key(session: zq.QueueSess
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.transaction() as tx:
-        await tx.take(jobs, timeout=20)
+        await tx.take(jobs, timeout=30)
         await tx.rollback(delay=0)
     with pytest.raises(zq.DuplicateKeyError):
         await jobs.put(b"2", key="k", unique=True)
@@ -81,11 +81,11 @@ async def test_however_a_message_ends_its_key_comes_free(
     if end == "purge":
         assert await jobs.purge() == 1
     elif end == "lease":
-        (lease,) = await jobs.leases.take(timeout=20)
+        (lease,) = await jobs.leases.take(timeout=30)
         await jobs.leases.acknowledge([lease.token])
     else:
         async with session.transaction() as tx:
-            message = await tx.take(jobs, timeout=20)
+            message = await tx.take(jobs, timeout=30)
             assert message is not None
             if end == "exhausted":
                 await tx.rollback()
@@ -101,7 +101,7 @@ async def test_a_dead_letter_whose_key_is_taken_again_stays_one(session: zq.Queu
     jobs = session.queue("jobs")
     await jobs.put(b"1", key="k", unique=True)
     async with session.begin() as tx:
-        message = await tx.take(jobs, timeout=20)
+        message = await tx.take(jobs, timeout=30)
         assert message is not None
         tx.reject(message, "no good")
     await jobs.put(b"2", key="k", unique=True)
@@ -182,7 +182,7 @@ async def test_a_key_that_somebody_removed_by_hand_does_not_keep_its_message_fro
     (key,) = await server_view.children(f"{queue_root}/jobs/keys")
     await server_view.delete(f"{queue_root}/jobs/keys/{key}")
     async with session.begin() as tx:
-        assert await tx.take(jobs, timeout=20) is not None
+        assert await tx.take(jobs, timeout=30) is not None
     assert await jobs.size() == 0
 
 
@@ -198,5 +198,5 @@ async def test_stats_tell_how_many_keys_are_taken(session: zq.QueueSession) -> N
     await jobs.put(b"3", key="k")
     assert (await jobs.stats()).unique_keys == 2
     async with session.begin() as tx:
-        assert len(await tx.take_many(jobs, 3, timeout=20)) == 3
+        assert len(await tx.take_many(jobs, 3, timeout=30)) == 3
     assert (await jobs.stats()).unique_keys == 0

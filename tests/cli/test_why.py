@@ -29,7 +29,7 @@ async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeep
         assert ", process " in events[0]
 
         async with session.transaction() as tx:
-            assert await tx.take(queue, timeout=10)
+            assert await tx.take(queue, timeout=30)
             await queue.configure(zq.QueueConfig(paused=True))
             status, events, now = await _why(cli, message_id)
             assert status == "claimed"
@@ -41,7 +41,7 @@ async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeep
 
         await queue.configure(zq.QueueConfig(paused=False))
         async with session.transaction() as tx:
-            message = await tx.take(queue, timeout=10)
+            message = await tx.take(queue, timeout=30)
             assert message is not None
             tx.reject(message, "the bank is closed")
             await tx.commit()
@@ -54,7 +54,7 @@ async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeep
 
         await queue.dead_letters.redrive()
         async with session.begin() as tx:
-            assert await tx.take(queue, timeout=10)
+            assert await tx.take(queue, timeout=30)
         status, events, _ = await _why(cli, message_id)
         assert status == "finished"
         # The death is still part of the story.

@@ -25,8 +25,8 @@ def main(hosts: str, timeout: float) -> None:
             say(None)
             continue
         if command == "session":
-            session_id, password = client.client_id
-            say([session_id, password.hex()])
+            identity: Any = client.client_id  # None until it is connected, which it is
+            say([identity[0], identity[1].hex()])
             continue
         if path not in queues:
             locking = path.endswith("locking")

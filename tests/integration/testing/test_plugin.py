@@ -50,7 +50,7 @@ async def use(session, clock):
     assert (await testing.assert_put(parcels, b"tea", key="1")).due is not None
     clock.advance(3600)
     async with session.begin() as tx:
-        tx.reject(await tx.take(parcels, timeout=20), "no such address")
+        tx.reject(await tx.take(parcels, timeout=30), "no such address")
     await testing.assert_empty(parcels)
     await testing.assert_dead_lettered(parcels, b"tea", reason="address")
 
@@ -92,7 +92,7 @@ async def test_under_anyio(queue_session, queue_clock):
     await parcels.put(b"tea", delay=3600)
     queue_clock.advance(3600)
     async with queue_session.begin() as tx:
-        assert await tx.take(parcels, timeout=20) is not None
+        assert await tx.take(parcels, timeout=30) is not None
     await testing.assert_empty(parcels)
 """
 _SETTINGS = """
