@@ -41,6 +41,7 @@ QUEUE = (
     {"taking"},
     {"transaction"},
     {"delivery", "leases", "ledger", "staging"},
+    {"ahead"},
     {"consumer", "listener"},
     {"queue"},
     {"foreign"},
