@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
 from collections import deque
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
+from .ahead import PACE, Ahead
 from .delivery import Delivery, WorkSettling, deliver
 from .hand_over import hand_over, show
+from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
 from .transaction import commit_or_leave, leave
@@ -23,8 +26,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
 
     from .claim import Claim
-    from .claims.dispenser import Dispenser
-    from .claims.line import Waiter
+    from .clock import Timer
     from .commits.settlement import Settlement
     from .destination import Destination
     from .engine import Engine
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Claimed ahead is at most what the loop finished within this many seconds.
-PACE = 0.1
+log: Final = logging.getLogger(__name__)
+
 #: Turns of the event loop that it takes until a request for claims, and the commits begun before it, are on their way.
 TURNS_TO_SEND = 3
 
@@ -59,19 +61,14 @@ class Consumer(Generic[T]):
     ) -> None:
         self._engine = engine
         self._queue = queue
-        self._store = engine.store(queue.name)
         self._prefetch = prefetch
         self._settle = settle
         self._until_idle = until_idle
-        self._condition = condition
-        self._ready: deque[Claim] = deque()
-        self._waiter: Waiter | None = None
+        self._ahead = Ahead(engine, engine.store(queue.name), prefetch, patient=until_idle != 0, condition=condition)
         self._overtaken = False  # whether the loop has done something since, or still does, that an answer lacks
-        self._wake = asyncio.Event()
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._flights = _Flights()
-        self._finished: deque[float] = deque()
+        self._flights = _Flights(queue.name)
         self._idle = False
         self._stopped = False
         self._closed = False
@@ -91,7 +88,7 @@ class Consumer(Generic[T]):
         if self._closed:
             raise StopAsyncIteration
         self._engine.check()
-        if self._waiter is not None:
+        if self._ahead.asking:
             self._overtaken = True
         if self._handling is None:
             await self._settle_current()
@@ -127,7 +124,7 @@ class Consumer(Generic[T]):
     def stop(self) -> None:
         """End the loop when it asks for the next message; nothing more is claimed. Idempotent."""
         self._stopped = True
-        self._wake.set()
+        self._ahead.changed.set()
 
     async def aclose(self) -> None:
         """Roll back the delivery in hand, give back what was claimed ahead, wait for commits under way. Idempotent."""
@@ -160,7 +157,7 @@ class Consumer(Generic[T]):
         delivery, self._current = self._current, None
         if delivery is None:
             return
-        self._finished.append(self._engine.clock.monotonic())
+        self._ahead.finished()
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
             return
@@ -188,9 +185,10 @@ class Consumer(Generic[T]):
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
-        """Tell of commits that failed behind the loop's back."""
-        failures, self._flights.failures = self._flights.failures, []
-        for _, failure in failures:
+        """Tell of commits that failed behind the loop's back: what is raised leaves the rest to the next call."""
+        failures = self._flights.failures
+        while failures:
+            _, failure = failures.popleft()
             if not isinstance(failure, PASSING):
                 raise failure
             self._absorb(failure)
@@ -200,30 +198,41 @@ class Consumer(Generic[T]):
     async def _next_claim(self) -> Claim | None:
         """Wait for the next claim; None when stopped or idle for long enough."""
         self._idle = False
-        timer = None
+        ahead, clock = self._ahead, self._engine.clock
+        idle: Timer | None = None
         try:
             while not self._stopped:
-                self._collect()
-                self._forget_lost()
-                if self._idle and not self._ready:
+                if ahead.collect():
+                    self._became_idle()
+                ahead.forget_lost()
+                if self._idle and not ahead.ready:
                     return None
-                if self._ask() and self._ready:
-                    # A body that awaits nothing would use up what is ready before they are even sent.
-                    for _ in range(TURNS_TO_SEND):
-                        await asyncio.sleep(0)
-                    continue
-                if self._ready:
-                    return self._ready.popleft()
-                if self._until_idle and timer is None:
-                    timer = self._engine.clock.call_later(self._until_idle, self._became_idle)
-                self._wake.clear()
-                waiter = self._waiter
-                if waiter is None or not waiter.future.done():
-                    await self._wake.wait()
+                if ahead.ask():
+                    self._overtaken = bool(self._flights.commits)
+                    if ahead.ready:
+                        await _sent()
+                        continue
+                if ahead.ready:
+                    return ahead.ready.popleft()
+                if self._until_idle and idle is None:
+                    idle = clock.call_later(self._until_idle, self._became_idle)
+                ahead.changed.clear()
+                if not ahead.answered:
+                    await self._await_change()
             return None
         finally:
-            if timer is not None:
-                timer.cancel()
+            if idle is not None:
+                idle.cancel()
+
+    async def _await_change(self) -> None:
+        """Wait for an answer, and for no longer than it takes until a loop that finishes nothing may have less."""
+        ahead = self._ahead
+        slower = self._engine.clock.call_later(PACE, ahead.changed.set) if ahead.excessive else None
+        try:
+            await ahead.changed.wait()
+        finally:
+            if slower is not None:
+                slower.cancel()
 
     async def _may_have_more(self) -> bool:
         """Wait for the commits under way; tell whether the loop may have left a message that it has not looked for."""
@@ -237,50 +246,9 @@ class Consumer(Generic[T]):
             await work.rollback()  # has been begun, and is over when its message can be taken
         return bool(flights.failures) or (self._until_idle == 0 and self._overtaken)
 
-    def _ask(self) -> bool:
-        """Line up for claims when few are ready, for no more than the loop has shown to need; tell whether it did."""
-        if self._waiter is not None:
-            return False
-        window = self._window()
-        if len(self._ready) <= window // 2:
-            self._waiter = self._dispenser.request(window - len(self._ready), 0 if self._until_idle == 0 else None)
-            self._waiter.future.add_done_callback(_Ring(self._wake))
-            self._overtaken = bool(self._flights.commits)
-            return True
-        return False
-
-    def _collect(self) -> None:
-        """Take what the dispenser has answered."""
-        waiter = self._waiter
-        if waiter is None or not waiter.future.done():
-            return
-        self._waiter = None
-        if waiter.future.cancelled():
-            return
-        claims = waiter.future.result()
-        if not claims:
-            self._became_idle()
-        self._ready.extend(claims)
-
-    def _forget_lost(self) -> None:
-        """Drop what a session that is over had claimed: it is the oldest."""
-        current = self._engine.zookeeper.generation
-        while self._ready and self._ready[0].generation != current:
-            self._ready.popleft()
-
     def _became_idle(self) -> None:
         self._idle = True
-        self._wake.set()
-
-    def _window(self) -> int:
-        horizon = self._engine.clock.monotonic() - PACE
-        while self._finished and self._finished[0] < horizon:
-            self._finished.popleft()
-        return min(self._prefetch, max(1, len(self._finished)))
-
-    @property
-    def _dispenser(self) -> Dispenser:
-        return self._engine.dispenser(self._store, self._condition)
+        self._ahead.changed.set()
 
     # -- closing
 
@@ -288,7 +256,15 @@ class Consumer(Generic[T]):
         if self._closed:
             return
         self._closed = self._stopped = True
-        released = self._abandon()
+        try:
+            await self._finish(error)
+            if error is None:
+                self._report()
+        finally:
+            self.absorbed += self._flights.leave()
+
+    async def _finish(self, error: BaseException | None) -> None:
+        released = self._ahead.abandon()
         delivery, self._current = self._current, None
         handling, self._handling = self._handling, None
         try:
@@ -303,20 +279,6 @@ class Consumer(Generic[T]):
                 await wait_settled(released, grace=self._engine.grace)
             for commit in list(self._flights.commits):
                 await commit.wait()
-        if error is None:
-            self._report()
-
-    def _abandon(self) -> asyncio.Future[None] | None:
-        """Give back what was claimed and never handed over."""
-        if self._engine.closed:
-            return None
-        if self._waiter is not None:
-            self._dispenser.give_up(self._waiter)
-            self._waiter = None
-        current = self._engine.zookeeper.generation
-        claims = [claim for claim in self._ready if claim.generation == current]
-        self._ready.clear()
-        return self._dispenser.release(claims)
 
     def __del__(self) -> None:
         """Do what can be done for a loop that was left without ``async with``: nobody awaits anything here."""
@@ -329,11 +291,12 @@ class Consumer(Generic[T]):
         )
         if self._handling is not None:
             self._handling.end()
-        if self._closed or not (open_delivery or self._ready or self._waiter):
+        self._flights.leave()
+        if self._closed or not (open_delivery or self._ahead.ready or self._ahead.asking):
             return
         try:
             asyncio.get_running_loop()
-            self._abandon()
+            self._ahead.abandon()
             if delivery is not None and open_delivery:
                 _work(delivery).give_back_soon()
         except RuntimeError:
@@ -347,24 +310,20 @@ class Consumer(Generic[T]):
         )
 
 
-class _Ring:
-    """Sets an event when a future is done, without a reference to the consumer."""
-
-    __slots__ = ("_event",)
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-
-    def __call__(self, _: object) -> None:
-        self._event.set()
+async def _sent() -> None:
+    """Let a request for claims go out: a body that awaits nothing would use up what is ready before that."""
+    for _ in range(TURNS_TO_SEND):
+        await asyncio.sleep(0)
 
 
 class _Flights:
     """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._left = False
         self.commits: dict[Settlement, Work] = {}
-        self.failures: list[tuple[Work, BaseException]] = []
+        self.failures: deque[tuple[Work, BaseException]] = deque()
         self.landed = asyncio.Event()
 
     def land(self, commit: Settlement) -> None:
@@ -372,7 +331,25 @@ class _Flights:
         work = self.commits.pop(commit)
         if commit.error is not None:
             self.failures.append((work, commit.error))
+            if self._left:
+                self.leave()
         self.landed.set()
+
+    def leave(self) -> int:
+        """Log what has failed, and from now on what fails, since no loop asks; return how many come again as usual."""
+        self._left = True
+        passing = 0
+        while self.failures:
+            work, failure = self.failures.popleft()
+            [claim] = work.claims
+            told = about(claim, work.id)
+            if isinstance(failure, PASSING):
+                passing += 1
+                log.warning("queue %s: %s comes again: %s", self._queue, claim.id, failure, extra=told)
+            else:
+                words = "queue %s: message %s could not be settled"
+                log.error(words, self._queue, claim.id, exc_info=failure, extra=told)
+        return passing
 
 
 def _work(delivery: Delivery[T]) -> Work:

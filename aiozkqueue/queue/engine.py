@@ -301,7 +301,7 @@ class Engine:
         try:
             drained = asyncio.ensure_future(self.committer.drain())
             try:
-                await wait_settled(drained, grace=self.grace, limit=self.grace)
+                await wait_settled(drained, limit=self.grace)
             finally:
                 drained.cancel()
         finally:

@@ -69,9 +69,10 @@ class TaskOwner:
 async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None, limit: float | None = None) -> None:  # noqa: C901 - one state machine, read best in one piece
     """Wait until a future is done, through any number of cancellations; then let the cancellation go on.
 
-    After the first cancellation it waits ``grace`` seconds at the most (None: until done); without one, ``limit``
-    seconds at the most. The future is never cancelled, and its result or error is the caller's to read. A shielded
-    scope alone would not do: it does not hold off ``task.cancel()``, ``asyncio.timeout`` and ``asyncio.TaskGroup``.
+    It waits ``limit`` seconds at the most (None: until done), and from the first cancellation on ``grace`` seconds at
+    the most (None: as long as without one). The future is never cancelled, and its result or error is the caller's to
+    read. A shielded scope alone would not do: it does not hold off ``task.cancel()``, ``asyncio.timeout`` and
+    ``asyncio.TaskGroup``.
 
     Raises:
         asyncio.CancelledError: the caller was cancelled meanwhile; ``future`` may be done or not.
@@ -105,7 +106,7 @@ async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None,
             except asyncio.CancelledError as error:
                 if cancelled is None:
                     cancelled = error
-                    deadline = None if grace is None else loop.time() + grace
+                    deadline = deadline if grace is None else loop.time() + grace
     if cancelled is not None:
         raise cancelled
 

@@ -83,7 +83,7 @@ class Fault:
         """What it does."""
         return self._action
 
-    async def struck(self, timeout: float = 10.0) -> Request:
+    async def struck(self, timeout: float = 30.0) -> Request:
         """Wait until the fault has happened (for a held reply: until the reply is held), and tell to which request.
 
         Raises: TimeoutError after ``timeout`` seconds.

@@ -36,7 +36,7 @@ async def on_clock(zookeeper: str, queue_root: str, clock: TestClock) -> AsyncIt
     async with AsyncExitStack() as stack:
 
         async def open_one(*, node: str | None = None) -> zq.QueueSession:
-            connecting = zq.connect(zookeeper, root=queue_root, clock=clock, node=node)
+            connecting = zq.connect(zookeeper, root=queue_root, clock=clock, node=node, session_timeout=20)
             return await stack.enter_async_context(connecting)
 
         yield open_one

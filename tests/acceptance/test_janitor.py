@@ -231,8 +231,8 @@ async def test_of_several_sessions_one_cleans_and_the_interval_holds_across_them
     connect: Connect, server_view: Observer, base: str
 ) -> None:
     sessions = [await connect(janitor=True) for _ in range(4)]
-    await sessions[0].queue("jobs").configure(zq.QueueConfig(history=zq.History(), clean_every=0.5))
     begun = asyncio.get_running_loop().time()
+    await sessions[0].queue("jobs").configure(zq.QueueConfig(history=zq.History(), clean_every=0.5))
     for session in sessions:
         await session.queue("jobs").configuration()
 

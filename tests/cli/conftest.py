@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.complaints import complaints
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -62,7 +64,7 @@ class Cli:
             timeout=120,
             check=False,
         )
-        return Done(done.returncode, done.stdout, done.stderr.decode())
+        return Done(done.returncode, done.stdout, complaints(done.stderr.decode()))
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start it with a Python of its own, and leave it running; it is killed at the end of the test, if need be."""

@@ -1,7 +1,7 @@
 """What these tests share: sessions, the real clients, and paths of each test's own.
 
 A JVM that compiles its driver takes seconds to start, so tests share one, which closes all that a test has opened; a
-test that kills its peer, or wants another session timeout, starts its own.
+test that kills its peer starts its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 
 from aiozkqueue.testing.cleaning import delete_tree
 from tests.integration.queue.conftest import expire, open_session, other, session
+from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 from .peers import Curator, Kazoo
 
@@ -29,13 +30,19 @@ __all__ = ["expire", "open_session", "other", "session"]
 class StartCurator(Protocol):
     """Starts a JVM with Curator, killed at the end of the test."""
 
-    async def __call__(self, timeout: float = 10.0) -> Curator: ...
+    async def __call__(self) -> Curator: ...
 
 
 class StartKazoo(Protocol):
     """Starts a process with kazoo, killed at the end of the test."""
 
-    async def __call__(self, timeout: float = 10.0) -> Kazoo: ...
+    async def __call__(self) -> Kazoo: ...
+
+
+class Die(Protocol):
+    """Kills a peer, and has the server end its session, which would outlast it."""
+
+    async def __call__(self, peer: Curator | Kazoo) -> None: ...
 
 
 @pytest.fixture
@@ -95,8 +102,8 @@ def kazoo(shared_kazoo: Callable[[], Kazoo], path: str) -> Iterator[Kazoo]:
 def start_curator(zookeeper: str) -> Iterator[StartCurator]:
     with ExitStack() as stack:
 
-        async def start(timeout: float = 10.0) -> Curator:
-            peer = await asyncio.to_thread(Curator, zookeeper, timeout)
+        async def start() -> Curator:
+            peer = await asyncio.to_thread(Curator, zookeeper)
             stack.callback(peer.kill)
             return peer
 
@@ -107,9 +114,19 @@ def start_curator(zookeeper: str) -> Iterator[StartCurator]:
 def start_kazoo(zookeeper: str) -> Iterator[StartKazoo]:
     with ExitStack() as stack:
 
-        async def start(timeout: float = 10.0) -> Kazoo:
-            peer = await asyncio.to_thread(Kazoo, zookeeper, timeout)
+        async def start() -> Kazoo:
+            peer = await asyncio.to_thread(Kazoo, zookeeper)
             stack.callback(peer.kill)
             return peer
 
         yield start
+
+
+@pytest.fixture
+def die(zookeeper: str) -> Die:
+    async def dying(peer: Curator | Kazoo) -> None:
+        session_id, password = await peer.session()
+        await asyncio.to_thread(peer.kill)
+        await close_elsewhere(zookeeper, session_id, password)
+
+    return dying

@@ -24,6 +24,10 @@ def main(hosts: str, timeout: float) -> None:
             let_go(queues)
             say(None)
             continue
+        if command == "session":
+            session_id, password = client.client_id
+            say([session_id, password.hex()])
+            continue
         if path not in queues:
             locking = path.endswith("locking")
             queues[path] = client.LockingQueue(path) if locking else client.Queue(path)

@@ -90,7 +90,7 @@ class _Peer:
 class Curator(_Peer):
     """A JVM with Curator's queues."""
 
-    def __init__(self, hosts: str, timeout: float = 10.0) -> None:
+    def __init__(self, hosts: str, timeout: float = 30.0) -> None:
         self._shown: defaultdict[str, SimpleQueue[bytes]] = defaultdict(SimpleQueue)
         super().__init__(
             [
@@ -115,6 +115,11 @@ class Curator(_Peer):
         answer = await asyncio.to_thread(self._exchange, " ".join(map(str, words)))
         assert not answer.startswith("error"), answer
         return answer
+
+    async def session(self) -> tuple[int, bytes]:
+        """Its ZooKeeper session: id and password."""
+        session_id, password = (await self.ask("session")).split()
+        return int(session_id), bytes.fromhex(password)
 
     async def shown(self, name: str, count: int = 1) -> list[bytes]:
         """Return what a consumer has been shown next. Raises: TimeoutError."""
@@ -157,12 +162,17 @@ class Curator(_Peer):
 class Kazoo(_Peer):
     """A process with kazoo's queues; a path that ends in ``locking`` is a LockingQueue's."""
 
-    def __init__(self, hosts: str, timeout: float = 10.0) -> None:
+    def __init__(self, hosts: str, timeout: float = 30.0) -> None:
         super().__init__([sys.executable, str(Path(__file__).parent / "kazoo_peer.py"), hosts, str(timeout)])
 
     async def ask(self, command: str, path: str, *arguments: object) -> Any:
         """Give a command; return its answer."""
         return json.loads(await asyncio.to_thread(self._exchange, json.dumps([command, path, *arguments])))
+
+    async def session(self) -> tuple[int, bytes]:
+        """Its ZooKeeper session: id and password."""
+        session_id, password = await self.ask("session", "")
+        return session_id, bytes.fromhex(password)
 
     async def get(self, path: str, *arguments: object) -> bytes | None:
         got = await self.ask("get", path, *arguments)

@@ -76,8 +76,9 @@ async def test_delays_are_curators_both_ways(
     assert await awaited(session, queue, 2) == [b"second", b"last"]
     assert time.time() * 1000 >= now + 1200
 
-    await queue.put(b"later", delay=1)
-    await queue.put(b"at once")
+    async with session.begin() as tx:
+        tx.put(queue, b"later", delay=1)
+        tx.put(queue, b"at once")
     due = sorted(int(name.split("|")[1], 16) for name in await server_view.children(path))[-2]
     await curator.ask("consume", "c", "delay", path, locks, "show", 1)
     assert await curator.shown("c", 2) == [b"at once", b"later"]

@@ -41,6 +41,7 @@ async def test_a_hundred_priorities_at_random_come_in_order(
             tx.put(queue, b"%d" % priority, priority=priority)
     await curator.ask("consume", "c", "priority", path, locks, "show", 1)
     assert await curator.shown("c", 100) == in_order
+    await left(queue, 0)
     await curator.ask("close", "c")
     await curator.ask("open", "q", "priority", path, locks, 0)
     for priority in priorities:

@@ -127,7 +127,7 @@ async def test_a_failed_message_keeps_its_place_and_priority_and_is_counted(
 async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
     session: zq.QueueSession, open_session: Opener, path: str, server_view: Observer
 ) -> None:
-    owner = await open_session(session_timeout=4)
+    owner = await open_session()
     queue = locked(owner, path)
     await queue.put(b"fails")
     async with owner.transaction() as tx:

@@ -12,24 +12,34 @@ import pytest
 
 import aiozkqueue as zq
 
+from .test_kazoo import awaited, left
+
 if TYPE_CHECKING:
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
-    from .conftest import StartCurator, StartKazoo
+    from .conftest import Die, StartCurator, StartKazoo
     from .peers import Curator, Kazoo
 
 pytestmark = pytest.mark.timeout(180)
 
 MESSAGES = 1000
-#: Seconds; the servers take it as it is, so that a dead holder's lock is gone soon.
-SHORT = 4.0
 
 
 async def consumed(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
-    """Take whatever comes, until the queue has been empty for a while."""
-    async with queue.consume(prefetch=4, until_idle=1) as deliveries:
+    """Take whatever comes, until all has been taken, by whomever."""
+    consumer = queue.consume(prefetch=4)
+
+    async def stop_when_empty() -> None:
+        try:
+            await left(queue, 0)
+        finally:
+            consumer.stop()
+
+    stopping = asyncio.create_task(stop_when_empty())
+    async with consumer as deliveries:
         bodies.extend([delivery.body async for delivery in deliveries])
+    await stopping
 
 
 def each_once(bodies: list[bytes]) -> bool:
@@ -42,15 +52,13 @@ async def test_a_thousand_messages_between_two_of_ours_and_curators_threads_come
     locks = f"{path}-locks"
     queues = [one.curator_queue(path, lock_path=locks) for one in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
-    ours: list[list[bytes]] = [[], []]
+    ours = [await awaited(session, queues[0], 1), list[bytes]()]  # however quick each is, the other has had something
     await curator.ask("consume", "c", "queue", path, locks, "show", 4)
-    theirs = await curator.shown("c")  # however quick ours are, there is something left for each
+    theirs = await curator.shown("c")
     await asyncio.gather(*(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True)))
     await server_view.until(lambda: not server_view._children(path))
     theirs += await curator.shown_until_now("c")
     assert each_once([*ours[0], *ours[1], *theirs]), (len(ours[0]), len(ours[1]), len(theirs))
-    assert ours[0] or ours[1]
-    assert theirs
     await server_view.until(lambda: not server_view._children(locks))
 
 
@@ -60,27 +68,31 @@ async def test_a_thousand_messages_between_two_of_ours_and_kazoo_come_once_each(
     path = f"{path}-locking"
     queues = [one.kazoo_queue(path) for one in (session, other)]
     await queues[0].put_many([b"%d" % number for number in range(MESSAGES)])
-    ours: list[list[bytes]] = [[], []]
-    first = await kazoo.get(path, 30)  # however quick ours are, there is something left for each
+    ours = [await awaited(session, queues[0], 1), list[bytes]()]  # as above
+    first = await kazoo.get(path, 30)
     assert first is not None
     assert await kazoo.ask("consume", path)
     theirs, *_ = await asyncio.gather(
         kazoo.ask("drain", path, 1), *(consumed(queue, bodies) for queue, bodies in zip(queues, ours, strict=True))
     )
     assert each_once([first, *ours[0], *ours[1], *(bytes.fromhex(body) for body in theirs)])
-    assert ours[0] or ours[1]
     assert await server_view.children(f"{path}/entries") == []
     assert await server_view.children(f"{path}/taken") == []
 
 
 async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed(
-    session: zq.QueueSession, curator: Curator, start_curator: StartCurator, path: str, server_view: Observer
+    session: zq.QueueSession,
+    curator: Curator,
+    start_curator: StartCurator,
+    die: Die,
+    path: str,
+    server_view: Observer,
 ) -> None:
     """We hear of it at once. An idle Curator hears of it with the next put: it watches the items, not the locks.
 
     That is so among Curators alone, as here in the second queue.
     """
-    holder, locks, among_them = await start_curator(SHORT), f"{path}-locks", f"{path}-2"
+    holder, locks, among_them = await start_curator(), f"{path}-locks", f"{path}-2"
     queue = session.curator_queue(path, lock_path=locks)
     await queue.put(b"held")
     await holder.ask("open", "q", "queue", among_them, f"{among_them}-locks", 0)
@@ -89,10 +101,13 @@ async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed
     await holder.ask("consume", "d", "queue", among_them, f"{among_them}-locks", "hold", 1)
     assert await holder.shown("c") == await holder.shown("d") == [b"held"]
     await curator.ask("consume", "idle", "queue", among_them, f"{among_them}-locks", "show", 1)
+    async with asyncio.timeout(60):  # until it has found it locked, and waits for something else
+        while await curator.ask("cached", "idle") != "1" or await curator.ask("waiting", "idle") != "true":  # noqa: ASYNC110 - the peer is asked
+            await asyncio.sleep(0.02)
     async with session.begin() as tx:
         assert await tx.take(queue, timeout=1) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
-        await asyncio.to_thread(holder.kill)
+        await die(holder)
         taken = await waiting
     assert taken is not None
     assert taken.body == b"held"
@@ -107,9 +122,9 @@ async def test_what_curator_holds_is_left_to_it_and_taken_over_when_it_is_killed
 
 
 async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_or_lets_go(
-    session: zq.QueueSession, start_kazoo: StartKazoo, path: str
+    session: zq.QueueSession, start_kazoo: StartKazoo, die: Die, path: str
 ) -> None:
-    kazoo, path = await start_kazoo(SHORT), f"{path}-locking"
+    kazoo, path = await start_kazoo(), f"{path}-locking"
     queue = session.kazoo_queue(path)
     await queue.put_many([b"released", b"held"])
     assert await kazoo.get(path) == b"released"
@@ -127,7 +142,7 @@ async def test_what_kazoo_holds_is_left_to_it_and_taken_over_when_it_is_killed_o
     async with session.begin() as tx:
         assert await tx.take(queue, timeout=0.5) is None
         waiting = asyncio.create_task(tx.take(queue, timeout=60))
-        await asyncio.to_thread(kazoo.kill)
+        await die(kazoo)
         message = await waiting
     assert message is not None
     assert message.body == b"of the dead"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.testing.ports import free_ports
+from tests.complaints import complaints
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedZooKeeper
@@ -69,7 +70,7 @@ def command(environment: dict[str, str]) -> Callable[..., str]:
             timeout=PATIENCE,
             check=False,
         )
-        assert not done.stderr, done.stderr
+        assert not complaints(done.stderr), done.stderr
         return done.stdout
 
     return run

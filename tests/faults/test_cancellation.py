@@ -30,7 +30,7 @@ async def test_cancelled_at_every_suspension_nothing_is_held_nothing_half_done(
 ) -> None:
     suspensions = Suspensions()
     suspensions.install()
-    async with zq.connect(quick, root=root) as session:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
         for chosen in count(1):
             case = scenario(session, account, chosen)
             await case.prepare()

@@ -47,10 +47,10 @@ FILLED = 6_000
 async def test_a_session_that_holds_all_the_locks_it_may_leaves_the_ensemble_alive(
     ensemble: EmbeddedEnsemble, seen: Account, root: str, tmp_path: Path
 ) -> None:
-    async with zq.connect(ensemble.hosts, root=root) as session:
+    async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put_many([b"x"] * FILLED)
-        async with zq.connect(ensemble.hosts, root=root) as greedy:
+        async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as greedy:
             tx = await greedy.transaction().__aenter__()  # left to the end of the session, locks and all
             with pytest.raises(zq.TransactionTooLargeError):
                 await tx.take_many(greedy.queue("jobs"), 100_000)

@@ -31,14 +31,14 @@ def clock() -> TestClock:
 @pytest.fixture
 async def holder(proxy: ZooKeeperProxy, root: str, clock: TestClock) -> AsyncIterator[zq.QueueSession]:
     """Whose lock is taken away."""
-    async with zq.connect(proxy.hosts, root=root, clock=clock) as session, asyncio.timeout(60):
+    async with zq.connect(proxy.hosts, root=root, clock=clock, session_timeout=20) as session, asyncio.timeout(60):
         yield session
 
 
 @pytest.fixture
 async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
     """Who takes it away, and may hold the message next."""
-    async with zq.connect(quick, root=root) as session:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
         yield session
 
 
@@ -308,7 +308,7 @@ async def test_a_message_that_comes_back_while_an_operator_lists_is_not_taken_fr
     jobs = other.queue("jobs")
     await jobs.put_many([b"a", b"b"])
     async with (
-        zq.connect(proxy.hosts, root=root, janitor=False) as operator,
+        zq.connect(proxy.hosts, root=root, janitor=False, session_timeout=20) as operator,
         other.transaction() as first,
         other.transaction() as rest,
     ):

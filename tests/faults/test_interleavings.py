@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def session(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(proxy.hosts, root=root) as opened, asyncio.timeout(60):
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as opened, asyncio.timeout(60):
         yield opened
 
 
 @pytest.fixture
 async def other(quick: str, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(quick, root=root) as opened:
+    async with zq.connect(quick, root=root, session_timeout=20) as opened:
         yield opened
 
 
@@ -98,7 +98,7 @@ async def test_a_listener_that_ends_while_its_claim_is_in_flight_leaves_no_lock(
     await fault.struck()
     ends: dict[str, Callable[[], object]] = {"stop": listener.stop, "abort": listener.abort, "cancel": running.cancel}
     ends[how]()
-    await asyncio.wait([running], timeout=8)  # less than a session timeout
+    await asyncio.wait([running], timeout=18)  # less than a session timeout
     assert running.done()
     assert len(await account.locks("jobs")) == 1
     fault.release()
@@ -150,7 +150,7 @@ async def test_a_take_that_times_out_as_it_is_answered_is_shown_nothing_and_hold
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
     clock = TestClock()
-    async with zq.connect(proxy.hosts, root=root, clock=clock) as session:
+    async with zq.connect(proxy.hosts, root=root, clock=clock, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         fault = proxy.hold_reply(CLAIM)
@@ -207,7 +207,7 @@ async def test_closing_with_debts_while_disconnected_ends_in_time_and_leaves_no_
 async def test_closing_waits_for_a_commit_whose_caller_has_gone(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         tx = await session.transaction().__aenter__()
@@ -280,7 +280,7 @@ async def test_cancelled_at_every_suspension_connecting_leaves_nothing_behind(
     quick: str, root: str, account: Account, moment: Moment
 ) -> None:
     async def connect() -> None:
-        async with zq.connect(quick, root=root) as session:
+        async with zq.connect(quick, root=root, session_timeout=20) as session:
             await session.queue("jobs").put(b"a")
 
     suspensions = Suspensions()

@@ -34,7 +34,7 @@ async def test_an_idle_consumer_gets_a_killed_holders_message_with_no_other_traf
     quick: str, root: str, account: Account, workers: Workers, session_timeout: float
 ) -> None:
     bound, times = session_timeout + 2 * TICK + 1, list[float]()
-    async with zq.connect(quick, root=root) as session:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
         for told in range(1, 6):
             await session.queue("jobs").put(b"a")
             holder = await workers.start("hold", session_timeout=session_timeout)
@@ -63,7 +63,7 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
 ) -> None:
     wait = workers.journal.with_suffix(".wait")
     await asyncio.to_thread(wait.touch)
-    async with zq.connect(quick, root=root) as session:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
         await session.queue("jobs").put(b"a")
         stopped = await workers.start("commit_late", session_timeout=3)
         await workers.told(1)
@@ -91,7 +91,7 @@ async def test_killed_at_random_instants_no_message_is_delivered_more_often_than
     """Two consumers at a time that never finish a message, killed while they claim, record, hand over and hold."""
     total = 2
     chance = random.Random(7)
-    async with zq.connect(quick, root=root) as session:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs", policy=policy)
         await jobs.put_many([b"m%d" % number for number in range(total)])
         deadline = time.monotonic() + 150

@@ -28,7 +28,7 @@ def lose(proxy: ZooKeeperProxy, match: Callable[[Request], bool], when: str, tim
 
 @pytest.fixture
 async def session(proxy: ZooKeeperProxy, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(proxy.hosts, root=root) as opened, asyncio.timeout(60):
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as opened, asyncio.timeout(60):
         yield opened
 
 
@@ -138,7 +138,7 @@ async def test_a_claim_lost_while_another_session_takes_the_message_leaves_it_to
     await jobs.put(b"a")
     fault = lose(proxy, CLAIM, when, times)
     taken: list[bytes] = []
-    async with zq.connect(quick, root=root) as other:
+    async with zq.connect(quick, root=root, session_timeout=20) as other:
 
         async def take(one: zq.QueueSession) -> None:
             async with one.begin() as tx:

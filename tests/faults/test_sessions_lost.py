@@ -47,7 +47,7 @@ def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
 async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str, *, applied: bool
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         await session.queue("results").put(b"first")
@@ -74,7 +74,7 @@ async def test_a_commit_in_doubt_when_its_session_ends_is_read_from_its_slot(
 async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         async with session.transaction() as tx:
@@ -97,7 +97,7 @@ async def test_a_commit_in_doubt_whose_slot_has_been_collected_is_unknown(
 async def test_a_put_in_doubt_when_its_session_ends_is_stored_once(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str, *, applied: bool
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"first")
         async with session.begin() as tx:
@@ -121,7 +121,7 @@ async def slot_writes(account: Account) -> int:
 async def test_a_refusal_after_a_lost_copy_seals_the_slot_before_anything_goes_again(
     proxy: ZooKeeperProxy, account: Account, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"first")
         before = await slot_writes(account)
@@ -139,7 +139,10 @@ async def test_a_refusal_after_a_lost_copy_seals_the_slot_before_anything_goes_a
 async def test_a_claim_forced_open_while_a_commit_is_in_doubt_fails_it_for_good(
     proxy: ZooKeeperProxy, account: Account, quick: str, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session, zq.connect(quick, root=root) as operator:
+    async with (
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        zq.connect(quick, root=root, session_timeout=20) as operator,
+    ):
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         async with session.transaction() as tx:
@@ -252,7 +255,10 @@ async def test_a_listener_survives_resets_and_handles_each_message_once(
     proxy: ZooKeeperProxy, account: Account, quick: str, root: str
 ) -> None:
     total = 300
-    async with zq.connect(proxy.hosts, root=root) as session, zq.connect(quick, root=root) as producer:
+    async with (
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        zq.connect(quick, root=root, session_timeout=20) as producer,
+    ):
         await producer.queue("jobs").put_many([b"%d" % number for number in range(total)])
 
         async def handle(delivery: zq.Delivery[bytes]) -> None:
@@ -275,8 +281,8 @@ async def test_a_listener_outlives_its_zookeeper_session(
     started = asyncio.Event()
     going = asyncio.Event()
     async with (
-        zq.connect(proxy.hosts, root=root) as session,
-        zq.connect(quick, root=root) as other,
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        zq.connect(quick, root=root, session_timeout=20) as other,
     ):
         await other.queue("jobs").put(b"before")
 
@@ -305,8 +311,8 @@ async def test_a_loop_outlives_its_zookeeper_session(
 ) -> None:
     seen: list[bytes] = []
     async with (
-        zq.connect(proxy.hosts, root=root) as session,
-        zq.connect(quick, root=root) as other,
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        zq.connect(quick, root=root, session_timeout=20) as other,
     ):
         jobs = session.queue("jobs", policy=policy)
         await jobs.put_many([b"a", b"b", b"c"])
@@ -330,8 +336,8 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, quick: str, root: str
 ) -> None:
     async with (
-        zq.connect(proxy.hosts, root=root) as session,
-        zq.connect(quick, root=root) as other,
+        zq.connect(proxy.hosts, root=root, session_timeout=20) as session,
+        zq.connect(quick, root=root, session_timeout=20) as other,
     ):
         await other.queue("jobs").put(b"first")
         async with session.begin() as tx:
@@ -349,7 +355,7 @@ async def test_a_patient_take_outlives_its_zookeeper_session(
 async def test_a_transaction_does_not_take_more_once_its_session_is_over(
     proxy: ZooKeeperProxy, account: Account, blackout: Blackout, root: str
 ) -> None:
-    async with zq.connect(proxy.hosts, root=root) as session:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         jobs = session.queue("jobs")
         await jobs.put(b"a")
         with pytest.raises(zq.SessionExpiredError):

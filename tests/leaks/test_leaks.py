@@ -105,7 +105,7 @@ async def pass_through(session: zq.QueueSession, count: int) -> None:
 
 async def test_messages_leave_nothing_behind(server: str, root: str, view: Observer) -> None:
     outside = await held(view, server, root)
-    async with zq.connect(server, root=root, session_timeout=4) as session:
+    async with zq.connect(server, root=root, session_timeout=20) as session:
         await pass_through(session, WARM_UP)  # caches fill, and the allocator's arenas
 
         async def look() -> Held:
@@ -151,7 +151,7 @@ async def closed(outside: Held, view: Observer, server: str, root: str) -> None:
 
 async def test_reconnections_leave_nothing_behind(server: str, root: str, view: Observer) -> None:
     outside = await held(view, server, root)
-    async with FaultProxy(server) as proxy, zq.connect(proxy.hosts, root=root, session_timeout=4) as session:
+    async with FaultProxy(server) as proxy, zq.connect(proxy.hosts, root=root, session_timeout=20) as session:
         queue = session.queue("jobs")
 
         async def handler(_: zq.Delivery[bytes]) -> None: ...
@@ -187,7 +187,7 @@ async def test_reconnections_leave_nothing_behind(server: str, root: str, view: 
 async def test_cancelled_consumers_leave_nothing_behind(server: str, root: str, view: Observer) -> None:
     chance = random.Random(7)
     outside = await held(view, server, root)
-    async with zq.connect(server, root=root, session_timeout=4) as session:
+    async with zq.connect(server, root=root, session_timeout=20) as session:
         queue = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
 
         async def consume() -> None:
@@ -238,7 +238,7 @@ async def test_sessions_that_come_and_go_leave_nothing_behind(server: str, root:
 
     async def come_and_go(times: int) -> None:
         for _ in range(times):
-            async with zq.connect(server, root=root, session_timeout=4) as session:
+            async with zq.connect(server, root=root, session_timeout=20) as session:
                 await session.queue("jobs").put(b"x")
                 async with session.begin() as tx:
                     await tx.take(session.queue("jobs"), timeout=30)

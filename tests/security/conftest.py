@@ -122,7 +122,7 @@ async def trusting(certificates: Certificates) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def session_of(hosts: str, root: str, *auth: zq.Auth) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(hosts, root=root, session_timeout=4, auth=auth) as session:
+    async with zq.connect(hosts, root=root, session_timeout=20, auth=auth) as session:
         yield session
 
 

@@ -110,7 +110,7 @@ def _memory_is_bounded() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def consuming(hosts: str, root: str) -> AsyncIterator[zq.QueueSession]:
-    async with asyncio.timeout(120), zq.connect(hosts, root=root, session_timeout=4) as session:
+    async with asyncio.timeout(120), zq.connect(hosts, root=root, session_timeout=20) as session:
         yield session
         assert session._engine.tasks.failure is None
 

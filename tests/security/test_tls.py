@@ -23,7 +23,7 @@ PATIENCE = (1.0, 10.0, 60.0)
 
 
 async def round_trip(hosts: str, root: str, tls: ssl.SSLContext) -> None:
-    async with zq.connect(hosts, root=root, session_timeout=4, tls=tls) as session:
+    async with zq.connect(hosts, root=root, session_timeout=20, tls=tls) as session:
         queue = session.queue("q")
         await queue.put(bytes(300_000))
         async with session.begin() as tx:

@@ -54,6 +54,57 @@ def test_a_commit_that_could_not_be_sent_in_time_takes_up_no_room() -> None:
     assert run_virtual(main) == (zq.Outcome.ROLLED_BACK, zq.Outcome.ROLLED_BACK, 5)
 
 
+@pytest.mark.parametrize("by", ["a transaction", "put"])
+def test_who_is_cancelled_again_and_again_waits_for_an_answer_for_one_session_timeout(by: str) -> None:
+    async def main() -> float:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put(b"opens the queue")
+
+            async def commit() -> None:
+                async with session.begin() as tx:
+                    tx.put(jobs, b"never answered")
+
+            cluster.ensemble.stop(cluster.ensemble.servers[0])
+            caller = asyncio.create_task(commit() if by == "a transaction" else jobs.put(b"never answered"))
+            await asyncio.sleep(100)
+            start = asyncio.get_running_loop().time()
+            for _ in range(5):
+                assert caller.cancel(), "it has gone"
+                await asyncio.sleep(session._engine.grace / 6)
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+            return (asyncio.get_running_loop().time() - start) / session._engine.grace
+
+    assert run_virtual(main) == pytest.approx(1, abs=0.01)
+
+
+def test_who_has_no_patience_left_before_anyone_could_look_is_not_told_that_the_queue_is_full() -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+        async with simulated() as cluster, cluster.connect() as session:
+            small = session.queue("small")
+            await small.configure(zq.QueueConfig(max_size=2))
+            await small.put(b"fits")
+            cluster.ensemble.stop(cluster.ensemble.servers[0])
+            await asyncio.sleep(1)  # how much room there was is not known any more
+            with pytest.raises(zq.QueueFullError) as refused:
+                await small.put(b"alone", timeout=5)
+            told.append(f"{refused.value}")
+            async with session.transaction() as tx:
+                tx.put(small, b"in a transaction")
+                with pytest.raises(zq.QueueFullError) as refused:
+                    await tx.commit(timeout=3)
+                told.append(f"{refused.value}")
+        return told
+
+    assert run_virtual(main) == [
+        f"queue 'small': whether it has room could not be found out within {seconds} s; this was not put; "
+        "wait longer with `timeout=`"
+        for seconds in (5, 3)
+    ]
+
+
 def test_each_of_those_whose_wait_for_room_is_cut_off_is_told_what_was_put_of_his_own() -> None:
     async def main() -> list[list[str]]:
         async with simulated() as cluster, asyncio.TaskGroup() as tasks:

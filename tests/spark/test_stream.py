@@ -63,7 +63,7 @@ def test_100_000_messages_go_to_parquet_each_once_while_consumers_take_too(
     numbers = [b"%d" % n for n in range(100_000)]
     put(options, *numbers)
     taken: list[bytes] = []
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     async def consume() -> None:
         async with (
@@ -73,6 +73,7 @@ def test_100_000_messages_go_to_parquet_each_once_while_consumers_take_too(
             async for delivery in deliveries:
                 async with delivery:
                     taken.append(delivery.body)
+                begun.set()
                 if done.is_set() or len(taken) >= 5000:
                     break
 
@@ -80,12 +81,12 @@ def test_100_000_messages_go_to_parquet_each_once_while_consumers_take_too(
     files = Files(spark, options, tmp_path)
     consumer.start()
     try:
+        assert begun.wait(120)
         files.drain(maxOffsetsPerTrigger="40000", minPartitions="4")
     finally:
         done.set()
         consumer.join()
     rest = drained(options)  # what the consumer gave back
-    assert taken
     assert Counter([*files.bodies(), *taken, *rest]) == Counter(numbers)
     assert left(options) == (0, 0, 0)
 

@@ -175,7 +175,7 @@ class Settlement(ABC):
 
     async def see_out(self) -> None:
         """Wait until it is settled, through further cancellations, for one session timeout at the most."""
-        await wait_settled(self.done, grace=self._grace, limit=self._grace)
+        await wait_settled(self.done, limit=self._grace)
 
     def outcome(self) -> None:
         """Raise what it failed with, if it did. For one that is settled."""

@@ -1,6 +1,9 @@
 import java.io.BufferedReader;
 import java.io.Closeable;
 import java.io.InputStreamReader;
+import java.lang.management.LockInfo;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
@@ -208,6 +211,21 @@ public class CuratorPeer {
             completed.clear();
             pools.clear();
             return "reset";
+        }
+        if (command.equals("session")) { // its id and its password
+            return client.getZookeeperClient().getZooKeeper().getSessionId() + " "
+                + hex(client.getZookeeperClient().getZooKeeper().getSessionPasswd());
+        }
+        if (command.equals("waiting")) { // waiting NAME: whether its consumer has seen all that there is, and waits for more
+            int cache = System.identityHashCode(call(queues.get(words[1]), "getCache"));
+            ThreadInfo[] threads = ManagementFactory.getThreadMXBean().dumpAllThreads(false, false);
+            boolean waits = false;
+            for (int index = 0; index < threads.length; index++) {
+                LockInfo awaited = threads[index].getLockInfo();
+                waits = waits || threads[index].getThreadState() == Thread.State.WAITING
+                    && awaited != null && awaited.getIdentityHashCode() == cache;
+            }
+            return "" + waits;
         }
         if (command.equals("here")) { // what consumers have been shown until now has been told before this is answered
             return "here";

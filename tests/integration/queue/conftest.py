@@ -14,14 +14,16 @@ from tests.integration.zookeeper.scripted_server import close_elsewhere
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aiozkqueue.testing import ZooKeeperProxy
+    from aiozkqueue.testing import TestClock, ZooKeeperProxy
     from tests.observer import Observer
 
 
 class Opener(Protocol):
     """`aiozkqueue.connect`, left at the end of the test."""
 
-    async def __call__(self, hosts: str | None = None, *, session_timeout: float = 20) -> zq.QueueSession: ...
+    async def __call__(
+        self, hosts: str | None = None, *, session_timeout: float = 20, clock: TestClock | None = None
+    ) -> zq.QueueSession: ...
 
 
 @pytest.fixture
@@ -32,8 +34,10 @@ async def open_session(
 ) -> AsyncIterator[Opener]:
     async with AsyncExitStack() as stack:
 
-        async def open_one(hosts: str | None = None, *, session_timeout: float = 20) -> zq.QueueSession:
-            connecting = zq.connect(hosts or zookeeper, root=queue_root, session_timeout=session_timeout)
+        async def open_one(
+            hosts: str | None = None, *, session_timeout: float = 20, clock: TestClock | None = None
+        ) -> zq.QueueSession:
+            connecting = zq.connect(hosts or zookeeper, root=queue_root, session_timeout=session_timeout, clock=clock)
             return await stack.enter_async_context(connecting)
 
         yield open_one

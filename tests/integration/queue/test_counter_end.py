@@ -74,13 +74,13 @@ def worn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 async def session(worn: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(worn, root=ROOT, session_timeout=4) as session:
+    async with zq.connect(worn, root=ROOT, session_timeout=20) as session:
         yield session
 
 
 @pytest.fixture
 async def other(worn: str) -> AsyncIterator[zq.QueueSession]:
-    async with zq.connect(worn, root=ROOT, session_timeout=4) as session:
+    async with zq.connect(worn, root=ROOT, session_timeout=20) as session:
         yield session
 
 
@@ -173,7 +173,7 @@ async def test_a_lane_moves_on_while_several_sessions_put_and_take(
         await asyncio.gather(produce(session, everything[:100]), produce(other, everything[100:]))
         await done.wait()
     assert Counter(taken) == Counter(everything)
-    assert await generations(view, "moving") == [0, 1]
+    await moved_to(view, "moving", [0, 1])
 
 
 async def test_commits_of_many_puts_move_a_lane_on_though_not_all_their_replies_are_read(
@@ -240,7 +240,7 @@ async def test_a_commit_slot_that_was_written_two_thousand_million_times_carries
     """A busy session comes to the end of a version's 32 bits within months; the server goes on below zero."""
     monkeypatch.setattr("aiozkqueue.queue.engine.IdSource", lambda: IdSource(bytes))
     bodies = [b"%d" % number for number in range(8)]
-    async with zq.connect(worn, root=ROOT, session_timeout=4) as session:
+    async with zq.connect(worn, root=ROOT, session_timeout=20) as session:
         busy = session.queue("busy")
         for body in bodies:
             await busy.put(body)

@@ -162,7 +162,9 @@ async def test_a_lone_commit_goes_out_at_once(session: zq.QueueSession, proxy: Z
     loop = asyncio.get_running_loop()
     proxy.delay(0.05)  # each way
     puts, commits = list[float](), list[float]()
-    for _ in range(5):
+    # One round trip is 0.1; a machine that stood still is not the queue's doing.
+    while max(min(puts, default=1), min(commits, default=1)) >= 0.19:
+        assert len(puts) < 50, (puts, commits)
         start = loop.time()
         await jobs.put(b"alone")
         puts.append(loop.time() - start)
@@ -172,9 +174,6 @@ async def test_a_lone_commit_goes_out_at_once(session: zq.QueueSession, proxy: Z
             await tx.commit()
             commits.append(loop.time() - start)
     proxy.heal()
-    # One round trip is 0.1; a machine that stood still is not the queue's doing.
-    assert min(puts) < 0.19, puts
-    assert min(commits) < 0.19, commits
 
 
 async def test_what_comes_while_multis_fly_goes_together_in_the_next(

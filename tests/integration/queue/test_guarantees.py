@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing import Opcode
+from aiozkqueue.testing import Opcode, TestClock
 from tests.integration.queue.conftest import Locks, Opener, eventually, take_one, zookeeper_session
 
 if TYPE_CHECKING:
@@ -262,19 +262,22 @@ async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
 
 
 async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_goes_when_its_end_has_come(
-    session: zq.QueueSession, locks: Locks, server_view: Observer, queue_root: str
+    open_session: Opener, locks: Locks, server_view: Observer, queue_root: str
 ) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
     jobs = session.queue("jobs")
     await jobs.put(b"1")
     async with session.transaction() as tx:
         message = await tx.take(jobs)
         assert message is not None
-        await tx.rollback(delay=2)
+        await tx.rollback(delay=600)
     assert await locks() == [f"lock-{message.id}"]
     assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}  # it outlives its maker's session
     assert (await jobs.stats()).delayed == 1
     async with session.begin() as tx:
         assert await tx.take(jobs) is None
+        clock.advance(600)
         again = await tx.take(jobs, timeout=30)
         assert again is not None
         assert (again.id, again.attempt) == (message.id, 2)

@@ -188,13 +188,13 @@ async def test_an_idle_consumer_is_woken_by_a_put_to_any_lane(session: zq.QueueS
     waits: list[float] = []
     async with other.listener(other.queue("jobs"), note):
         await asyncio.sleep(0.3)
-        for _ in range(16):
+        # Of each lane once: a machine that stood still is not its doing.
+        while max(min(waits[lane::8], default=1) for lane in range(8)) >= 0.25:
+            assert len(waits) < 160, waits
             start = loop.time()
             await jobs.put(b"1")
             waits.append(await asyncio.wait_for(handled.get(), 30) - start)
             await asyncio.sleep(0.02)
-    for lane in range(8):  # each of them, once in two puts: a machine that stood still is not its doing
-        assert min(waits[lane::8]) < 0.25, waits
 
 
 async def test_what_came_to_several_lanes_while_the_watches_were_armed_is_all_found(

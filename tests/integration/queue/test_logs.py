@@ -7,12 +7,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.observer import Observer
 
 STANDARD = set(vars(logging.makeLogRecord({})))
 
@@ -88,3 +91,37 @@ async def test_a_message_that_comes_again_is_logged_with_its_ids(session: zq.Que
         await eventually(done, 30)
     [line] = [line for line in lines.written if "comes again" in line["message"]]
     assert (line["queue"], line["message_id"], line["transaction_id"]) == ("jobs", message_id, stolen[0])
+
+
+@pytest.mark.parametrize("behind", ["denied too", "forced open"])
+async def test_of_commits_that_fail_behind_a_loop_the_first_ends_it_and_the_next_is_logged(
+    session: zq.QueueSession, lines: Lines, server_view: Observer, queue_root: str, behind: str
+) -> None:
+    jobs, closed = session.queue("jobs"), session.queue("closed")
+    await closed.put(b"it is known to be there")
+    acl = [make_digest_acl("somebody", "else", all=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/closed/items", acl))
+    ids = await jobs.put_many([b"1", b"2", b"3"])
+    shown: list[zq.Delivery[bytes]] = []
+
+    async def refused() -> bool:
+        return shown[0].outcome is zq.Outcome.ROLLED_BACK
+
+    with pytest.raises(zq.AccessDeniedError, match="'closed'"):
+        async with jobs.consume() as deliveries:
+            async for delivery in deliveries:
+                shown.append(delivery)
+                if len(shown) == 1 or behind == "denied too":
+                    delivery.put("closed", b"result")
+                if len(shown) == 2:
+                    await eventually(refused)
+                    if behind == "forced open":
+                        await jobs.release_claims()
+    assert [delivery.id for delivery in shown] == ids[:2]
+    assert deliveries.absorbed == (behind == "forced open")
+    [line] = [line for line in lines.written if line.get("message_id") == ids[1]]
+    assert (line["queue"], line["transaction_id"]) == ("jobs", shown[1].work.id)
+    if behind == "forced open":
+        assert f"{ids[1]} comes again: message {ids[1]}" in line["message"]
+    else:
+        assert (line["level"], line["message"]) == ("ERROR", f"queue jobs: message {ids[1]} could not be settled")

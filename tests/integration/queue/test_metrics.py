@@ -165,11 +165,18 @@ async def test_it_tells_of_the_connection(
     await eventually(suspended, 30)
     await zookeeper_proxy.listen()
     await eventually(connected, 30)
-    assert (await told(metrics))["aiozkqueue_session_reconnects_total"] >= 1
+
+    async def reconnected() -> bool:
+        return (await told(metrics))["aiozkqueue_session_reconnects_total"] >= 1
+
+    await eventually(reconnected, 30)
     await expire(session)
-    now = await told(metrics)
-    assert now["aiozkqueue_session_expirations_total"] >= 1
-    assert now["aiozkqueue_session_reconnects_total"] >= 2
+
+    async def counted() -> bool:
+        now = await told(metrics)
+        return now["aiozkqueue_session_expirations_total"] >= 1 and now["aiozkqueue_session_reconnects_total"] >= 2
+
+    await eventually(counted, 30)
 
 
 async def test_it_is_a_collector_for_any_registry_and_thread(session: zq.QueueSession) -> None:

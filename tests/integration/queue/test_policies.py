@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.testing import TestClock
 from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
 
 if TYPE_CHECKING:
@@ -221,16 +222,18 @@ async def test_release_claims_ends_a_backoff(session: zq.QueueSession) -> None:
 
 
 async def test_a_backoff_outlives_the_session_that_made_it(
-    open_session: Opener, session: zq.QueueSession, expire: Callable[[zq.QueueSession], Awaitable[None]]
+    open_session: Opener, expire: Callable[[zq.QueueSession], Awaitable[None]]
 ) -> None:
-    worker = await open_session()
+    clock = TestClock()
+    session, worker = await open_session(clock=clock), await open_session(clock=clock)
     await session.queue("jobs").put(b"1")
     async with worker.transaction() as tx:
         await tx.take(worker.queue("jobs"))
-        await tx.rollback(delay=3)
+        await tx.rollback(delay=600)
     await expire(worker)
     async with session.begin() as tx:
         assert await tx.take(session.queue("jobs"), timeout=0.3) is None
+    clock.advance(600)
     assert (await take_one(session)).attempt == 2
 
 

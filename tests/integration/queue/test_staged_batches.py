@@ -50,20 +50,22 @@ class Writer:
 
 @asynccontextmanager
 async def waiting(queue: zq.Queue[bytes], taken: list[str]) -> AsyncIterator[None]:
-    """Have a consumer of its own session take whatever comes."""
+    """Have a consumer of its own session take whatever comes; what it has committed is in ``taken``."""
+    consumer = queue.consume()
 
     async def consume() -> None:
-        async with queue.consume() as deliveries:
+        async with consumer as deliveries:
             async for delivery in deliveries:
                 async with delivery:
-                    taken.append(delivery.body.decode())
+                    body = delivery.body.decode()
+                taken.append(body)
 
     task = asyncio.create_task(consume())
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        consumer.stop()
+        await task
 
 
 async def until(condition: Callable[[], bool]) -> None:

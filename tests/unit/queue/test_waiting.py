@@ -126,6 +126,19 @@ async def test_a_limit_ends_the_wait_without_an_error() -> None:
     assert not waiting.future.done()
 
 
+async def test_a_limit_is_no_longer_and_no_shorter_for_a_cancellation() -> None:
+    waiting = Waiting(limit=0.3)
+    start = asyncio.get_running_loop().time()
+    task = asyncio.create_task(waiting.wait())
+    await spin()
+    task.cancel()
+    ended, _ = await asyncio.wait((task,), timeout=30)
+    assert asyncio.get_running_loop().time() - start > 0.28
+    waiting.future.cancel()  # whoever waits for it still, waits no longer
+    assert ended
+    assert task.cancelled()
+
+
 async def test_a_future_that_was_cancelled_itself_is_done() -> None:
     waiting = Waiting()
     task = asyncio.create_task(waiting.wait())

@@ -1,0 +1,104 @@
+"""How much a loop and a listener ask for, and when: enough to be at work always, and no more than they need."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+
+#: Seconds from a client to its server, or back.
+WAY = 0.005
+
+
+def distant() -> Cluster:
+    """Make a server that is some way off; nothing else takes any time."""
+    return Cluster(Ensemble(Random(0), delays=Delays(lambda: WAY, lambda: 0, lambda: 0, lambda: 0)), 0)
+
+
+def test_a_loop_has_what_comes_next_on_its_way_while_it_waits_for_the_first() -> None:
+    """Two halves of 32 in the time of one request: one after the other, they would take twice as long."""
+
+    async def main() -> float:
+        async with distant().connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 2000)
+            shown, begun = 0, asyncio.get_running_loop().time()
+            async with jobs.consume(prefetch=32) as deliveries:
+                async for _ in deliveries:
+                    shown += 1
+                    if shown == 2000:
+                        break
+            return (asyncio.get_running_loop().time() - begun) / (2 * WAY)
+
+    assert run_virtual(main) < 1.3 * 2000 / 32
+
+
+def test_a_listener_asks_for_a_slot_as_soon_as_it_is_free() -> None:
+    """Whatever it has asked for before and waits for still."""
+
+    async def main() -> float:
+        handled = 0
+
+        async def handler(_: object) -> None:
+            nonlocal handled
+            handled += 1
+            await asyncio.sleep(WAY * (handled % 16) / 4)
+            if handled == 2000:
+                listener.stop()
+
+        async with distant().connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 2000)
+            listener = session.listener(jobs, handler, concurrency=64)
+            begun = asyncio.get_running_loop().time()
+            await listener.run()
+            return asyncio.get_running_loop().time() - begun
+
+    # A message takes a claim, a handler and a commit: two requests, and about twice the way at the mean. Half a request
+    # more is what a slot would wait for the answer to what others have asked for.
+    assert run_virtual(main) < 1.18 * 2000 / 64 * 6 * WAY
+
+
+@pytest.mark.parametrize("pause", [0.05, 1.0])
+@pytest.mark.parametrize("singles", [0, 3])
+def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pause: float, singles: int) -> None:
+    """What it lined up for while it was fast, and has not come, it would hold for as long as its body takes."""
+
+    async def main() -> int:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs, theirs = session.queue("jobs"), other.queue("jobs")
+            used_up, shown = asyncio.Event(), 0
+
+            async def put_more() -> None:
+                await used_up.wait()
+                for _ in range(singles):
+                    await asyncio.sleep(pause)
+                    await theirs.put(b"quick")
+                await asyncio.sleep(pause)
+                await theirs.put_many([b"slow"] * 40)
+
+            await jobs.put_many([b"quick"] * 200)
+            putting = asyncio.create_task(put_more())
+            async with jobs.consume(prefetch=32) as deliveries:
+                async for delivery in deliveries:
+                    if delivery.body == b"slow":
+                        break
+                    shown += 1
+                    if shown == 200:
+                        used_up.set()
+                await putting
+                await asyncio.sleep(1)
+                async with other.begin() as tx:
+                    free = await tx.take_many(theirs, 40, timeout=0)
+                    await tx.rollback(delay=0)
+            return 40 - len(free)
+
+    held = run_virtual(main)
+    if pause > 0.1:
+        assert held <= 2, "the one in hand, and one more"
+    elif singles:
+        assert held <= 3, "and those that it finished in the last 100 ms"
