@@ -179,6 +179,14 @@ class Dispenser:
             raise SessionClosedError(CLOSED)
         return self._line.join(limit, timeout, generation, owner)
 
+    def request_more(self, waiter: Waiter, more: int) -> bool:
+        """Have one in line wait for so many more; False: that takes a request of its own.
+
+        Many of one claim each, of one taker, would have others of this session wait behind them all.
+        """
+        # What is claimed of keys is the newest when it was asked for, so that each asks at its own time.
+        return not self.store.config.collapse and self._line.widen(waiter, more, self._promised)
+
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""
         self._bell.set()

@@ -298,6 +298,24 @@ async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_
     assert await jobs.size() == 1
 
 
+async def test_a_handler_that_waits_for_what_is_cancelled_has_failed_and_the_listener_goes_on(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def wait(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.attempt == 1:
+            child = asyncio.create_task(asyncio.sleep(60))
+            child.cancel()
+            await child
+
+    await jobs.put_many([b"1", b"2", b"3"])
+    listener = session.listener(jobs, wait, concurrency=2)
+    async with listener:
+        await emptied(jobs)
+        await jobs.put(b"4")
+        await emptied(jobs)
+    assert caplog.text.count("RuntimeError: the handler was not cancelled") == 4
+
+
 # Lost claims
 
 
