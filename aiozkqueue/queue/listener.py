@@ -89,6 +89,8 @@ class Listener(Generic[T]):
     async def run(self) -> None:
         """Serve until stopped; returns when the handlers have finished or been cancelled.
 
+        One that was stopped stays so: to serve again, make another.
+
         Raises:
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: what waiting cannot cure.
             RuntimeError: it runs already.
