@@ -48,7 +48,7 @@ def run(arguments: list[str] | None = None) -> int:
             command(arguments or sys.argv[1:] or ["--help"], prog_name="aiozkqueue", standalone_mode=False) or Exit.OK
         )
     except typer.TyperException as error:
-        output.note(error.format_message())
+        output.note(_told(error))
         return error.exit_code
     except (typer.Abort, asyncio.CancelledError):
         return Exit.INTERRUPTED
@@ -62,3 +62,13 @@ def run(arguments: list[str] | None = None) -> int:
             raise
         output.note("; ".join((str(cause) or type(cause).__name__, *getattr(cause, "__notes__", ()))))
         return status_of(cause)
+
+
+def _told(error: typer.TyperException) -> str:
+    """What is wrong with a command line, and where it is told which commands and options there are."""
+    context = getattr(error, "ctx", None)
+    if context is None or isinstance(error, typer.BadParameter):  # that says what to do by itself
+        return error.format_message()
+    misplaced = context.parent is None and hasattr(error, "option_name")
+    behind = "; options stand behind the command" if misplaced else ""
+    return f"{error.format_message().rstrip('.')}{behind}; see: {context.command_path} --help"

@@ -89,6 +89,8 @@ class Listener(Generic[T]):
     async def run(self) -> None:
         """Serve until stopped; returns when the handlers have finished or been cancelled.
 
+        One that was stopped stays so: to serve again, make another.
+
         Raises:
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: what waiting cannot cure.
             RuntimeError: it runs already.
@@ -156,8 +158,9 @@ class Listener(Generic[T]):
                             handlers.start_soon(self._crew.work)
                 free = self._concurrency - self._busy - asked
                 if free > 0:
-                    waiters.append(dispenser.request(free))
-                    waiters[-1].future.add_done_callback(self._answered)
+                    if not (waiters and dispenser.request_more(waiters[-1], free)):
+                        waiters.append(dispenser.request(free))
+                        waiters[-1].future.add_done_callback(self._answered)
                     asked += free
                 self._wake.clear()
                 await self._wake.wait()
@@ -227,6 +230,9 @@ class Listener(Generic[T]):
             except Exception as error:  # noqa: BLE001 - it is logged, and told to who gets the message next
                 await self._failed(delivery, claim, error)
             except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
+                if isinstance(error, asyncio.CancelledError) and not _cancelled_by_others():
+                    await self._failed(delivery, claim, _of_its_own(error))
+                    return
                 if work.open:
                     await delivery.leave(error)
                 raise
@@ -260,3 +266,16 @@ class Listener(Generic[T]):
         for scope, held in list(self._scopes.items()):
             if state is State.LOST or held != generation:
                 scope.cancel()
+
+
+def _cancelled_by_others() -> bool:
+    """Whether somebody has asked for the end of the task that runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _of_its_own(error: asyncio.CancelledError) -> RuntimeError:
+    """What a handler failed with that was not cancelled: it would end the listener, and nobody asked for that."""
+    failure = RuntimeError("the handler was not cancelled, but something that it waited for was")
+    failure.__cause__ = error
+    return failure

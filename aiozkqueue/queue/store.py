@@ -50,6 +50,7 @@ from .candidates.backlog import Backlog
 from .candidates.groups import lock_id
 from .candidates.tags import TagRecords
 from .conflicts import check_change, policies_conflict
+from .folders import complete, folders_of
 from .lanes import PutLanes
 
 if TYPE_CHECKING:
@@ -67,9 +68,6 @@ if TYPE_CHECKING:
     from .puts.room import Room
 
 DEFAULT_POLICY = AtLeastOnce()
-
-#: Lanes created in one multi.
-LANES_TOGETHER = 256
 
 _LANE_END = f"{LANE_END:010d}"
 
@@ -465,12 +463,7 @@ class QueueStore:
             return
         if config.lifetime is not None and self.clock is not None:
             await self.clock.learned(paths.due)  # every put says when its message ends
-        present = await self._zookeeper.children(paths.base)
-        wanted = [*self._folders(), paths.later] if config.scheduled else self._folders()
-        missing = [path for path in wanted if path.rpartition("/")[2] not in present]
-        if missing:
-            await self._zookeeper.multi([Create(path) for path in missing])
-        await self._make_lanes(config)
+        await complete(self._zookeeper, paths, self._folders(), config)
         locks = await self._zookeeper.exists(paths.locks)
         if doubts != self._doubts:
             return  # read again: it may have changed since it was read, or something else is wanted of it
@@ -481,19 +474,9 @@ class QueueStore:
         for follow in self.followers:
             follow()
 
-    async def _make_lanes(self, config: QueueConfig) -> None:
-        """Create the lanes that are missing."""
-        lanes = [self.paths.at(lane) for lane in config.lanes if lane != "items"]
-        if not lanes:
-            return
-        present = {f"{self.paths.lanes}/{name}" for name in await self._zookeeper.children(self.paths.lanes)}
-        missing = [Create(lane) for lane in lanes if lane not in present]
-        for start in range(0, len(missing), LANES_TOGETHER):
-            await self._zookeeper.multi(missing[start : start + LANES_TOGETHER])
-
     def _folders(self) -> list[str]:
-        paths = self.paths
-        return [paths.items, paths.lanes, paths.locks, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
+        """Return the folders that it must have."""
+        return folders_of(self.paths)
 
 
 def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:

@@ -27,7 +27,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 
-from .commits.admission import enter_all, needs_of, try_enter_all
+from .commits.admission import admit, needs_of, try_admit
 from .commits.committer import unknown
 from .commits.endings import CONSUME, Ending, refuse_to_overtake, release_ending
 from .commits.holds import CommitSettlement, ReleaseSettlement
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
     from .claim import Claim
+    from .commits.admission import Admission
     from .commits.beside import Beside
     from .commits.items import Put
     from .commits.settlement import Settlement
@@ -86,10 +87,10 @@ class Work:
 
     __slots__ = (
         "__weakref__",
+        "_admission",
         "_beside",
         "_claims",
         "_engine",
-        "_entered",
         "_hint",
         "_keys",
         "_puts",
@@ -112,7 +113,7 @@ class Work:
         self._beside: dict[tuple[str, str], Beside] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
-        self._entered: dict[Room, int] | None = None
+        self._admission: Admission | None = None
         self._size = 0
         self._settlement: Settlement | None = None
         self._release: asyncio.Future[None] | None = None
@@ -169,7 +170,11 @@ class Work:
             if not put.store.ready or (put.plan is not None and not put.plan.ready):
                 return False
             bounded = bounded or put.store.room is not None
-        return not bounded or self._enter_now()
+        if not bounded:
+            return True
+        if self._admission is None:
+            self._admission = try_admit(self._needs())
+        return self._admission is not None
 
     @property
     def lost(self) -> bool:
@@ -327,10 +332,9 @@ class Work:
         if settlement.weight > SURELY_SMALL * engine.zookeeper.max_request:
             self._refuse_too_large(settlement)
         engine.committer.submit(settlement)
-        if self._entered is not None:
-            entered, self._entered = self._entered, None
-            for room, count in entered.items():
-                room.passed(settlement, count)
+        if self._admission is not None:
+            self._admission.passed(settlement)
+            self._admission = None
         self._move(_SETTLING)
         if self._shown is not None:
             engine.undecided(self)  # as a transaction is from its beginning
@@ -407,53 +411,27 @@ class Work:
             await wait_settled(self._release, grace=self._engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
-        """Open the queues put to, and take the room that they are short of."""
+        """Open the queues put to, and take the room that they are short of. Raises: also as `Room.enter`."""
         patience = Patience(timeout, self._engine.clock)
-        await self._open_queues(timeout)
-        if self._entered is None:
-            await self._enter_rooms(patience)
+        self._move(_SETTLING)
+        try:
+            await self._open_queues(timeout)
+            if self._admission is None:
+                self._admission = await admit(self._needs(), patience, self.generation)
+        finally:
+            self._move(_OPEN)
 
     async def _open_queues(self, timeout: float | None) -> None:
         """Make sure that the queues put to are there."""
-        self._move(_SETTLING)
         try:
             async with asyncio.timeout(timeout):
                 await make_ready(self._puts)
         except TimeoutError as error:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
-        finally:
-            self._move(_OPEN)
 
     def _needs(self) -> dict[Room, int]:
         return needs_of(self._puts, self._claims, self._beside.values() if self._beside else ())
-
-    def _enter_now(self) -> bool:
-        """Take the room that the commit needs, if it is known to be there."""
-        if self._entered is None:
-            needs = self._needs()
-            if not try_enter_all(needs):
-                return False
-            self._entered = needs
-        return True
-
-    async def _enter_rooms(self, patience: Patience) -> None:
-        """Wait for the room that the commit needs. Raises: as `Room.enter`."""
-        needs = self._needs()
-        if not needs:
-            return
-        self._move(_SETTLING)
-        try:
-            await enter_all(needs, patience, self.generation)
-            self._entered = needs
-        finally:
-            self._move(_OPEN)
-
-    def _leave_rooms(self) -> None:
-        """Give back room for a commit that was not sent."""
-        entered, self._entered = self._entered, None
-        for room, count in (entered or {}).items():
-            room.leave(count)
 
     def _refuse_too_large(self, settlement: Settlement) -> None:
         zookeeper = self._engine.zookeeper
@@ -483,8 +461,9 @@ class Work:
         """Send the release of all claims; it stays on the session's debts until it is applied or the session over."""
         self._puts.clear()
         self._beside = None
-        if self._entered is not None:
-            self._leave_rooms()
+        if self._admission is not None:
+            self._admission.leave()
+            self._admission = None
         engine = self._engine
         if engine.closed or not self._claims or self.lost:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.cli.app import run
 from aiozkqueue.cli.exits import CommandFailedError, Exit, expected, status_of
 
 
@@ -38,3 +39,18 @@ def test_an_error_is_found_inside_the_groups_of_task_groups() -> None:
 def test_a_fault_of_ours_is_not_hidden_though_an_expected_error_came_with_it() -> None:
     assert expected(KeyError("bug")) is None
     assert expected(ExceptionGroup("", [zq.ConnectionLostError("nobody answers"), KeyError("bug")])) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--hosts a:1 stats jobs", "--hosts; options stand behind the command; see: aiozkqueue --help"),
+        ("stats jobs --nope", "--nope; see: aiozkqueue stats --help"),
+        ("dlq nope", "'nope'; see: aiozkqueue dlq --help"),
+    ],
+)
+def test_who_mistypes_a_command_or_an_option_is_told_where_there_are_others(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.split()) == Exit.USAGE
+    assert capsys.readouterr().err.strip().endswith(told)

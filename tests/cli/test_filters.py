@@ -21,7 +21,7 @@ def test_a_consumer_takes_what_passes_its_filters(cli: Cli) -> None:
 
 def test_a_full_queue_is_a_conflict_and_shows_in_stats(cli: Cli) -> None:
     cli("configure", "q", "--max-size", "2")
-    full = cli("put", "q", "--lines", "--timeout", "0.2", stdin=b"1\n2\n3\n")
+    full = cli("put", "q", "--lines", "--timeout", "0", stdin=b"1\n2\n3\n")
     assert full.status == 5
     assert "is full" in full.stderr
     assert "the first 2 of 3 messages had been put before" in full.stderr

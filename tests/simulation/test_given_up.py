@@ -79,6 +79,32 @@ def test_who_is_cancelled_again_and_again_waits_for_an_answer_for_one_session_ti
     assert run_virtual(main) == pytest.approx(1, abs=0.01)
 
 
+def test_who_has_no_patience_left_before_anyone_could_look_is_not_told_that_the_queue_is_full() -> None:
+    async def main() -> list[str]:
+        told: list[str] = []
+        async with simulated() as cluster, cluster.connect() as session:
+            small = session.queue("small")
+            await small.configure(zq.QueueConfig(max_size=2))
+            await small.put(b"fits")
+            cluster.ensemble.stop(cluster.ensemble.servers[0])
+            await asyncio.sleep(1)  # how much room there was is not known any more
+            with pytest.raises(zq.QueueFullError) as refused:
+                await small.put(b"alone", timeout=5)
+            told.append(f"{refused.value}")
+            async with session.transaction() as tx:
+                tx.put(small, b"in a transaction")
+                with pytest.raises(zq.QueueFullError) as refused:
+                    await tx.commit(timeout=3)
+                told.append(f"{refused.value}")
+        return told
+
+    assert run_virtual(main) == [
+        f"queue 'small': whether it has room could not be found out within {seconds} s; this was not put; "
+        "wait longer with `timeout=`"
+        for seconds in (5, 3)
+    ]
+
+
 def test_each_of_those_whose_wait_for_room_is_cut_off_is_told_what_was_put_of_his_own() -> None:
     async def main() -> list[list[str]]:
         async with simulated() as cluster, asyncio.TaskGroup() as tasks:

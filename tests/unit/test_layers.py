@@ -24,7 +24,7 @@ LAYERS = (
     {"queue"},
 )
 QUEUE = (
-    {"lanes", "conflicts"},
+    {"lanes", "conflicts", "folders"},
     {"candidates", "clock", "codec", "connection_state", "deadlines", "destination", "options", "outcome", "tasks"},
     {"crew"},
     {"patience"},

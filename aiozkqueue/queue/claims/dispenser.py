@@ -11,12 +11,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import (
-    AccessDeniedError,
-    ConnectionLostError,
-    QueueError,
-    SessionClosedError,
-)
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, QueueError, SessionClosedError
 from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
@@ -39,6 +34,7 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 from .both import Both
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse, claim_newest
+from .kept import KeptClaims
 from .line import Line
 from .lookout import Lookout
 from .pausing import Pause
@@ -51,7 +47,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, IdSource
     from aiozkqueue.queue.claim import Claim, Fate, SessionBudget
-    from aiozkqueue.queue.clock import Clock, ServerClock, Timer
+    from aiozkqueue.queue.clock import Clock, ServerClock
     from aiozkqueue.queue.commits.committer import Committer
     from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.store import QueueStore
@@ -109,8 +105,7 @@ class Dispenser:
         self._committer = committer
         self._tasks = tasks
         self._server_clock = server_clock
-        self._clock = clock
-        self._kept: dict[Claim, Timer] = {}
+        self._kept = KeptClaims(clock, self._let_go)
         self._ids = ids
         self._budgets = budgets
         self._claimer = Claimer(
@@ -184,6 +179,14 @@ class Dispenser:
             raise SessionClosedError(CLOSED)
         return self._line.join(limit, timeout, generation, owner)
 
+    def request_more(self, waiter: Waiter, more: int) -> bool:
+        """Have one in line wait for so many more; False: that takes a request of its own.
+
+        Many of one claim each, of one taker, would have others of this session wait behind them all.
+        """
+        # What is claimed of keys is the newest when it was asked for, so that each asks at its own time.
+        return not self.store.config.collapse and self._line.widen(waiter, more, self._promised)
+
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""
         self._bell.set()
@@ -223,9 +226,7 @@ class Dispenser:
     def close(self) -> None:
         """Answer every waiter that the session has been closed."""
         self._closed = True
-        for timer in self._kept.values():
-            timer.cancel()
-        self._kept.clear()
+        self._kept.close()
         self._lookout.disarm()
         self._end_pause()
         self._line.close(SessionClosedError(CLOSED))
@@ -253,16 +254,10 @@ class Dispenser:
         self._lookout.heard_due(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
-        """A claim on another program's item has failed: its peers must respect the delay, and they know locks only.
-
-        The lock stays the session's own, so that the item is free at once if this process dies.
-        """
-        claim.version += 1
-        claim.handed = claim.recorded = False  # has been written down
-        self._kept[claim] = self._clock.call_later(delay, partial(self._let_go, claim))
+        """A claim on another program's item has failed."""
+        self._kept.keep(claim, delay)
 
     def _let_go(self, claim: Claim) -> None:
-        del self._kept[claim]
         if claim.generation == self._generation:  # else the server has removed the lock
             self.release([claim])
 

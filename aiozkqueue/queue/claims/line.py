@@ -121,6 +121,23 @@ class Line:
         self._bell.set()
         return waiter
 
+    def widen(self, waiter: Waiter, more: int, promised: int) -> bool:
+        """Let one want more, where it stands; not if it is to get something of the ``promised`` claims that fly.
+
+        It would be answered with those only when it has the others, too.
+        """
+        if waiter.future.done() or waiter.count:
+            return False
+        for before in self:
+            if promised <= 0 or before is waiter:
+                break
+            promised -= before.missing
+        if promised > 0:
+            return False
+        waiter.limit += more
+        self._bell.set()
+        return True
+
     @property
     def empty(self) -> bool:
         """Whether nobody waits at the front any more; those who were answered there are sent away."""

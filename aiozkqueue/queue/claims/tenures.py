@@ -114,10 +114,10 @@ class Tenures:
         claims: list[Claim] = []
         if waiter.owner is not None:
             for tenure in [one for one in self._held.values() if one.owner is waiter.owner and one.live]:
-                while tenure.ahead and not tenure.settling and self._current(tenure) and len(claims) < waiter.limit:
+                while tenure.ahead and not tenure.settling and self._current(tenure) and len(claims) < waiter.missing:
                     self._show(tenure, claims)
                 self._read_ahead(tenure)
-        while self._ready and len(claims) < waiter.limit:
+        while self._ready and len(claims) < waiter.missing:
             self._show(self._ready.popleft(), claims)
         self.given(claims, waiter.owner)
         return claims

@@ -35,7 +35,37 @@ def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending], beside: Itera
     return {room: count for room, count in needs.items() if count > 0}
 
 
-async def enter_all(needs: dict[Room, int], patience: Patience, generation: int | None = None) -> None:
+class Admission:
+    """The room that a commit has taken, in all queues that it puts to: until it is passed on, or given back."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, taken: dict[Room, int]) -> None:
+        self._taken = taken
+
+    def passed(self, settlement: Settlement) -> None:
+        """Have it given back when a settlement is settled."""
+        for room, count in self._taken.items():
+            room.passed(settlement, count)
+
+    def leave(self) -> None:
+        """Give it back, for a commit that is not sent."""
+        for room, count in self._taken.items():
+            room.leave(count)
+
+
+def try_admit(needs: dict[Room, int]) -> Admission | None:
+    """Take room in several queues if it is known to be there in all."""
+    held: dict[Room, int] = {}
+    for room, count in needs.items():
+        if not room.try_enter(count):
+            Admission(held).leave()
+            return None
+        held[room] = count
+    return Admission(needs)
+
+
+async def admit(needs: dict[Room, int], patience: Patience, generation: int | None = None) -> Admission:
     """Take room in several queues, all or none; while one is waited for, none is held in the others.
 
     Raises: as `Room.enter`.
@@ -51,23 +81,11 @@ async def enter_all(needs: dict[Room, int], patience: Patience, generation: int 
                     break
                 held.append(room)
         if lacking is None:
-            return
+            return Admission(needs)
         for room in held:
             room.leave(needs[room])
         await lacking.enter(needs[lacking], patience, generation)
         waited = lacking
-
-
-def try_enter_all(needs: dict[Room, int]) -> bool:
-    """Take room in several queues if it is known to be there in all."""
-    held: list[Room] = []
-    for room, count in needs.items():
-        if not room.try_enter(count):
-            for one in held:
-                one.leave(needs[one])
-            return False
-        held.append(room)
-    return True
 
 
 async def enter(settlement: Settlement, puts: Iterable[Put], patience: Patience) -> None:
@@ -77,9 +95,7 @@ async def enter(settlement: Settlement, puts: Iterable[Put], patience: Patience)
     """
     needs = needs_of(puts, {})
     if needs:
-        await enter_all(needs, patience)
-    for room, count in needs.items():
-        room.passed(settlement, count)
+        (await admit(needs, patience)).passed(settlement)
 
 
 async def readmit(settlement: Settlement, needs: dict[Room, int], patience: Patience) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class HoldSettlement(Settlement):
     """What ends the hold on items: the base of commits and releases."""
 
-    __slots__ = ("_clock", "_endings", "_now", "_owners", "_plain", "_shared")
+    __slots__ = ("_clock", "_endings", "_now", "_owners", "_plain", "_puts", "_shared")
 
     def __init__(
         self,
@@ -52,11 +52,13 @@ class HoldSettlement(Settlement):
         else:
             Settlement.__init__(self, transaction_id, generation, weight)
         self._endings = endings
+        self._puts = puts
         self._clock = clock
         self._now: int | None = None
         self._shared = False  # whether the ends of several holds have something in common
         self._plain = True  # whether each hold ends with no more than the end of item and lock
-        self._owners: list[Claim | Mender] | None = None  # of what comes behind the plain ends of holds
+        # Whom each operation was sent for. None: the plain end of each hold, then the plain item of each put.
+        self._owners: list[Claim | Mender] | None = None
 
     def compose(self, sent: list[Operation]) -> None:
         """End each hold."""
@@ -170,13 +172,15 @@ class HoldSettlement(Settlement):
 
     def _owner(self, index: int) -> Claim | Mender:
         """Return whom an operation was sent for."""
-        if self._plain:
-            ends = 2 * len(self._endings)
-            if index < ends:
-                return list(self._endings)[index // 2]
-            index -= ends
-        assert self._owners is not None  # noqa: S101 - what was refused was sent, and is no plain end
+        if self._owners is None:
+            return [*self._owners_so_far(), *(put.store for put in self._puts)][index]
         return self._owners[index]
+
+    def _owners_so_far(self) -> list[Claim | Mender]:
+        """Return whom each operation was sent for, but for what is put."""
+        if self._owners is None:
+            return [claim for claim in self._endings for _ in ("item", "lock")]
+        return self._owners
 
     def _mend(
         self, owner: Mender, operation: Operation, error: ZooKeeperError
@@ -234,7 +238,7 @@ class HoldSettlement(Settlement):
 class CommitSettlement(HoldSettlement):
     """The commit of a transaction: takes, puts, rejects and releases in one."""
 
-    __slots__ = ("_beside", "_puts")
+    __slots__ = ("_beside",)
 
     def __init__(
         self,
@@ -248,7 +252,6 @@ class CommitSettlement(HoldSettlement):
     ) -> None:
         HoldSettlement.__init__(self, transaction_id, endings, clock, generation, puts)
         self.learns = bool(puts)  # the sequences of the items
-        self._puts = puts
         self._beside = beside
         for one in beside:
             self.grow(one.weight)
@@ -257,22 +260,17 @@ class CommitSettlement(HoldSettlement):
         """End the holds, alter what is to be altered, then create the items."""
         HoldSettlement.compose(self, sent)
         if self._beside:
-            owners = [] if self._owners is None else self._owners
+            owners = self._owners = self._owners_so_far()
             for one in self._beside:
                 for owner, operation in one.operations(self._clock):
                     sent.append(operation)
                     owners.append(owner)
-            self._owners = owners
         if self._puts:
             self._puts, of_puts = load(self, self._puts, sent)
-            if of_puts is not None or self._owners is not None:
-                stores = [put.store for put in self._puts]
-                self._owners = [*(self._owners or ()), *(stores if of_puts is None else of_puts)]
-
-    def _owner(self, index: int) -> Claim | Mender:
-        if self._owners is None and (item := index - 2 * len(self._endings)) >= 0:
-            return self._puts[item].store
-        return super()._owner(index)
+            if of_puts is not None:
+                self._owners = [*self._owners_so_far(), *of_puts]
+            elif self._owners is not None:
+                self._owners += [put.store for put in self._puts]
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """Give the claims back, and see how far the lanes' counters have come."""

@@ -67,7 +67,7 @@ def credits_of(size: int) -> int:
 class _Entry:
     """One put, or one transaction's, that waits for room."""
 
-    __slots__ = ("arrival", "count", "future", "generation", "patient", "seconds")
+    __slots__ = ("arrival", "count", "future", "generation", "patient", "seconds", "seen_full")
 
     def __init__(
         self, count: int, generation: int | None, arrival: int, seconds: float | None, *, patient: bool
@@ -77,6 +77,7 @@ class _Entry:
         self.generation = generation
         self.arrival = arrival
         self.patient = patient
+        self.seen_full = False  # whether a look since it came has found no room
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -231,8 +232,10 @@ class Room:
             await self._pause(None)
             return
         for entry in self._line:
-            if not entry.patient and entry.arrival <= arrivals:
-                self._refuse(entry)
+            if entry.arrival <= arrivals:
+                entry.seen_full = True
+                if not entry.patient:
+                    self._refuse(entry)
         if self._waiting():
             await self._listen(generation)
 
@@ -346,15 +349,21 @@ class Room:
     # -- answering
 
     def _refuse(self, entry: _Entry) -> None:
-        if not entry.future.done():
+        if entry.future.done():
+            return
+        name = f"queue {self._store.name!r}"
+        if entry.seen_full:
             waited = f", and none came free within {entry.seconds:g} s" if entry.seconds else ""
-            self._answer(
-                entry,
-                QueueFullError(
-                    f"queue {self._store.name!r} is full: it takes {self._store.config.max_size} messages{waited}; "
-                    "this was not put; wait longer with `timeout=`, or take some"
-                ),
+            msg = (
+                f"{name} is full: it takes {self._store.config.max_size} messages{waited}; "
+                "this was not put; wait longer with `timeout=`, or take some"
             )
+        else:  # not connected, or what is under way already is not answered
+            msg = (
+                f"{name}: whether it has room could not be found out within {entry.seconds:g} s; "
+                "this was not put; wait longer with `timeout=`"
+            )
+        self._answer(entry, QueueFullError(msg))
 
     def _refuse_hopeless(self, limit: int, generation: int) -> None:
         """Answer those for whom no waiting helps."""

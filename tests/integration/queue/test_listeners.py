@@ -166,7 +166,7 @@ async def test_handlers_that_do_not_finish_in_time_are_cancelled_and_their_messa
     assert (await take_one(session)).value == b"1"
 
 
-async def test_a_listener_stopped_while_idle_ends_at_once_and_may_run_again(
+async def test_a_listener_runs_once_at_a_time_ends_at_once_when_it_is_stopped_while_idle_and_stays_stopped(
     session: zq.QueueSession, jobs: zq.Queue[bytes]
 ) -> None:
     handler = Handler()
@@ -177,6 +177,26 @@ async def test_a_listener_stopped_while_idle_ends_at_once_and_may_run_again(
         await listener.run()
     listener.stop()
     await asyncio.wait_for(running, 30)
+    await jobs.put(b"1")
+    await asyncio.wait_for(listener.run(), 30)
+    assert (handler.values, await jobs.size()) == ([], 1)
+
+
+async def test_a_listener_whose_run_was_cancelled_may_run_again(
+    session: zq.QueueSession, jobs: zq.Queue[bytes]
+) -> None:
+    handler = Handler(waits=True)
+    await jobs.put_many([b"1", b"2", b"3"])
+    listener = session.listener(jobs, handler, concurrency=2)
+    running = asyncio.create_task(listener.run())
+    await handler.started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    handler.go.set()
+    async with listener:
+        await emptied(jobs)
+    assert handler.finished == 3
 
 
 async def test_a_cancelled_run_cancels_its_handlers_and_leaves_no_lock(
@@ -296,6 +316,24 @@ async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_
 
     await eventually(none)
     assert await jobs.size() == 1
+
+
+async def test_a_handler_that_waits_for_what_is_cancelled_has_failed_and_the_listener_goes_on(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def wait(delivery: zq.Delivery[bytes]) -> None:
+        if delivery.attempt == 1:
+            child = asyncio.create_task(asyncio.sleep(60))
+            child.cancel()
+            await child
+
+    await jobs.put_many([b"1", b"2", b"3"])
+    listener = session.listener(jobs, wait, concurrency=2)
+    async with listener:
+        await emptied(jobs)
+        await jobs.put(b"4")
+        await emptied(jobs)
+    assert caplog.text.count("RuntimeError: the handler was not cancelled") == 4
 
 
 # Lost claims

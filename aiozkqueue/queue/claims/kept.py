@@ -1,0 +1,41 @@
+"""Claims on another program's items that have failed: held until their delay is over, then given back.
+
+The peers of such a queue must respect the delay, and they know locks only. The lock stays the session's own, so that
+the item is free at once if this process dies.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.clock import Clock, Timer
+
+
+class KeptClaims:
+    """Those that one dispenser holds; ``give_back`` is called with each that is due."""
+
+    def __init__(self, clock: Clock, give_back: Callable[[Claim], None]) -> None:
+        self._clock = clock
+        self._give_back = give_back
+        self._timers: dict[Claim, Timer] = {}
+
+    def keep(self, claim: Claim, delay: float) -> None:
+        """Hold a claim, whose failure has been written into its item, for ``delay`` seconds more."""
+        claim.version += 1
+        claim.handed = claim.recorded = False
+        self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))
+
+    def close(self) -> None:
+        """Give none back any more: their locks go with the session."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _due(self, claim: Claim) -> None:
+        del self._timers[claim]
+        self._give_back(claim)

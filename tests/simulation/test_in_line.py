@@ -1,0 +1,169 @@
+"""Who waits for claims beside others of the same session: nobody is passed over, and nobody gets more than it asked."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.claims.line import Line, Waiter
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.claim import Claim
+
+#: Seconds that a request takes to the server, and an answer back.
+FAR = 0.01
+_GIVE, _ANSWER = Line.give, Waiter.answer
+
+
+def _cluster(seed: int) -> Cluster:
+    random = Random(seed)
+
+    def slowly() -> float:
+        return random.random() * FAR
+
+    return Cluster(Ensemble(random, delays=Delays(slowly, slowly, slowly, slowly)), seed)
+
+
+class _Moment:
+    """Comes when claims are given to those in line, or somebody is answered, for so many times."""
+
+    def __init__(self, number: int, patch: pytest.MonkeyPatch) -> None:
+        self.come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._left = number
+
+        def giving(line: Line, *what: Any) -> list[Claim]:
+            left = _GIVE(line, *what)
+            self._count()
+            return left
+
+        def answering(waiter: Waiter) -> None:
+            _ANSWER(waiter)
+            self._count()
+
+        patch.setattr(Line, "give", giving)
+        patch.setattr(Waiter, "answer", answering)
+
+    def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.come.set_result(None)
+
+
+def test_a_taker_beside_a_listener_with_many_free_slots_gets_the_second_message_and_not_the_last() -> None:
+    """The slots became free one after the other, as the messages came; they do not stand in line one by one."""
+
+    async def main() -> int:
+        handled = 0
+
+        async def handle(_: zq.Delivery[bytes]) -> None:
+            nonlocal handled
+            handled += 1
+
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as producer:
+            jobs = session.queue("jobs")
+            async with session.listener(jobs, handle, concurrency=32):
+                for _ in range(100):
+                    await producer.queue("jobs").put(b"job")
+                    await asyncio.sleep(0.5)
+                async with session.begin() as tx:
+                    taking = asyncio.create_task(tx.take(jobs, timeout=1000))
+                    await asyncio.sleep(0.5)
+                    for _ in range(2):
+                        await producer.queue("jobs").put(b"job")
+                        await asyncio.sleep(0.5)
+                    assert taking.done()
+                    await taking
+        return handled
+
+    assert run_virtual(main) == 101
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_who_has_a_part_of_what_it_wants_gets_no_more_than_the_rest_of_groups_that_become_free(limit: int) -> None:
+    async def main(moment: int) -> int:
+        def far() -> float:
+            return FAR
+
+        cluster = Cluster(Ensemble(Random(1), delays=Delays(far, far, far, far)), 1)
+        async with cluster.connect() as session, cluster.connect() as first, cluster.connect() as second:
+            jobs = session.queue("jobs")
+            for group, producer in ("a", first), ("b", second), ("c", session):
+                await producer.queue("jobs").put_many([b"1", b"2"], group=group)
+            async with session.transaction() as before, session.transaction() as tx:
+                assert len(await before.take_many(jobs, 3, timeout=1)) == 3
+                taking = asyncio.create_task(tx.take_many(jobs, limit, timeout=10))
+                await asyncio.sleep(1)
+
+                async def commit() -> None:
+                    await asyncio.sleep(moment / 1000)
+                    await before.commit()
+
+                async def put(producer: zq.QueueSession, milliseconds: int) -> None:
+                    await asyncio.sleep(milliseconds / 1000)
+                    await producer.queue("jobs").put(b"in no group")
+
+                await asyncio.gather(put(first, 0), put(second, 4), commit())
+                taken = len(await taking)
+                await tx.commit()
+                return taken
+
+    assert max(run_virtual(partial(main, moment)) for moment in range(10, 40)) == limit
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("how", ["stop", "abort", "cancel"])
+def test_a_listener_that_ends_in_the_moment_in_which_it_is_given_messages_leaves_nothing_held(
+    how: str, *, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever of its requests has been answered, flies, or waits then; and it never handles more than it may."""
+
+    async def main(number: int, turns: int) -> int:
+        finished = handling = most = 0
+
+        async def handle(_: zq.Delivery[bytes]) -> None:
+            nonlocal finished, handling, most
+            handling += 1
+            most = max(most, handling)
+            try:
+                await asyncio.sleep(random.random() * 2 * FAR)
+                finished += 1
+            finally:
+                handling -= 1
+
+        random, cluster = Random(number), _cluster(number)
+        async with cluster.connect() as session, cluster.connect() as other:
+            jobs, source = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0))), other.queue("jobs")
+            listener = session.listener(jobs, handle, concurrency=4)
+            running = asyncio.create_task(listener.run())
+
+            async def put() -> None:
+                for one in range(20):
+                    options: zq.PutOptions = {"group": "ab"[one % 2]} if grouped else {}
+                    await source.put(b"job", **options)
+
+            putting, moment = asyncio.create_task(put()), _Moment(number, monkeypatch)
+            await moment.come
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if how == "cancel":
+                running.cancel()
+            else:
+                getattr(listener, how)()
+            await asyncio.wait([running], timeout=60)
+            assert running.done()
+            assert most <= 4
+            await putting
+            await asyncio.sleep(1)
+            assert not cluster.ensemble.tree.nodes["/zms/jobs/locks"].children
+            assert await jobs.size() == 20 - finished
+            return finished
+
+    ends = [run_virtual(partial(main, number, turns)) for number in (1, 2, 4, 8) for turns in range(6)]
+    assert 0 <= min(ends) < max(ends) < 20, "some had been handled, and some had not"

@@ -1,0 +1,40 @@
+"""Which part of a commit a refusal is for: that one's queue is mended, and all of the commit goes again."""
+
+from __future__ import annotations
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.zookeeper import Delete
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("cancels", [False, True])
+@pytest.mark.parametrize("unique", [False, True])
+def test_what_a_commit_misses_for_its_puts_is_made_again_whatever_else_it_does(
+    *, counted: bool, cancels: bool, unique: bool
+) -> None:
+    async def main() -> tuple[zq.Outcome, list[int]]:
+        async with simulated() as cluster, cluster.connect() as session:
+            operator = await cluster.client()
+            jobs, others, results = (session.queue(name) for name in ("jobs", "others", "results"))
+            if counted:
+                await jobs.configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
+            other = await others.put(b"to be cancelled")
+            await jobs.put_many([b"1", b"2"])
+            await results.configure(zq.QueueConfig())  # it is known to be there
+            async with session.begin() as tx:
+                assert len(await tx.take_many(jobs, 2, timeout=30)) == 2
+                if cancels:
+                    assert await tx.cancel(others, id=other) is zq.Alteration.DONE
+                for value in (b"1", b"2"):
+                    if unique:
+                        tx.put(results, value, unique=True)
+                    else:
+                        tx.put(results, value)
+                await operator.multi([Delete(results.store.paths.items)])
+            await operator.close()
+            return tx.outcome, [await queue.size() for queue in (jobs, others, results)]
+
+    assert run_virtual(main) == (zq.Outcome.COMMITTED, [0, 0 if cancels else 1, 2])
