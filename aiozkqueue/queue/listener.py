@@ -42,8 +42,9 @@ class Listener(Generic[T]):
     """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
 
     A handler that returns commits its delivery, one that raises rolls it back, after the policy's delay; it may raise
-    `Retry` and `Reject`, or settle the delivery itself. Messages are claimed for free slots only. Lost connections
-    and sessions are waited out. Run it with `run()`, with ``async with listener:``, or several with
+    `Retry` and `Reject`, or settle the delivery itself. Messages are claimed for free slots only. Its tasks go on to
+    the next message: a context variable that a handler sets is set there, too, unless it is reset. Lost connections and
+    sessions are waited out. Run it with `run()`, with ``async with listener:``, or several with
     `aiozkqueue.run`.
     """
 
