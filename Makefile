@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 MINUTES ?= 10
 # Hundreds of short processes are started; where this is set, each would compile the whole package anew.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --retries 10 --timeout 60
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retries 10 --timeout 60
 
 .PHONY: help
 help:  ## show this list
