@@ -24,7 +24,7 @@ def figure(case: str, name: str) -> float:
 
 def ratio(case: str, peer: str) -> str:
     reached = next(one["reached"] for one in RUN["bars"] if one["bar"].startswith(case) and peer in one["bar"])
-    return f"{reached:.3g}" if reached >= 1 else f"{reached:.2f}"
+    return f"{reached:.3g}"
 
 
 def requests(case: str) -> float:
