@@ -15,6 +15,7 @@ from tests.integration.queue.conftest import eventually
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from aiozkqueue.layout import Condition
     from tests.integration.queue.conftest import Opener
     from tests.observer import Observer
 
@@ -24,12 +25,12 @@ CLASSES = zq.OrderedEnum("performance_class", ("low", "standard", "performance",
 STANDARD: dict[str, str | int] = {"performance_class": "standard"}
 
 
-async def take_all(session: zq.QueueSession, filters: Any = None, *, idle: float = 0) -> list[str]:
+async def take_all(session: zq.QueueSession, filters: Condition | None = None, *, idle: float = 0) -> list[str]:
     async with session.queue("jobs").consume(filters=filters, until_idle=idle) as deliveries:
         return [delivery.body.decode() async for delivery in deliveries]
 
 
-async def take_so_many(session: zq.QueueSession, filters: Any, count: int) -> list[str]:
+async def take_so_many(session: zq.QueueSession, filters: Condition, count: int) -> list[str]:
     """Take what comes, however late it does."""
     bodies: list[str] = []
     async with session.queue("jobs").consume(filters=filters) as deliveries:

@@ -38,7 +38,7 @@ class _Moment:
         self.come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = number
 
-        def giving(line: Line, *what: Any) -> list[Claim]:
+        def giving(line: Line, *what: Any) -> list[Claim]:  # all of it is handed on as it came
             left = _GIVE(line, *what)
             self._count()
             return left
