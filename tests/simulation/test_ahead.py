@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from random import Random
 
 import pytest
@@ -14,9 +15,9 @@ from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 WAY = 0.005
 
 
-def distant() -> Cluster:
+def distant(way: float = WAY) -> Cluster:
     """Make a server that is some way off; nothing else takes any time."""
-    return Cluster(Ensemble(Random(0), delays=Delays(lambda: WAY, lambda: 0, lambda: 0, lambda: 0)), 0)
+    return Cluster(Ensemble(Random(0), delays=Delays(lambda: way, lambda: 0, lambda: 0, lambda: 0)), 0)
 
 
 def test_a_loop_has_what_comes_next_on_its_way_while_it_waits_for_the_first() -> None:
@@ -102,3 +103,32 @@ def test_a_loop_that_was_fast_is_not_given_much_of_what_comes_once_it_is_slow(pa
         assert held <= 2, "the one in hand, and one more"
     elif singles:
         assert held <= 3, "and those that it finished in the last 100 ms"
+
+
+def test_what_flies_to_a_request_that_is_taken_back_is_not_lost() -> None:
+    """Whenever it comes: nothing stays locked, and the loop is shown all of it."""
+
+    async def main(millisecond: int) -> tuple[int, int]:
+        cluster, shown = distant(0.001), 0
+        async with cluster.connect() as session, cluster.connect() as other:
+            jobs, theirs = session.queue("jobs"), other.queue("jobs")
+            await jobs.put_many([b"quick"] * 200)
+            used_up = asyncio.Event()
+
+            async def put_more() -> None:
+                await used_up.wait()
+                await asyncio.sleep(millisecond / 1000)
+                await theirs.put_many([b"slow"] * 40)
+
+            putting = asyncio.create_task(put_more())
+            async with jobs.consume(prefetch=32) as deliveries:
+                async for _ in deliveries:
+                    shown += 1
+                    if shown == 200:
+                        used_up.set()
+                    if shown == 240:
+                        deliveries.stop()
+            await putting
+            return shown, await theirs.size()
+
+    assert {run_virtual(partial(main, millisecond)) for millisecond in range(120)} == {(240, 0)}
