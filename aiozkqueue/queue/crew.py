@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
 
+#: Seconds that a task rests before it ends, at the least; at the most twice as long.
+RESTS: Final = 1.0
+
 
 class Crew(Generic[T]):
     """Does the same for each job that it is given, at once, each in a task of its own; those that are done rest.
 
-    There are as many tasks as there have ever been jobs at the same time; they end when they are cancelled. One that a
-    job fails ends with that error.
+    One that a job fails ends with that error; one that nothing is found for ends a moment later.
     """
 
     def __init__(self, work: Callable[[T], Coroutine[object, object, None]]) -> None:
         self._work = work
-        self._resting: list[asyncio.Future[None]] = []
+        self._resting: list[asyncio.Future[bool]] = []
+        self._rested: list[asyncio.Future[bool]] = []
+        """Those that did at the last look."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self.jobs: deque[T] = deque()
         """Those that no task has begun with yet."""
 
@@ -31,16 +37,44 @@ class Crew(Generic[T]):
         while self._resting:
             member = self._resting.pop()
             if not member.done():  # else it has been cancelled
-                member.set_result(None)
+                member.set_result(True)
                 return True
         return False
 
     async def work(self) -> None:
-        """Do one job after the other until cancelled."""
+        """Do one job after the other until cancelled, or not needed any more."""
         loop = asyncio.get_running_loop()
         while True:
             while not self.jobs:
-                roused: asyncio.Future[None] = loop.create_future()
+                if self._closed:
+                    return
+                roused: asyncio.Future[bool] = loop.create_future()
                 self._resting.append(roused)
-                await roused
+                if self._timer is None:
+                    self._timer = loop.call_later(RESTS, self._look, loop)
+                if not await roused:
+                    return
             await self._work(self.jobs.popleft())
+
+    def close(self) -> list[T]:
+        """Let those go that rest, and the others when they are done; returns the jobs that nobody has begun with."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._dismiss(self._resting)
+        unbegun = list(self.jobs)
+        self.jobs.clear()
+        return unbegun
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let those go that rest since the last look; who comes to rest last is roused first."""
+        self._dismiss(self._rested)
+        self._resting = [member for member in self._resting if not member.done()]
+        self._rested = self._resting[:]
+        self._timer = loop.call_later(RESTS, self._look, loop) if self._resting else None
+
+    @staticmethod
+    def _dismiss(members: list[asyncio.Future[bool]]) -> None:
+        for member in members:
+            if not member.done():
+                member.set_result(False)

@@ -174,7 +174,7 @@ class Listener(Generic[T]):
 
     async def _give_back_unstarted(self) -> None:
         """Give back what was claimed for workers that were cancelled before they could begin."""
-        claims, self._busy = list(self._crew.jobs), 0
+        claims, self._busy = self._crew.close(), 0
         self._crew = Crew(self._handle)
         if claims and not self._engine.closed:
             released = self._engine.dispenser(claims[0].store).release(claims)

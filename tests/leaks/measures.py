@@ -29,7 +29,7 @@ class Held:
     connections: int
     sessions: int
     znodes: dict[str, int]
-    """Of each folder, what is left in it; of ``.clients``, how many clients have slots."""
+    """Of each folder that is not empty, what is left in it; of ``.clients``, how many clients have slots."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ async def held(view: Observer, hosts: str, root: str) -> Held:
         watches=_number(r"Total watches:(\d+)", watches),
         connections=_number(r"zk_num_alive_connections\t(\d+)", mntr),
         sessions=_number(r"zk_global_sessions\t(\d+)", mntr),
-        znodes=znodes,
+        znodes={folder: count for folder, count in znodes.items() if count},
     )
 
 

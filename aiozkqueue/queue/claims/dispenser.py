@@ -226,6 +226,7 @@ class Dispenser:
     def close(self) -> None:
         """Answer every waiter that the session has been closed."""
         self._closed = True
+        self._crew.close()
         self._kept.close()
         self._lookout.disarm()
         self._end_pause()

@@ -76,6 +76,29 @@ async def test_a_job_that_one_takes_that_has_just_done_its_last_leaves_who_was_r
     await works.stop()
 
 
+async def test_those_that_nothing_is_found_for_end_and_those_that_are_roused_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.crew.RESTS", 0.1)
+    works = Works()
+    works.give("1", "2", "3")
+    await settle()
+    await works.end("1", "2", "3")
+    for number in range(30):
+        works.give(f"busy {number}")
+        await settle()
+        await works.end(f"busy {number}")
+        await asyncio.sleep(0.01)
+    assert [task.done() for task in works.tasks].count(False) == 1
+    async with asyncio.timeout(30):
+        await asyncio.gather(*works.tasks)
+    works.give("last")
+    await settle()
+    assert works.begun[-1] == "last"
+    assert len(works.tasks) == 4
+    await works.stop()
+
+
 async def test_one_that_is_cancelled_while_it_rests_is_given_nothing() -> None:
     works = Works()
     works.give("1")
@@ -99,8 +122,20 @@ async def test_what_nobody_has_begun_with_is_left_to_be_given_back_when_all_are_
         task.cancel()
     await settle()
     assert works.begun == ["1"]
-    assert list(works.crew.jobs) == ["2", "3"]
+    assert works.crew.close() == ["2", "3"]
     await works.stop()
+
+
+async def test_those_that_rest_go_when_it_is_closed_and_the_others_when_they_are_done() -> None:
+    works = Works()
+    works.give("1", "2")
+    await settle()
+    await works.end("1")
+    assert works.crew.close() == []
+    await settle()
+    assert [task.done() for task in works.tasks] == [True, False]
+    await works.end("2")
+    assert works.tasks[1].done()
 
 
 async def test_a_job_that_fails_ends_its_task_with_that_error_and_no_other() -> None:
