@@ -4,7 +4,7 @@ ZooKeeperError
 ├── ConnectionLossError      the connection went while the request was under way: applied or not, nobody knows yet
 │   └── NotConnectedError    there was no connection, the request was never sent
 ├── SessionExpiredError      the server has declared the session over; its ephemerals are gone
-├── ClientClosedError        this client has been closed
+├── ClientClosedError        this client has been closed, and with it the session of this package that it is for
 ├── AuthFailedError          the server refused the credentials; the client has given up
 ├── RequestTooLargeError     the request is over the server's limit and was not sent
 ├── ProtocolError            the server sent something that is not the protocol
@@ -14,6 +14,8 @@ ZooKeeperError
 """
 
 from __future__ import annotations
+
+from aiozkqueue.errors import SessionClosedError
 
 
 class ZooKeeperError(Exception):
@@ -32,8 +34,8 @@ class SessionExpiredError(ZooKeeperError):
     """The server has declared the session over, or a newer session has taken its place."""
 
 
-class ClientClosedError(ZooKeeperError):
-    """The client has been closed."""
+class ClientClosedError(ZooKeeperError, SessionClosedError):
+    """The client has been closed: whatever was under way in the layers above, this is what their caller is told."""
 
 
 class AuthFailedError(ZooKeeperError):

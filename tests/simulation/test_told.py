@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 from aiozkqueue.zookeeper import Create, MultiError, NoAuthError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from aiozkqueue.zookeeper import Operation
 
@@ -118,3 +121,43 @@ def test_a_loop_with_filters_is_refused_by_a_queue_with_groups_however_often_it_
                         await anext(deliveries)
 
     run_virtual(main)
+
+
+def test_whatever_is_under_way_when_a_session_is_closed_is_told_that() -> None:
+    """At each millisecond: commits that open the queue they put to, puts with and without options, and operators."""
+
+    async def commit(session: zq.QueueSession) -> None:
+        async with session.begin() as tx:
+            assert await tx.take(session.queue("jobs"), timeout=None) is not None
+            tx.put("results", b"result")
+
+    async def ask(session: zq.QueueSession, number: int) -> None:
+        jobs, another = session.queue("jobs"), session.queue(f"another-{number}")
+        asked: list[Callable[[], Awaitable[object]]] = [
+            partial(commit, session),
+            partial(another.put, b"job"),
+            partial(another.put, b"job", delay=60, key="key", unique=True),
+            partial(another.put, b"job", group="group"),
+            partial(another.configure, zq.QueueConfig(shards=2)),
+            jobs.stats,
+            jobs.peek,
+            jobs.purge,
+        ]
+        await asked[number]()
+
+    async def main(millisecond: int) -> set[type[BaseException]]:
+        def way() -> float:
+            return 0.001
+
+        cluster = Cluster(Ensemble(Random(0), delays=Delays(way, way, way, way)), 0)
+        async with cluster.connect() as session:
+            await session.queue("jobs").put(b"job")
+            under_way = [asyncio.create_task(ask(session, number)) for number in range(8)]
+            await asyncio.sleep(millisecond / 1000)
+        ended, left = await asyncio.wait(under_way, timeout=60)
+        assert not left
+        return {type(error) for task in ended if (error := task.exception()) is not None}
+
+    told = set[type[BaseException]]().union(*(run_virtual(partial(main, millisecond)) for millisecond in range(24)))
+    assert told
+    assert all(issubclass(error, zq.SessionClosedError) for error in told), told

@@ -293,10 +293,10 @@ class Dispenser:
             self._line.fail(AccessDeniedError(f"queue {self.store.name!r}: {cause}"))
         elif isinstance(cause, NoNodeError):
             self.store.stale()  # somebody deleted the queue, or a part of it: it is made anew
-        elif isinstance(cause, QueueError):
-            self._line.fail(cause)
         elif isinstance(cause, ClientClosedError):
             self.close()
+        elif isinstance(cause, QueueError):
+            self._line.fail(cause)
         else:  # nothing that a server would say
             msg = f"queue {self.store.name!r}: {cause}"
             failure = ConnectionLostError(msg)
