@@ -43,7 +43,7 @@ class Crew(Generic[T]):
 
     async def work(self) -> None:
         """Do one job after the other until cancelled, or not needed any more."""
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         while True:
             while not self.jobs:
                 if self._closed:
@@ -55,6 +55,8 @@ class Crew(Generic[T]):
                 if not await roused:
                     return
             await self._work(self.jobs.popleft())
+            while task is not None and task.cancelling():
+                task.uncancel()  # the next job is not to take for its own what this one has left, as a TaskGroup may
 
     def close(self) -> list[T]:
         """Let those go that rest, and the others when they are done; returns the jobs that nobody has begun with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, cast
 
 import anyio
@@ -208,6 +209,10 @@ class Listener(Generic[T]):
                     await self._deliver(claim)
                 finally:
                     del self._scopes[scope]
+        except asyncio.CancelledError:
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            # Nobody has asked for the end of the listener: what has been cancelled is of this message.
         finally:
             self._busy -= 1
             self._wake.set()

@@ -151,3 +151,26 @@ async def test_a_job_that_fails_ends_its_task_with_that_error_and_no_other() -> 
     assert works.begun == ["fails", "1", "2"]
     assert len(works.tasks) == 2
     await works.stop()
+
+
+async def test_a_cancellation_that_a_job_has_swallowed_is_not_the_next_ones() -> None:
+    """Who asks whether somebody wants the end of his task is told of his own."""
+    pending: list[int] = []
+
+    async def work(_: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        pending.append(task.cancelling())
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+    crew = Crew(work)
+    crew.rouse("1")
+    working = asyncio.create_task(crew.work())
+    await settle()
+    assert crew.rouse("2")
+    await settle()
+    assert pending == [0, 0]
+    crew.close()
+    await working
