@@ -85,14 +85,20 @@ class Ahead:
 
         Raises: what the dispenser cannot cure by waiting.
         """
-        nothing = False
+        nothing, failure = False, None
         for waiter in [one for one in self._waiters if one.over]:
             self._waiters.remove(waiter)
             self._asked -= waiter.limit
-            if not waiter.future.cancelled():
+            if waiter.future.cancelled():
+                continue
+            error = waiter.future.exception()
+            if error is None:
                 claims = waiter.future.result()
                 nothing = nothing or not claims
                 self.ready.extend(claims)
+            failure = failure or error
+        if failure is not None:  # every request is answered with it; the loop is told once
+            raise failure
         return nothing
 
     def forget_lost(self) -> None:
@@ -103,11 +109,11 @@ class Ahead:
 
     def abandon(self) -> asyncio.Future[None] | None:
         """Give back what is ready, and ask for nothing any more; the future is done when the locks are gone."""
-        if self._engine.closed:
-            return None
-        for waiter in self._waiters:
+        for waiter in self._waiters:  # and if only to look at what it has failed with
             self._dispenser.give_up(waiter)
         self._waiters.clear()
+        if self._engine.closed:
+            return None
         current = self._engine.zookeeper.generation
         claims = [claim for claim in self.ready if claim.generation == current]
         self.ready.clear()

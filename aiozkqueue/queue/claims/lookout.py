@@ -102,14 +102,14 @@ class Lookout(Sightings):
         """Go by the configuration that the store has; whether it is another one than before."""
         if self._version == self.store.version:
             return False
-        self._version = self.store.version
         config = self.store.config
-        if self._sieve is not None and config.grouped:
+        if self._sieve is not None and config.grouped:  # whoever asks next is told, too: it goes on by the one before
             msg = (
                 f"queue {self.store.name!r} hands over its messages in order, of a group or of all; "
                 "take them without filters: one that does not pass would hold up those behind it"
             )
             raise ConfigConflictError(msg)
+        self._version = self.store.version
         if config.staged and self._stages is None:
             self._stages = Stages()
             self._levels.clear()  # what was heard of before it was known what to look for

@@ -1,0 +1,120 @@
+"""What waiting cannot cure: whoever asks is told of it, once each time, however much it has asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.zookeeper import Create, MultiError, NoAuthError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from aiozkqueue.zookeeper import Operation
+
+
+def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
+    """Refuse this session's claims, as an ACL on the locks does."""
+    zookeeper = session._engine.zookeeper
+    multi = zookeeper.multi
+
+    def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:
+        for index, operation in enumerate(operations):
+            if isinstance(operation, Create) and "/locks/" in operation.path:
+                refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                refused.set_exception(MultiError(index, NoAuthError(operation.path)))
+                return refused
+        return multi(operations, **options)
+
+    patch.setattr(zookeeper, "multi", refusing)
+
+
+def test_a_loop_that_has_asked_for_two_halves_is_told_once_that_it_may_not_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And goes on when it may."""
+
+    async def main() -> int:
+        shown, used_up = 0, asyncio.Event()
+
+        async def loop(deliveries: zq.Consumer[bytes], until: int) -> None:
+            nonlocal shown
+            async for _ in deliveries:
+                shown += 1
+                if shown == 200:
+                    used_up.set()
+                if shown == until:
+                    return
+
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            await other.queue("jobs").put_many([b"job"] * 200)
+            async with session.queue("jobs").consume(prefetch=32) as deliveries:
+                looping = asyncio.create_task(loop(deliveries, 201))
+                await used_up.wait()
+                with monkeypatch.context() as patch:
+                    _deny(session, patch)
+                    await other.queue("jobs").put(b"job")
+                    with pytest.raises(zq.AccessDeniedError):
+                        await looping
+                await loop(deliveries, 201)
+        return shown
+
+    assert run_virtual(main) == 201
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_nothing_is_said_of_what_a_loop_has_asked_for_whose_session_is_closed(*, looks: bool) -> None:
+    """Neither of what the loop was not told, since it had been told already, nor of what it did not come to ask."""
+
+    async def main() -> list[str]:
+        shown, used_up, closed = 0, asyncio.Event(), asyncio.Event()
+
+        async def loop(session: zq.QueueSession) -> None:
+            nonlocal shown
+            async with session.queue("jobs").consume(prefetch=32) as deliveries:
+                async for _ in deliveries:
+                    shown += 1
+                    if shown == 200:
+                        used_up.set()
+                        if not looks:
+                            await closed.wait()
+                            break
+
+        async with simulated() as cluster, cluster.connect() as session:
+            await session.queue("jobs").put_many([b"job"] * 200)
+            looping = asyncio.create_task(loop(session))
+            await used_up.wait()
+            await asyncio.sleep(0.01)
+        closed.set()
+        if looks:
+            with pytest.raises(zq.SessionClosedError):
+                await looping
+        else:
+            await looping
+        del looping
+        gc.collect()  # what is said of an error that nobody has looked at
+        virtual: Any = asyncio.get_running_loop()
+        return list(virtual.failures)
+
+    assert run_virtual(main) == []
+
+
+def test_a_loop_with_filters_is_refused_by_a_queue_with_groups_however_often_it_asks() -> None:
+    """It was given what is locked by message, not by group, when it asked again."""
+
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            for _ in range(3):
+                await other.queue("jobs").put(b"job", group="a", filters={"region": "eu"})
+            for _ in range(3):
+                async with jobs.consume(filters=zq.Filter("region", "eq", "eu")) as deliveries:
+                    with pytest.raises(zq.ConfigConflictError, match="without filters"):
+                        await anext(deliveries)
+
+    run_virtual(main)
