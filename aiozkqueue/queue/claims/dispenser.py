@@ -1,22 +1,19 @@
 """Claims for all waiting takers of one session and queue.
 
 One task, the pump, decides what to do next: let the lookout find candidates, claim a batch for those who wait, or rest.
-Batches of claims fly beside it, a few at a time. What a waiter does not take any more (it was cancelled, it timed out)
-goes to another or is released.
+Batches of claims fly beside it, a few at a time (see `flights`). What a waiter does not take any more (it was
+cancelled, it timed out) goes to another or is released.
 """
 
 from __future__ import annotations
 
-import logging
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, QueueError, SessionClosedError
 from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.holds import ReleaseSettlement
-from aiozkqueue.queue.crew import Crew
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
@@ -33,7 +30,8 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 
 from .both import Both
 from .claimer import Claimer, ContendedError, ReopenError
-from .collapse import Collapse, claim_newest
+from .collapse import Collapse
+from .flights import Flights
 from .kept import KeptClaims
 from .line import Line
 from .lookout import Lookout
@@ -42,7 +40,7 @@ from .tenures import Tenures
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
     from random import Random
 
     from aiozkqueue.layout import Condition, IdSource
@@ -54,32 +52,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.tasks import TaskOwner
     from aiozkqueue.zookeeper import ZooKeeper
 
-    from .claimer import Batch, ClaimCounts
-    from .collapse import Duplicates
+    from .claimer import ClaimCounts
     from .line import Waiter
-
-    ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
-
-log: Final = logging.getLogger(__name__)
-
-#: Batches of claims in flight: of a session that is alone on the queue, and of one among several.
-FLIGHTS_ALONE = 4
-FLIGHTS_SHARED = 2
-#: Failed batches in a row after which the locks are listed again.
-MOST_FAILURES = 2
-
-
-class _Flight(NamedTuple):
-    """A batch of claims that is sent."""
-
-    number: int
-    claim: ClaimBatch
-    places: list[str]
-    ids: list[str]
-    """What locks those, and then what is locked beside them."""
-    generation: int
-    since: int | None
-    """Who came after this many takers gets none of them; None: anybody may."""
 
 
 class Dispenser:
@@ -141,12 +115,17 @@ class Dispenser:
             wanted=lambda: any(True for _ in self._line),
             give_back=self.release,
         )
-        self._crew = Crew(self._claim)
-        self._flights: set[int] = set()
-        self._launched = 0
+        self._flights = Flights(
+            store,
+            claimer=self._claimer,
+            lookout=self._lookout,
+            tenures=self._tenures,
+            line=self._line,
+            tasks=tasks,
+            give_back=self.release,
+            fail=self._answer_failure,
+        )
         self._returning = 0  # releases of what nobody took
-        self._promised = 0
-        self._failures = 0
         self._generation = 0
         self._closed = False
         store.keeper = self if store.keeper is None else Both(store.keeper, self)
@@ -185,7 +164,7 @@ class Dispenser:
         Many of one claim each, of one taker, would have others of this session wait behind them all.
         """
         # What is claimed of keys is the newest when it was asked for, so that each asks at its own time.
-        return not self.store.config.collapse and self._line.widen(waiter, more, self._promised)
+        return not self.store.config.collapse and self._line.widen(waiter, more, self._flights.promised)
 
     def give_up(self, waiter: Waiter) -> None:
         """Leave the line; what has been claimed for this waiter goes back."""
@@ -226,7 +205,7 @@ class Dispenser:
     def close(self) -> None:
         """Answer every waiter that the session has been closed."""
         self._closed = True
-        self._crew.close()
+        self._flights.close()
         self._kept.close()
         self._lookout.disarm()
         self._end_pause()
@@ -324,13 +303,13 @@ class Dispenser:
         await self._lookout.tend_timers(generation)
         if self._tenures.any:
             self._hand_on()
-        wanted = self._line.wanted(self._promised)
-        if wanted <= 0 or len(self._flights) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED):
+        wanted = self._line.wanted(self._flights.promised)
+        if wanted <= 0 or self._flights.full:
             await self._lookout.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))
         if room < 1:
-            if not self._flights:
+            if not self._flights.any:
                 self._line.answer_asking(self._line.arrivals)  # whoever would free some may be the one that asks
             self._budgets.ring(self._bell)
             await self._lookout.pause(None)
@@ -363,11 +342,11 @@ class Dispenser:
         elif places and self.store.config.collapse:
             heads, places = self._lookout.apart(places)
             if heads:
-                self._launch(heads, generation)
+                self._flights.launch(heads, generation)
             if places:
                 await self._collapse_and_launch(places, generation, since)
         elif places:
-            self._launch(places, generation)
+            self._flights.launch(places, generation)
         elif self._tenures.any and self._hand_on():
             # Messages of groups that are held come one after the other: to look for others at each would cost more.
             await self._lookout.listen()
@@ -375,36 +354,6 @@ class Dispenser:
             self._line.answer_asking(since)
             if self._line.patient:
                 await self._lookout.rest()
-
-    @property
-    def asking(self) -> bool:
-        """Whether somebody wants to know what is there now, and does not wait for more."""
-        return self._line.asking
-
-    @property
-    def flying(self) -> bool:
-        """Whether claims are under way, to those who wait or back from those who have gone."""
-        return bool(self._flights) or self._returning > 0 or self._tenures.reading > 0
-
-    def _hand_on(self) -> bool:
-        """Give the messages of groups that are held already to those who may have them; whether that brings any."""
-        handed = False
-        for waiter in self._line:
-            if waiter.generation in (None, self._generation):
-                claims = self._tenures.next_for(waiter)
-                if claims:
-                    waiter.give(self._launched, claims)
-                    waiter.answer()
-                    handed = True
-        return handed or self._tenures.reading > 0
-
-    def _start_over(self, generation: int) -> None:
-        self._generation = generation
-        self._lookout.start_over()
-        self._tenures.start_over()
-        self._line.expire(generation)
-
-    # -- claiming
 
     async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
         """Claim the newest of each candidate's key, for those who asked before this looks for it."""
@@ -425,86 +374,35 @@ class Dispenser:
         finally:
             self.counts.collapsed += self._collapse.removed - before
         if places:
-            self._launch(places, generation, duplicates, since)
+            self._flights.launch(places, generation, duplicates, since)
         else:
             self._lookout.relist()  # all of them have gone, or are held: the listing is out of date
 
-    def _launch(
-        self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
-    ) -> None:
-        """Send a batch of claims beside the pump."""
-        self._lookout.at_work()
-        heads, places = self._lookout.apart(places)
-        if heads:
-            self._fly(heads, self._tenures.claim, self._claimer.group_lock_size, generation, since)
-        if places and duplicates is None:
-            self._fly(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
-        elif places and duplicates is not None:
-            newest = partial(claim_newest, self._claimer, duplicates=duplicates)
-            self._fly(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
+    @property
+    def asking(self) -> bool:
+        """Whether somebody wants to know what is there now, and does not wait for more."""
+        return self._line.asking
 
-    def _fly(  # noqa: PLR0917 - two callers, beside it
-        self,
-        places: list[str],
-        claim: ClaimBatch,
-        size: int,
-        generation: int,
-        since: int | None,
-        beside: Sequence[str] = (),
-    ) -> None:
-        locks = [*self._lookout.lock_ids(places), *beside]
-        self._lookout.begin(locks)
-        self._launched += 1
-        self._flights.add(self._launched)
-        self._promised += len(places)
-        self._claimer.reserve(size * len(places), generation)
-        if not self._crew.rouse(_Flight(self._launched, claim, places, locks, generation, since)):
-            self._tasks.spawn(self._crew.work, name="claims")
+    @property
+    def flying(self) -> bool:
+        """Whether claims are under way, to those who wait or back from those who have gone."""
+        return self._flights.any or self._returning > 0 or self._tenures.reading > 0
 
-    async def _claim(self, flight: _Flight) -> None:
-        number, _, places, ids, generation, since = flight
-        kept: set[str] = set()
-        try:
-            batch = await self._claim_as_chosen(flight)
-            kept.update(claim.id for claim in batch.claims)
-            self._failures = 0
-            if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
-                self._lookout.relist()  # the listing is out of date
-            if batch.ghosts and self._lookout.stealing:
-                self._lookout.relist()  # their own consumer is back at work
-            if batch.lost:
-                self._lookout.relist()  # the watch told of them while they were ours
-            self._offer(number, batch.claims, generation, since)
-        except ContendedError as contended:
-            self._failures += 1
-            self._lookout.contended(ids[contended.index])
-            if self._failures >= MOST_FAILURES or self._lookout.stealing or len(ids) > len(places):
-                self._lookout.relist()
-            self._lookout.put_last([place for index, place in enumerate(places) if index != contended.index])
-        except ReopenError:
-            self._lookout.put_back(places)
-            self.store.stale()
-        except (ConnectionLossError, ZooKeeperSessionExpiredError):
-            self._lookout.relist()
-        except (QueueError, ZooKeeperError) as error:
-            self._lookout.relist()
-            self._answer_failure(error)
-        finally:
-            if generation == self._generation:
-                self._lookout.end([one for one in ids if one not in kept and one not in self._tenures])
-            self._flights.discard(number)
-            self._promised -= len(places)
-            self._line.landed(number)
-            self._bell.set()
+    def _hand_on(self) -> bool:
+        """Give the messages of groups that are held already to those who may have them; whether that brings any."""
+        handed = False
+        for waiter in self._line:
+            if waiter.generation in (None, self._generation):
+                claims = self._tenures.next_for(waiter)
+                if claims:
+                    waiter.give(self._flights.launched, claims)
+                    waiter.answer()
+                    handed = True
+        return handed or self._tenures.reading > 0
 
-    async def _claim_as_chosen(self, flight: _Flight) -> Batch:
-        """Claim, unless the claim would assert another configuration than the one these were chosen by."""
-        if self._lookout.outdated:
-            raise ReopenError
-        places = flight.places
-        return await flight.claim(places, flight.ids[: len(places)], flight.generation)
-
-    def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
-        """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
-        given = self._tenures.given if self._lookout.grouped else None
-        self.release(self._line.give(flight, self._flights, claims, generation, since, given))
+    def _start_over(self, generation: int) -> None:
+        self._generation = generation
+        self._lookout.start_over()
+        self._tenures.start_over()
+        self._flights.start_over(generation)
+        self._line.expire(generation)

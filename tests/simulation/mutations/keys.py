@@ -80,7 +80,7 @@ def a_set_taken_as_it_was_listed_long_ago(patch: pytest.MonkeyPatch) -> None:
 
 
 async def _at_once(dispenser: Dispenser, places: list[str], generation: int) -> None:
-    dispenser._launch(places, generation)
+    dispenser._flights.launch(places, generation)
 
 
 @mutation(unique_keys_are_fought_for)

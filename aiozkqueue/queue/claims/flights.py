@@ -1,0 +1,189 @@
+"""Batches of claims on their way: launched beside the pump, each in a task of its own, until they land.
+
+What a batch brings goes to those in line, and what is left of it back; the lookout is told of what was not claimed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.errors import QueueError
+from aiozkqueue.queue.crew import Crew
+from aiozkqueue.zookeeper import ConnectionLossError, ZooKeeperError
+from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
+
+from .claimer import ContendedError, ReopenError
+from .collapse import claim_newest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.tasks import TaskOwner
+
+    from .claimer import Batch, Claimer
+    from .collapse import Duplicates
+    from .line import Line
+    from .lookout import Lookout
+    from .tenures import Tenures
+
+    ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
+
+#: Batches of claims in flight: of a session that is alone on the queue, and of one among several.
+FLIGHTS_ALONE = 4
+FLIGHTS_SHARED = 2
+#: Failed batches in a row after which the locks are listed again.
+MOST_FAILURES = 2
+
+
+class _Flight(NamedTuple):
+    """A batch of claims that is sent."""
+
+    number: int
+    claim: ClaimBatch
+    places: list[str]
+    locks: list[str]
+    """What locks those, and then what is locked beside them."""
+    generation: int
+    since: int | None
+    """Who came after this many takers gets none of them; None: anybody may."""
+
+
+class Flights:
+    """What flies of one session and queue. The bell rings when a batch has landed.
+
+    ``give_back`` takes the claims that nobody in line wants. ``fail`` is told why a batch has failed, unless that is to
+    be expected: a candidate that others hold, another configuration, a lost connection.
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        *,
+        claimer: Claimer,
+        lookout: Lookout,
+        tenures: Tenures,
+        line: Line,
+        tasks: TaskOwner,
+        give_back: Callable[[Sequence[Claim]], object],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._store = store
+        self._claimer = claimer
+        self._lookout = lookout
+        self._tenures = tenures
+        self._line = line
+        self._tasks = tasks
+        self._give_back = give_back
+        self._fail = fail
+        self._crew = Crew(self._claim)
+        self._flying: set[int] = set()
+        self._failures = 0
+        self._generation = 0
+        self.launched: int = 0
+        """How many have been launched so far, which is the number of the last."""
+        self.promised: int = 0
+        """How many claims those that fly bring at the most."""
+
+    @property
+    def any(self) -> bool:
+        """Whether anything flies."""
+        return bool(self._flying)
+
+    @property
+    def full(self) -> bool:
+        """Whether so many fly that the next is to wait until one has landed."""
+        return len(self._flying) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED)
+
+    def start_over(self, generation: int) -> None:
+        """Another ZooKeeper session begins: what flies still has no locks in it."""
+        self._generation = generation
+
+    def close(self) -> None:
+        """Begin with none any more; what is under way lands."""
+        self._crew.close()
+
+    def launch(
+        self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
+    ) -> None:
+        """Send claims of what is at these places beside the pump, and with them the removal of ``duplicates``.
+
+        Who came after ``since`` takers gets none of them; None: anybody may.
+        """
+        self._lookout.at_work()
+        heads, places = self._lookout.apart(places)
+        if heads:
+            self._fly(heads, self._tenures.claim, self._claimer.group_lock_size, generation, since)
+        if places and duplicates is None:
+            self._fly(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
+        elif places and duplicates is not None:
+            newest = partial(claim_newest, self._claimer, duplicates=duplicates)
+            self._fly(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
+
+    def _fly(  # noqa: PLR0917 - one caller, above it
+        self,
+        places: list[str],
+        claim: ClaimBatch,
+        size: int,
+        generation: int,
+        since: int | None,
+        beside: Sequence[str] = (),
+    ) -> None:
+        locks = [*self._lookout.lock_ids(places), *beside]
+        self._lookout.begin(locks)
+        self.launched += 1
+        self._flying.add(self.launched)
+        self.promised += len(places)
+        self._claimer.reserve(size * len(places), generation)
+        if not self._crew.rouse(_Flight(self.launched, claim, places, locks, generation, since)):
+            self._tasks.spawn(self._crew.work, name="claims")
+
+    async def _claim(self, flight: _Flight) -> None:
+        number, _, places, locks, generation, since = flight
+        kept: set[str] = set()
+        try:
+            batch = await self._claim_as_chosen(flight)
+            kept.update(claim.id for claim in batch.claims)
+            self._failures = 0
+            if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
+                self._lookout.relist()  # the listing is out of date
+            if batch.ghosts and self._lookout.stealing:
+                self._lookout.relist()  # their own consumer is back at work
+            if batch.lost:
+                self._lookout.relist()  # the watch told of them while they were ours
+            self._offer(number, batch.claims, generation, since)
+        except ContendedError as contended:
+            self._failures += 1
+            self._lookout.contended(locks[contended.index])
+            if self._failures >= MOST_FAILURES or self._lookout.stealing or len(locks) > len(places):
+                self._lookout.relist()
+            self._lookout.put_last([place for index, place in enumerate(places) if index != contended.index])
+        except ReopenError:
+            self._lookout.put_back(places)
+            self._store.stale()
+        except (ConnectionLossError, ZooKeeperSessionExpiredError):
+            self._lookout.relist()
+        except (QueueError, ZooKeeperError) as error:
+            self._lookout.relist()
+            self._fail(error)
+        finally:
+            if generation == self._generation:
+                self._lookout.end([one for one in locks if one not in kept and one not in self._tenures])
+            self._flying.discard(number)
+            self.promised -= len(places)
+            self._line.landed(number)
+            self._lookout.bell.set()
+
+    async def _claim_as_chosen(self, flight: _Flight) -> Batch:
+        """Claim, unless the claim would assert another configuration than the one these were chosen by."""
+        if self._lookout.outdated:
+            raise ReopenError
+        places = flight.places
+        return await flight.claim(places, flight.locks[: len(places)], flight.generation)
+
+    def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
+        """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
+        given = self._tenures.given if self._lookout.grouped else None
+        self._give_back(self._line.give(flight, self._flying, claims, generation, since, given))

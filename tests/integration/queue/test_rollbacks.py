@@ -1,0 +1,198 @@
+"""What ZkQueue promised of rollbacks: whatever goes wrong, what was taken is everybody's again, and nothing is put."""
+
+from __future__ import annotations
+
+import asyncio
+from types import NoneType
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode, TestClock
+from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.observer import Observer
+
+    Expire = Callable[[zq.QueueSession], Awaitable[None]]
+
+
+class Failures:
+    """What can go wrong in the middle of a transaction of ``worker``."""
+
+    def __init__(
+        self, session: zq.QueueSession, worker: zq.QueueSession, proxy: ZooKeeperProxy, expire: Expire
+    ) -> None:
+        self.worker = worker
+        self._session = session
+        self._proxy = proxy
+        self._expire = expire
+
+    async def the_handler_fails(self, _: zq.Transaction) -> None:
+        raise KeyError
+
+    async def the_connection_is_lost(self, _: zq.Transaction) -> None:
+        self._proxy.reset_connections()
+
+    async def the_commit_is_refused(self, tx: zq.Transaction) -> None:
+        await self._session.queue("jobs").release_claims()
+        with pytest.raises(zq.ClaimLostError):
+            await tx.commit()
+
+    async def the_session_expires(self, _: zq.Transaction) -> None:
+        await self._expire(self.worker)
+
+    async def the_task_is_cancelled(self, _: zq.Transaction) -> None:
+        cancel_this_task()
+        await asyncio.sleep(1)
+
+    async def the_commit_is_cancelled(self, tx: zq.Transaction) -> None:
+        asyncio.get_running_loop().call_soon(cancel_this_task, asyncio.current_task())
+        self._proxy.lose_before(Opcode.MULTI)
+        await tx.commit()
+
+
+def cancel_this_task(task: asyncio.Task[None] | None = None) -> None:
+    task = task or asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.fixture
+async def failures(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy, expire: Expire
+) -> Failures:
+    return Failures(session, await open_session(zookeeper_proxy.hosts), zookeeper_proxy, expire)
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [
+        (Failures.the_handler_fails, KeyError),
+        (Failures.the_connection_is_lost, None),
+        (Failures.the_commit_is_refused, None),
+        (Failures.the_session_expires, None),
+        (Failures.the_task_is_cancelled, asyncio.CancelledError),
+        (Failures.the_commit_is_cancelled, asyncio.CancelledError),
+    ],
+    ids=lambda value: value.__name__ if value and not isinstance(value, type) else "",
+)
+async def test_rollback_always_succeeds_removes_all_locks_and_cancels_all_puts(
+    failure: Callable[[Failures, zq.Transaction], Awaitable[None]],
+    raised: type[BaseException] | None,
+    failures: Failures,
+    session: zq.QueueSession,
+    locks: Locks,
+) -> None:
+    jobs, results = session.queue("jobs"), session.queue("results")
+    await jobs.put_many([b"1", b"2", b"3"])
+    done: list[zq.Transaction] = []
+
+    async def work() -> None:
+        async with failures.worker.transaction() as tx:
+            done.append(tx)
+            assert len(await tx.take_many(failures.worker.queue("jobs"), 2)) == 2
+            tx.put("results", b"never")
+            try:
+                await failure(failures, tx)
+            finally:
+                if tx.outcome is not zq.Outcome.COMMITTED:
+                    await tx.rollback(delay=0)
+                    assert await locks() == []
+
+    (working,) = (await asyncio.wait([asyncio.create_task(work())], timeout=60))[0]
+    assert (
+        working.cancelled() if raised is asyncio.CancelledError else type(working.exception()) is (raised or NoneType)
+    )
+    # A commit that was on its way when its caller was cancelled may be applied, but then all of it is.
+    left, there = (1, 1) if done[0].outcome is zq.Outcome.COMMITTED else (3, 0)
+    assert (await jobs.size(), await results.size()) == (left, there)
+    assert await locks() == []
+    for _ in range(left):  # they are everybody's at once
+        await take_one(session)
+
+
+async def test_a_rollback_with_a_delay_leaves_a_timed_lock_that_goes_when_its_end_has_come(
+    open_session: Opener, locks: Locks, server_view: Observer, queue_root: str
+) -> None:
+    clock = TestClock()
+    session = await open_session(clock=clock)
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    async with session.transaction() as tx:
+        message = await tx.take(jobs)
+        assert message is not None
+        await tx.rollback(delay=600)
+    assert await locks() == [f"lock-{message.id}"]
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}  # it outlives its maker's session
+    assert (await jobs.stats()).delayed == 1
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+        clock.advance(600)
+        again = await tx.take(jobs, timeout=30)
+        assert again is not None
+        assert (again.id, again.attempt) == (message.id, 2)
+    assert await locks() == await server_view.children(f"{queue_root}/jobs/due") == []
+
+
+async def test_leaving_the_block_of_a_transaction_rolls_it_back_unless_committed(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    with pytest.warns(zq.UncommittedWarning, match="without a commit"):
+        async with session.transaction() as tx:
+            await tx.take(jobs)
+            tx.put("results", b"never")
+    assert tx.outcome is zq.Outcome.ROLLED_BACK
+    assert await locks() == []
+    assert (await jobs.size(), await session.queue("results").size()) == (1, 0)
+
+
+async def test_cancellation_at_any_moment_leaves_a_transaction_that_rollback_undoes(
+    session: zq.QueueSession, locks: Locks
+) -> None:
+    # Where Java's interruption left the transaction inconsistent.
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(4)])
+    for moment in range(12):
+        tx = await session.transaction().__aenter__()
+
+        async def work(tx: zq.Transaction = tx) -> None:
+            await tx.take(jobs)
+            await tx.take(jobs)
+            tx.put("results", b"never")
+            await asyncio.sleep(1)
+
+        working = asyncio.create_task(work())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.wait([working])
+        await tx.rollback(delay=0)
+        await eventually(lambda: _none(locks))
+    assert (await jobs.size(), await session.queue("results").size()) == (4, 0)
+
+
+async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_most_and_leaves_no_locks(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
+    await session.queue("jobs").put(b"1")
+    async with worker.transaction() as tx:
+        await tx.take(worker.queue("jobs"))
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        rolling = asyncio.create_task(tx.rollback(delay=0))
+        await eventually(lambda: _none(locks))  # the server ends the session by itself
+        await zookeeper_proxy.listen()
+        await asyncio.wait_for(rolling, 30)
+    assert (await take_one(session)).value == b"1"
+
+
+async def _none(locks: Locks) -> bool:
+    return await locks() == []
