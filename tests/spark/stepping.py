@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from aiozkqueue.spark import AiozkqueueDataSource
 from aiozkqueue.spark.sink import QueueStreamWriter
 from aiozkqueue.spark.streaming import QueueStreamReader
+from tests.spark.streams import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,7 +106,7 @@ def pipe(spark: SparkSession, options: Mapping[str, str], folder: Path, form: st
     """Start to drain ``orders`` into ``out``, two messages a batch."""
     stream = spark.readStream.format(form).options(**options, maxOffsetsPerTrigger="2").load("orders").select("body")
     writer = stream.writeStream.format(form).options(**options, checkpointLocation=str(folder / "checkpoint"))
-    return writer.trigger(availableNow=True).start("out")
+    return started(lambda: writer.trigger(availableNow=True).start("out"))
 
 
 def main(hosts: str, folder: Path) -> None:

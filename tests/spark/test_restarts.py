@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import aiozkqueue as zq
+from tests.spark.streams import started
 from tests.spark.test_batch import put
 from tests.spark.test_stream import Files, left
 
@@ -39,7 +40,7 @@ def decoded(
 
     stream = spark.readStream.format("aiozkqueue").options(**options, **more).schema(schema).load()
     writer = stream.writeStream.option("checkpointLocation", str(folder)).foreachBatch(sink)
-    query = writer.trigger(availableNow=True).start()
+    query = started(writer.trigger(availableNow=True).start)
     if not down:
         assert query.awaitTermination(240)
         return rows

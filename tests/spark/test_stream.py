@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 import aiozkqueue as zq
+from tests.spark.streams import started
 from tests.spark.test_batch import drained, put
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Files:
         writer = stream.select("id", "body").writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(self._folder / "checkpoint"))
         writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="100 milliseconds")
-        return writer.start(str(self._folder / "out"))
+        return started(lambda: writer.start(str(self._folder / "out")))
 
     def drain(self, **more: str) -> None:
         query = self.start(once=True, **more)
@@ -135,8 +136,7 @@ def test_a_batch_that_failed_is_the_same_when_it_is_tried_again(
 
         stream = spark.readStream.format("aiozkqueue").options(**options, maxOffsetsPerTrigger="10").load()
         writer = stream.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(sink)
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination(120)
+        started(writer.trigger(availableNow=True).start).awaitTermination(120)
 
     ids = put(options, *[b"%d" % n for n in range(30)])
     with pytest.raises(PySparkException, match="the sink is down"):
@@ -160,7 +160,7 @@ def test_a_payload_that_does_not_decode_becomes_a_dead_letter_and_the_others_are
         stream = spark.readStream.format("aiozkqueue").options(**options, **more).schema(schema).load()
         writer = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer = writer.foreachBatch(lambda frame, _: rows.extend(row.n for row in frame.collect()))
-        writer.trigger(availableNow=True).start().awaitTermination(240)
+        started(writer.trigger(availableNow=True).start).awaitTermination(240)
 
     with pytest.raises(PySparkException, match="does not decode"):
         run("n int", mode="FAILFAST")

@@ -1,0 +1,26 @@
+"""How streams are started for tests, on machines that are slower than Spark thinks."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: What Spark says when the Python process of a stream's source needs more than ten seconds to start, which is fixed.
+TOO_SLOW = "Python worker failed to connect back"
+STARTS = 5
+
+
+def started(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a stream, and again while the process of its source comes too late: it has not looked at a queue yet."""
+    for _ in range(STARTS - 1):
+        query = start()
+        while query.isActive and query.status["message"] == "Initializing sources":
+            time.sleep(0.01)
+        if TOO_SLOW not in str(query.exception()):
+            return query
+    return start()
