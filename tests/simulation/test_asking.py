@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from aiozkqueue.queue.claims.lookout import Lookout
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -154,3 +155,24 @@ def test_who_asks_at_once_gets_what_one_before_has_just_left_and_is_on_its_way_b
     assert {moment: run_virtual(partial(main, moment)) for moment in range(1, 100, 4)} == dict.fromkeys(
         range(1, 100, 4), 600
     )
+
+
+def test_claims_that_are_chosen_again_since_the_configuration_has_changed_take_no_room_for_locks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session may hold some 4,000 locks: it would take nothing more once it had chosen so many again."""
+
+    async def main() -> int:
+        async with simulated() as cluster, cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.put_many([b"job"] * 128)
+            changes = iter(range(64))
+
+            def outdated(_: Lookout) -> bool:
+                return next(changes, None) is not None
+
+            monkeypatch.setattr(Lookout, "outdated", property(outdated))
+            async with session.begin() as tx:
+                return len(await tx.take_many(jobs, 128, timeout=60))
+
+    assert run_virtual(main) == 128

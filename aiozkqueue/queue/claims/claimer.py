@@ -198,6 +198,10 @@ class Claimer:
         """Count the locks of a batch that is about to be claimed: the next one must find only what room that leaves."""
         self._budgets.of(generation).spend(size)
 
+    def unreserve(self, size: int, generation: int) -> None:
+        """Give back the room of a batch that is not claimed after all."""
+        self._budgets.of(generation).free(size)
+
     async def claim(  # noqa: C901 - one loop, for every message
         self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
     ) -> Batch:

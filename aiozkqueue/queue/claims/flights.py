@@ -47,6 +47,8 @@ class _Flight(NamedTuple):
     locks: list[str]
     """What locks those, and then what is locked beside them."""
     generation: int
+    room: int
+    """What the locks take of the session's budget, bytes: reserved at the launch."""
     since: int | None
     """Who came after this many takers gets none of them; None: anybody may."""
 
@@ -136,12 +138,13 @@ class Flights:
         self.launched += 1
         self._flying.add(self.launched)
         self.promised += len(places)
-        self._claimer.reserve(size * len(places), generation)
-        if not self._crew.rouse(_Flight(self.launched, claim, places, locks, generation, since)):
+        room = size * len(places)
+        self._claimer.reserve(room, generation)
+        if not self._crew.rouse(_Flight(self.launched, claim, places, locks, generation, room, since)):
             self._tasks.spawn(self._crew.work, name="claims")
 
     async def _claim(self, flight: _Flight) -> None:
-        number, _, places, locks, generation, since = flight
+        number, _, places, locks, generation, _, since = flight
         kept: set[str] = set()
         try:
             batch = await self._claim_as_chosen(flight)
@@ -179,6 +182,7 @@ class Flights:
     async def _claim_as_chosen(self, flight: _Flight) -> Batch:
         """Claim, unless the claim would assert another configuration than the one these were chosen by."""
         if self._lookout.outdated:
+            self._claimer.unreserve(flight.room, flight.generation)
             raise ReopenError
         places = flight.places
         return await flight.claim(places, flight.locks[: len(places)], flight.generation)
