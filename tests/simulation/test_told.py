@@ -161,3 +161,29 @@ def test_whatever_is_under_way_when_a_session_is_closed_is_told_that() -> None:
     told = set[type[BaseException]]().union(*(run_virtual(partial(main, millisecond)) for millisecond in range(24)))
     assert told
     assert all(issubclass(error, zq.SessionClosedError) for error in told), told
+
+
+def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_given_back() -> None:
+    """At each millisecond: also in the midst of the next one's looks, which show what is free."""
+
+    async def main(millisecond: int) -> list[bytes]:
+        def way() -> float:
+            return 0.001
+
+        cluster = Cluster(Ensemble(Random(0), delays=Delays(way, way, way, way)), 0)
+        async with cluster.connect() as session:
+            jobs = session.queue("jobs")
+            await jobs.configure(zq.QueueConfig())
+            dispenser = session._engine.dispenser(jobs.store)
+            left = dispenser.request(2)
+            await asyncio.sleep(1)  # it listens, and goes on with that
+            await jobs.put_many([b"1", b"2"])
+            await left.future
+            cluster.ensemble.expire(session._engine.zookeeper.session_id)
+            async with session.begin() as tx:
+                taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
+                await asyncio.sleep(millisecond / 1000)
+                dispenser.give_up(left)  # as whoever is cancelled while he is answered
+                return [message.body for message in await taking]
+
+    assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}

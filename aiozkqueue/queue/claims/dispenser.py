@@ -215,19 +215,20 @@ class Dispenser:
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
         """A lock of ours is gone."""
+        if fate is GONE and self._collapse is not None:
+            self._collapse.forget([claim.place])
+        if claim.generation != self._generation:
+            return  # all its locks had gone with its session before this one looked: what lies there is free
         if fate is not FREE:
             self._lookout.settled(claim.id, gone=True)
-            if fate is GONE and self._collapse is not None:
-                self._collapse.forget([claim.place])
             return
         ours = claim.id in self._lookout.held
         self._lookout.settled(claim.id, gone=False)
-        if claim.generation == self._generation:
-            if ours:
-                self._lookout.put_back([claim.place])
-                self._bell.set()
-            else:
-                self._lookout.heard_bell()  # another dispenser's of this session, that takes by other filters
+        if ours:
+            self._lookout.put_back([claim.place])
+            self._bell.set()
+        else:
+            self._lookout.heard_bell()  # another dispenser's of this session, that takes by other filters
 
     def retry_at(self, due: int, message_id: str) -> None:
         """A lock of ours has been swapped for a timed one."""
