@@ -12,6 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commits.committer import SLOTS
+from aiozkqueue.queue.commits.register import RegisterSettlement
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -176,3 +177,33 @@ def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twic
     assert {moment: run_virtual(partial(main, moment)) for moment in moments} == dict.fromkeys(
         moments, (0, ["handled"])
     )
+
+
+def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> str:
+        async with simulated() as cluster, cluster.connect() as session:
+            await session.queue("jobs").put(b"starts the slots")
+            committer, mended = session._engine.committer, asyncio.get_running_loop().create_future()
+            settlement = RegisterSettlement("t", (), lambda _, error: zq.NotCommittedError(str(error)))
+            close = committer.close
+
+            async def mending() -> None:
+                await mended
+
+            def close_beside_it() -> None:
+                close()
+                if not mended.done():
+                    mended.set_result(None)
+
+            committer.submit(settlement)
+            assert committer.withdraw(settlement)  # as one that has been refused
+            committer._tasks.spawn(committer._mend, settlement, mending(), name="mend")
+            monkeypatch.setattr(committer, "close", close_beside_it)
+            waiting = asyncio.create_task(settlement.wait())
+        async with asyncio.timeout(100):
+            await waiting
+        return str(settlement.error)
+
+    assert "closed before this was sent" in run_virtual(main)

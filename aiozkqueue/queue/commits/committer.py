@@ -154,16 +154,25 @@ class Committer:
     def close(self) -> None:
         """Refuse what comes from now on, and fail what is left; what may have been sent is unknown for good."""
         self._closed = True
-        while self._waiting:
-            self._waiting.popleft().fail(
-                SessionClosedError(f"{CLOSED} before this was sent; nothing of it was applied")
-            )
+        self._fail_unsent()
 
     def count_settled(self) -> None:
         """Take note that one that was submitted has come to its end."""
         self._unsettled -= 1
         if not self._unsettled:
             self._drained.set()
+
+    def _put_back(self, settlements: list[Settlement]) -> None:
+        """Have some that were taken from the line go before the others, if anything goes any more."""
+        self._waiting.extendleft(reversed(settlements))
+        if self._closed:
+            self._fail_unsent()
+
+    def _fail_unsent(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().fail(
+                SessionClosedError(f"{CLOSED} before this was sent; nothing of it was applied")
+            )
 
     def _wake(self) -> None:
         free = self._free_slot()
@@ -356,13 +365,13 @@ class Committer:
             settlement.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
             raise
         else:
-            self._waiting.appendleft(settlement)
+            self._put_back([settlement])
             self._wake()
 
     def _split(self, batch: list[Settlement], error: RequestTooLargeError) -> None:
         """A group was estimated too low: send its first member alone; one that is too large alone fails."""
         if len(batch) > 1:
-            self._waiting.extendleft(reversed(batch[1:]))
+            self._put_back(batch[1:])
             del batch[1:]
             return
         settlement = batch.pop()
