@@ -36,7 +36,9 @@ settings.load_profile("patient")
 
 @pytest.fixture(autouse=True)
 def _no_blocking_calls_on_the_loop() -> Iterator[None]:
-    with blockbuster_ctx():
+    with blockbuster_ctx() as watch:
+        for name in ("connect", "sendall", "recv"):  # that one is to have the loop stand still
+            watch.functions[f"socket.socket.{name}"].can_block_in("scripted_server.py", "close_elsewhere")
         yield
 
 

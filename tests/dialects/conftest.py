@@ -127,6 +127,6 @@ def die(zookeeper: str) -> Die:
     async def dying(peer: Curator | Kazoo) -> None:
         session_id, password = await peer.session()
         await asyncio.to_thread(peer.kill)
-        await close_elsewhere(zookeeper, session_id, password)
+        close_elsewhere(zookeeper, session_id, password)
 
     return dying

@@ -33,7 +33,7 @@ def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
         proxy.refuse()
         proxy.reset_connections()
         ending = session._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
-        await close_elsewhere(quick, ending.session_id, ending.password)
+        close_elsewhere(quick, ending.session_id, ending.password)
         async with asyncio.timeout(60):
             while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - the server's doing
                 await asyncio.sleep(0.02)

@@ -390,7 +390,7 @@ class Real:
 
     async def end_session(self, client: ZooKeeper) -> None:
         resumable = client._session._resumable  # type: ignore[attr-defined]
-        await close_elsewhere(self._hosts, resumable.session_id, resumable.password)
+        close_elsewhere(self._hosts, resumable.session_id, resumable.password)
 
     def cut(self, client: ZooKeeper) -> None:
         client._session.connection.abort("cut")  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
             while client.generation == before:  # when it reconnected just now, the server heeds its connection only
                 resumable = client._session._resumable  # type: ignore[attr-defined]
                 if resumable is not None:  # else it has been told, and is on its way to the next session
-                    await close_elsewhere(zookeeper, resumable.session_id, resumable.password)
+                    close_elsewhere(zookeeper, resumable.session_id, resumable.password)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(client.wait_connected(after=before), 1)
 

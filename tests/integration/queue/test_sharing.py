@@ -209,7 +209,7 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     await registered(server_view, queue_root, 1)
     zookeeper_proxy.stall()  # as if its machine were gone
     ending = dying._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
-    await close_elsewhere(zookeeper, ending.session_id, ending.password)
+    close_elsewhere(zookeeper, ending.session_id, ending.password)
     crowd = Crowd(heirs, 4, len(bodies))
     start = asyncio.get_running_loop().time()
     await crowd.drain()

@@ -49,7 +49,7 @@ def end_session(zookeeper: str) -> Callable[[ZooKeeperClient], Any]:
     async def end(client: ZooKeeperClient) -> None:
         resumable = client._session._resumable
         assert resumable is not None
-        await close_elsewhere(zookeeper, resumable.session_id, resumable.password)
+        close_elsewhere(zookeeper, resumable.session_id, resumable.password)
 
     return end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -31,17 +32,16 @@ def reply(xid: int, *, error: int = 0, body: bytes = b"", zxid: int = 1) -> byte
     return frame(struct.pack(">iqi", xid, zxid, error) + body)
 
 
-async def close_elsewhere(hosts: str, session_id: int, password: bytes) -> None:
+def close_elsewhere(hosts: str, session_id: int, password: bytes) -> None:
     """End a session at the first of these servers, by resuming it on a connection of its own and closing it there.
 
-    Both are sent at once: when the server has taken the session over, its client hears of it and comes back for it.
+    The loop stands still meanwhile: a client in it that heard of the one before the other would come back for it.
     """
     host, _, port = hosts.split(",", maxsplit=1)[0].rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    with suppress(ConnectionError):
-        writer.write(frame(connect_packet(session_id, password)) + frame(struct.pack(">ii", 1, CLOSE)))
-        await reader.read()
-    writer.close()
+    with socket.create_connection((host, int(port)), 60) as connection, suppress(ConnectionError):
+        connection.sendall(frame(connect_packet(session_id, password)) + frame(struct.pack(">ii", 1, CLOSE)))
+        while connection.recv(4096):
+            pass
 
 
 class Asked(NamedTuple):
