@@ -68,7 +68,7 @@ class Consumer(Generic[T]):
         self._overtaken = False  # whether the loop has done something since, or still does, that an answer lacks
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
-        self._flights = _Flights(queue.name)
+        self._commits = _Commits(queue.name)
         self._idle = False
         self._stopped = False
         self._closed = False
@@ -168,17 +168,17 @@ class Consumer(Generic[T]):
                 self._absorb(error)
             return
         try:
-            while len(self._flights.commits) >= self._prefetch:
-                self._flights.landed.clear()
-                await self._flights.landed.wait()
+            while len(self._commits.under_way) >= self._prefetch:
+                self._commits.landed.clear()
+                await self._commits.landed.wait()
             settlement = work.begin_commit()
         except BaseException as error:  # nobody else holds this delivery any more
             if work.outcome is Outcome.OPEN:
                 await leave(work, error)
             raise
         if settlement is not None:
-            self._flights.commits[settlement] = work
-            settlement.watch(self._flights.land)
+            self._commits.under_way[settlement] = work
+            settlement.watch(self._commits.land)
 
     def _absorb(self, error: BaseException) -> None:
         self.absorbed += 1
@@ -186,7 +186,7 @@ class Consumer(Generic[T]):
 
     def _report(self) -> None:
         """Tell of commits that failed behind the loop's back: what is raised leaves the rest to the next call."""
-        failures = self._flights.failures
+        failures = self._commits.failures
         while failures:
             _, failure = failures.popleft()
             if not isinstance(failure, PASSING):
@@ -208,7 +208,7 @@ class Consumer(Generic[T]):
                 if self._idle and not ahead.ready:
                     return None
                 if ahead.ask():
-                    self._overtaken = bool(self._flights.commits)
+                    self._overtaken = bool(self._commits.under_way)
                     if ahead.ready:
                         await _sent()
                         continue
@@ -238,13 +238,13 @@ class Consumer(Generic[T]):
         """Wait for the commits under way; tell whether the loop may have left a message that it has not looked for."""
         if self._stopped:
             return False
-        flights = self._flights
-        while flights.commits:
-            flights.landed.clear()
-            await flights.landed.wait()
-        for work, _ in flights.failures:
+        commits = self._commits
+        while commits.under_way:
+            commits.landed.clear()
+            await commits.landed.wait()
+        for work, _ in commits.failures:
             await work.rollback()  # has been begun, and is over when its message can be taken
-        return bool(flights.failures) or (self._until_idle == 0 and self._overtaken)
+        return bool(commits.failures) or (self._until_idle == 0 and self._overtaken)
 
     def _became_idle(self) -> None:
         self._idle = True
@@ -261,7 +261,7 @@ class Consumer(Generic[T]):
             if error is None:
                 self._report()
         finally:
-            self.absorbed += self._flights.leave()
+            self.absorbed += self._commits.leave()
 
     async def _finish(self, error: BaseException | None) -> None:
         released = self._ahead.abandon()
@@ -277,7 +277,7 @@ class Consumer(Generic[T]):
                 handling.end(error)
             if released is not None:
                 await wait_settled(released, grace=self._engine.grace)
-            for commit in list(self._flights.commits):
+            for commit in list(self._commits.under_way):
                 await commit.wait()
 
     def __del__(self) -> None:
@@ -291,7 +291,7 @@ class Consumer(Generic[T]):
         )
         if self._handling is not None:
             self._handling.end()
-        self._flights.leave()
+        self._commits.leave()
         if self._closed or not (open_delivery or self._ahead.ready or self._ahead.asking):
             return
         try:
@@ -316,19 +316,19 @@ async def _sent() -> None:
         await asyncio.sleep(0)
 
 
-class _Flights:
+class _Commits:
     """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._left = False
-        self.commits: dict[Settlement, Work] = {}
+        self.under_way: dict[Settlement, Work] = {}
         self.failures: deque[tuple[Work, BaseException]] = deque()
         self.landed = asyncio.Event()
 
     def land(self, commit: Settlement) -> None:
         """One has come to its end."""
-        work = self.commits.pop(commit)
+        work = self.under_way.pop(commit)
         if commit.error is not None:
             self.failures.append((work, commit.error))
             if self._left:

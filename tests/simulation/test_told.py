@@ -12,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import run_virtual, simulated
-from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, VirtualLoop
 from aiozkqueue.zookeeper import Create, MultiError, NoAuthError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
     zookeeper = session._engine.zookeeper
     multi = zookeeper.multi
 
-    def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:
+    def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:  # handed on as they came
         for index, operation in enumerate(operations):
             if isinstance(operation, Create) and "/locks/" in operation.path:
                 refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,8 @@ def test_nothing_is_said_of_what_a_loop_has_asked_for_whose_session_is_closed(*,
             await looping
         del looping
         gc.collect()  # what is said of an error that nobody has looked at
-        virtual: Any = asyncio.get_running_loop()
+        virtual = asyncio.get_running_loop()
+        assert isinstance(virtual, VirtualLoop)
         return list(virtual.failures)
 
     assert run_virtual(main) == []
