@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from .clock import Clock, Timer
 
@@ -36,29 +37,28 @@ _due_of = attrgetter("due")
 
 
 class Deadlines(Generic[E]):
-    """Calls ``expire`` with each entry that is not over at its deadline."""
+    """Calls ``expire`` with each entry that is not over at its deadline.
 
-    def __init__(self, clock: Clock, expire: Callable[[E], None]) -> None:
+    When the timer rings, ``newcomers`` is asked for those that have begun to wait since it was asked last. Most are
+    over by then: one that is answered in time costs a comparison with `due`.
+    """
+
+    def __init__(self, clock: Clock, expire: Callable[[E], None], newcomers: Callable[[], Iterable[E]]) -> None:
         self._clock = clock
         self._expire = expire
-        self._entries: list[E] = []  # the first to expire first
+        self._newcomers = newcomers
+        self._entries: list[E] = []  # that waited when the timer rang; the first to expire first
         self._most = SLACK
         self._timer: Timer | None = None
-        self._due = 0.0
+        self.due: float = math.inf
+        """When the timer rings: whoever begins to wait, and expires before that, must `ring_by`."""
 
-    def add(self, entry: E) -> None:
-        """Take one that is to expire."""
-        due = entry.due
-        entries = self._entries
-        if not entries or due >= entries[-1].due:  # as nearly always: who comes later waits as long as those before
-            entries.append(entry)
-        else:
-            insort(entries, entry, key=_due_of)
-        if len(entries) > self._most:
-            self._entries = entries = [one for one in entries if not one.over]
-            self._most = 2 * len(entries) + SLACK
-        if self._timer is None or due < self._due:
-            self._arm(due, self._clock.monotonic())
+    def ring_by(self, due: float) -> None:
+        """Have the timer ring at a deadline that comes before all others."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.due = due
+        self._timer = self._clock.call_later(due - self._clock.monotonic(), self._ring)
 
     def __len__(self) -> int:
         """How many entries are kept."""
@@ -67,19 +67,19 @@ class Deadlines(Generic[E]):
     def close(self) -> None:
         """Forget all."""
         self._entries.clear()
+        self._stop()
+
+    def _stop(self) -> None:
+        self.due = math.inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, due: float, now: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = due
-        self._timer = self._clock.call_later(due - now, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
+    def _ring(self) -> None:
+        self._stop()
         now = self._clock.monotonic()
+        for entry in self._newcomers():
+            self._keep(entry)
         entries = self._entries
         gone = 0
         while gone < len(entries) and (entries[gone].over or entries[gone].due <= now):
@@ -88,5 +88,15 @@ class Deadlines(Generic[E]):
         for entry in due:
             if not entry.over:
                 self._expire(entry)
-        if self._entries and self._timer is None:
-            self._arm(self._entries[0].due, now)
+        if self._entries and self._entries[0].due < self.due:
+            self.ring_by(self._entries[0].due)
+
+    def _keep(self, entry: E) -> None:
+        entries = self._entries
+        if not entries or entry.due >= entries[-1].due:  # as nearly always: who comes later waits as long
+            entries.append(entry)
+        else:
+            insort(entries, entry, key=_due_of)
+        if len(entries) > self._most:
+            self._entries = [one for one in entries if not one.over]
+            self._most = 2 * len(self._entries) + SLACK

@@ -123,6 +123,8 @@ class QueueStore:
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """What the digests in items' names stand for."""
         self.config: QueueConfig = QueueConfig()
+        self.policy: Policy = DEFAULT_POLICY
+        """The policy in force."""
         self.version: int = -1
         self.forced: int = 0
         """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
@@ -137,11 +139,6 @@ class QueueStore:
         """The lanes that may hold items, of each priority, the most urgent first."""
         self.lanes: PutLanes = PutLanes(self.config, self.paths)
         """Those that are put to."""
-
-    @property
-    def policy(self) -> Policy:
-        """The policy in force."""
-        return self.config.policy or DEFAULT_POLICY
 
     @property
     def sticky(self) -> bool:
@@ -469,6 +466,7 @@ class QueueStore:
             return  # read again: it may have changed since it was read, or something else is wanted of it
         self.forced = 0 if locks is None else locks.version
         self.config, self.version, self.ready, self._chosen = config, stat.version, True, None
+        self.policy = config.policy or DEFAULT_POLICY
         self.tiers = config.tiers
         self.lanes = PutLanes(config, self.paths, self._random)
         for follow in self.followers:

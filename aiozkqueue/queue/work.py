@@ -90,7 +90,6 @@ class Work:
         "_admission",
         "_beside",
         "_claims",
-        "_engine",
         "_hint",
         "_keys",
         "_puts",
@@ -99,11 +98,13 @@ class Work:
         "_shown",
         "_size",
         "_state",
+        "engine",
         "id",
     )
 
     def __init__(self, engine: Engine, work_id: str, shown: Claim | None = None, hint: str = "") -> None:
-        self._engine = engine
+        self.engine: Engine = engine
+        """The machinery it uses."""
         self.id: str = work_id
         self._shown = shown  # the message that it is the delivery of
         self._hint = hint
@@ -129,11 +130,6 @@ class Work:
     def outcome(self) -> Outcome:
         """How it ended, as far as is known."""
         return self._state.outcome
-
-    @property
-    def engine(self) -> Engine:
-        """The machinery it uses."""
-        return self._engine
 
     @property
     def claims(self) -> Iterable[Claim]:
@@ -180,7 +176,7 @@ class Work:
     def lost(self) -> bool:
         """Whether its claims are known to be gone: their ZooKeeper session is over."""
         generation = self.generation
-        return generation is not None and generation != self._engine.zookeeper.generation
+        return generation is not None and generation != self.engine.zookeeper.generation
 
     def require_open(self) -> None:
         """Raise TransactionClosedError when it has been settled."""
@@ -213,10 +209,10 @@ class Work:
             if (earlier := bearer(self._keys, put)) is not None:
                 return earlier
         size = len(put.data) + len(put.prefix) + 200 + (0 if put.plan is None else put.plan.weight)
-        if self._size + size > self._engine.max_message + 32 * 1024:
+        if self._size + size > self.engine.max_message + 32 * 1024:
             msg = (
                 f"{self.what}: with this message for queue {put.store.name!r} it would put {self._size + size} bytes, "
-                f"more than one ZooKeeper request takes ({self._engine.zookeeper.max_request}); commit in parts"
+                f"more than one ZooKeeper request takes ({self.engine.zookeeper.max_request}); commit in parts"
             )
             raise TransactionTooLargeError(msg)
         self._size += size
@@ -274,9 +270,9 @@ class Work:
 
     async def commit(self, timeout: float | None = None) -> None:
         """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
-        self._engine.check()
+        self.engine.check()
         self.require_open()
-        deadline = None if timeout is None else self._engine.clock.monotonic() + timeout
+        deadline = None if timeout is None else self.engine.clock.monotonic() + timeout
         try:
             if self._puts and not self.ready:
                 await self._make_ready(timeout)
@@ -288,7 +284,7 @@ class Work:
         if settlement is None:
             return
         if deadline is not None:
-            await settlement.wait(limit=max(0.0, deadline - self._engine.clock.monotonic()))
+            await settlement.wait(limit=max(0.0, deadline - self.engine.clock.monotonic()))
         elif not settlement.settled:  # as `wait` does, a coroutine less on every message's way
             try:
                 await settlement.waiter()
@@ -298,7 +294,7 @@ class Work:
         if not settlement.settled:
             raise self._withdraw(settlement, timeout)
         if self._release is not None:
-            await wait_settled(self._release, grace=self._engine.grace)
+            await wait_settled(self._release, grace=self.engine.grace)
         settlement.outcome()
 
     def begin_commit(self) -> Settlement | None:
@@ -317,7 +313,7 @@ class Work:
             self._move(_SETTLING)
             self._move(_COMMITTED)
             return None
-        engine = self._engine
+        engine = self.engine
         endings = self._claims
         settlement: Settlement
         if endings or self._beside:
@@ -366,7 +362,7 @@ class Work:
             self._give_back(delay, error, rewrite)
             self._move(_ROLLED_BACK)
         if self._release is not None:
-            await wait_settled(self._release, grace=self._engine.grace)
+            await wait_settled(self._release, grace=self.engine.grace)
 
     def give_back_soon(self) -> None:
         """Undo at once, without waiting: for those that can no longer wait."""
@@ -389,11 +385,11 @@ class Work:
             raise AssertionError(msg)
         self._state = state
         if state.final:
-            self._engine.decided(self, state.outcome)
+            self.engine.decided(self, state.outcome)
 
     def _withdraw(self, settlement: Settlement, timeout: float | None) -> QueueError:
         """Give up on a commit that took too long; return what that means for it."""
-        if not self._engine.committer.withdraw(settlement):
+        if not self.engine.committer.withdraw(settlement):
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.give_back_soon()
@@ -408,11 +404,11 @@ class Work:
         self._give_back(0 if type(error) is NotCommittedError else None, str(error))
         self._move(_ROLLED_BACK)
         if self._release is not None and patient:
-            await wait_settled(self._release, grace=self._engine.grace)
+            await wait_settled(self._release, grace=self.engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
         """Open the queues put to, and take the room that they are short of. Raises: also as `Room.enter`."""
-        patience = Patience(timeout, self._engine.clock)
+        patience = Patience(timeout, self.engine.clock)
         self._move(_SETTLING)
         try:
             await self._open_queues(timeout)
@@ -434,7 +430,7 @@ class Work:
         return needs_of(self._puts, self._claims, self._beside.values() if self._beside else ())
 
     def _refuse_too_large(self, settlement: Settlement) -> None:
-        zookeeper = self._engine.zookeeper
+        zookeeper = self.engine.zookeeper
         operations: list[Operation] = []
         settlement.compose(operations)
         size = zookeeper.request_size(operations) + 512  # the slot's operation comes on top
@@ -464,7 +460,7 @@ class Work:
         if self._admission is not None:
             self._admission.leave()
             self._admission = None
-        engine = self._engine
+        engine = self.engine
         if engine.closed or not self._claims or self.lost:
             return
         chance = engine.random.random
@@ -485,7 +481,7 @@ class Work:
 
     async def _undo(self, claims: list[Claim]) -> None:
         """Give claims back that came too late to be part of this."""
-        dispenser = self._engine.dispenser(claims[0].store) if claims else None
+        dispenser = self.engine.dispenser(claims[0].store) if claims else None
         released = dispenser.release(claims) if dispenser is not None else None
         if released is not None:
-            await wait_settled(released, grace=self._engine.grace)
+            await wait_settled(released, grace=self.engine.grace)

@@ -331,11 +331,11 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
 ) -> list[Result]:
     results: list[Result] = []
     failed: errors.MultiError | None = None
-    unpack = _RESULT.unpack_from
+    unpack, header, size = _RESULT.unpack_from, _RESULT.size, len(reply)
     try:
         # Every result begins with a header, and most go on with an integer: a path's length, an error's code. What
         # follows the one that does not is at least the end, which is as long as a header.
-        while len(reply) - offset >= _RESULT.size:
+        while size - offset >= header:
             kind, done, _error, number = unpack(reply, offset)
             if done:
                 break
@@ -344,8 +344,8 @@ def _decode_multi(  # noqa: C901, PLR0912 - one branch a type of result; this lo
             if kind == CREATE:
                 start = offset + 13
                 offset = start + number
-                if number < 0 or offset > len(reply):
-                    raise errors.ProtocolError(f"a length of {number} with {len(reply) - start} bytes left")
+                if number < 0 or offset > size:
+                    raise errors.ProtocolError(f"a length of {number} with {size - start} bytes left")
                 results.append(reply[start + chroot : offset].decode() or "/")
             elif kind in (DELETE, CHECK):
                 offset += 9
@@ -387,20 +387,27 @@ def _decode_multi_read(  # noqa: C901 - as hot as `_decode_multi`
 ) -> list[T | None]:
     nodes: list[T | None] = []
     refused: errors.ZooKeeperError | None = None
+    unpack, unpack_stat, header, size, most = (
+        _RESULT.unpack_from,
+        stat.unpack_from,
+        _RESULT.size,
+        len(reply),
+        len(paths),
+    )
     try:
         # Every result begins with a header and an integer, the length of the data or an error's code; the end is bare.
-        while len(reply) - offset >= _RESULT.size:
-            kind, done, _error, number = _RESULT.unpack_from(reply, offset)
+        while size - offset >= header:
+            kind, done, _error, number = unpack(reply, offset)
             if done:
                 break
-            offset += _RESULT.size
-            if len(nodes) >= len(paths):
+            offset += header
+            if len(nodes) >= most:
                 raise errors.ProtocolError(f"more results than the {len(paths)} of the multi-read")
             if kind == GET_DATA:
-                end = offset + max(number, 0)  # -1 stands for null
-                if number < -1 or end > len(reply):
-                    raise errors.ProtocolError(f"a length of {number} with {len(reply) - offset} bytes left")
-                nodes.append(make((reply[offset:end], *stat.unpack_from(reply, end))))
+                end = offset + number if number > 0 else offset  # -1 stands for null
+                if number < -1 or end > size:
+                    raise errors.ProtocolError(f"a length of {number} with {size - offset} bytes left")
+                nodes.append(make((reply[offset:end], *unpack_stat(reply, end))))
                 offset = end + _STAT.size
             elif kind == -1:
                 error = error_of(number, paths[len(nodes)])

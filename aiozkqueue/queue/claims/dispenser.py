@@ -304,8 +304,7 @@ class Dispenser:
         await self._lookout.tend_timers(generation)
         if self._tenures.any:
             self._hand_on()
-        wanted = self._line.wanted(self._flights.promised)
-        if wanted <= 0 or self._flights.full:
+        if self._flights.full or (wanted := self._line.wanted(self._flights.promised)) <= 0:
             await self._lookout.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))

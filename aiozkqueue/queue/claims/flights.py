@@ -148,7 +148,7 @@ class Flights:
         kept: set[str] = set()
         try:
             batch = await self._claim_as_chosen(flight)
-            kept.update(claim.id for claim in batch.claims)
+            kept = {claim.id for claim in batch.claims}
             self._failures = 0
             if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
                 self._lookout.relist()  # the listing is out of date

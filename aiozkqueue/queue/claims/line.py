@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import SessionExpiredError
@@ -102,7 +103,8 @@ class Line:
         self._bell = bell
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[Waiter] = deque()
-        self._deadlines: Deadlines[Waiter] = Deadlines(clock, self.answer)
+        self._deadlines: Deadlines[Waiter] = Deadlines(clock, self.answer, self._newcomers)
+        self._known = 0  # of so many arrivals the deadlines have been told
         self.arrivals: int = 0
         """How many have come so far."""
 
@@ -116,8 +118,8 @@ class Line:
         due = self._clock.monotonic() + timeout if timeout else math.inf
         waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
         self._waiters.append(waiter)
-        if timeout:
-            self._deadlines.add(waiter)
+        if due < self._deadlines.due:
+            self._deadlines.ring_by(due)
         self._bell.set()
         return waiter
 
@@ -250,6 +252,12 @@ class Line:
         """Fail all, for good."""
         self._deadlines.close()
         self.fail(error)
+
+    def _newcomers(self) -> list[Waiter]:
+        """Those with a deadline who have come since this was asked last, and wait still."""
+        known, self._known = self._known, self.arrivals
+        latest = takewhile(lambda waiter: waiter.arrival > known, reversed(self._waiters))
+        return [waiter for waiter in latest if waiter.due < math.inf and not waiter.over][::-1]
 
     def _expire(self, waiter: Waiter) -> None:
         waiter.fail(

@@ -201,7 +201,7 @@ class Committer:
         if (
             slot.ready
             and self._zookeeper.state is State.CONNECTED
-            and all(one.generation == generation or one.generation is None for one in batch)
+            and {one.generation for one in batch} <= {generation, None}
         ):
             flight.compose(self._crowds)
             flight.sending = slot.begin(flight.operations, generation, learns=flight.learns)

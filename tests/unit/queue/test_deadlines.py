@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aiozkqueue.queue.clock import Clock
 from aiozkqueue.queue.deadlines import SLACK, Deadlines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -19,6 +23,23 @@ class Entry:
         self.name = name
         self.due = Clock().monotonic() + seconds
         self.over = False
+
+
+class Waiting:
+    """Those that begin to wait, as `Deadlines` is told of them."""
+
+    def __init__(self, expire: Callable[[Entry], None]) -> None:
+        self._come: list[Entry] = []
+        self.deadlines = Deadlines[Entry](Clock(), expire, self._newcomers)
+
+    def add(self, entry: Entry) -> None:
+        self._come.append(entry)
+        if entry.due < self.deadlines.due:
+            self.deadlines.ring_by(entry.due)
+
+    def _newcomers(self) -> list[Entry]:
+        come, self._come = self._come, []
+        return [entry for entry in come if not entry.over]
 
 
 class Expired:
@@ -37,9 +58,9 @@ class Expired:
 
 async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -> None:
     expired = Expired()
-    deadlines = Deadlines[Entry](Clock(), expired)
+    waiting = Waiting(expired)
     for name, seconds in (("late", 0.2), ("early", 0.05), ("middle", 0.1)):
-        deadlines.add(Entry(name, seconds))
+        waiting.add(Entry(name, seconds))
     told = await expired.next(3)
     assert [name for name, _ in told] == ["early", "middle", "late"]
     assert all(at >= due - 0.001 for (_, at), due in zip(told, (0.05, 0.1, 0.2), strict=True))
@@ -47,10 +68,10 @@ async def test_entries_expire_in_the_order_of_their_deadlines_and_not_before() -
 
 async def test_what_is_over_by_then_does_not_expire_and_what_comes_behind_it_does() -> None:
     expired = Expired()
-    deadlines = Deadlines[Entry](Clock(), expired)
+    waiting = Waiting(expired)
     first = Entry("first", 0.02)
-    deadlines.add(first)
-    deadlines.add(Entry("second", 0.05))
+    waiting.add(first)
+    waiting.add(Entry("second", 0.05))
     first.over = True
     assert [name for name, _ in await expired.next(1)] == ["second"]
 
@@ -61,23 +82,39 @@ async def test_an_entry_added_while_others_expire_expires_too() -> None:
     def expire(entry: Entry) -> None:
         expired(entry)
         if entry.name == "first":
-            deadlines.add(Entry("added", 0.01))
+            waiting.add(Entry("added", 0.01))
 
-    deadlines = Deadlines[Entry](Clock(), expire)
-    deadlines.add(Entry("first", 0.01))
-    deadlines.add(Entry("second", 1))
+    waiting = Waiting(expire)
+    waiting.add(Entry("first", 0.01))
+    waiting.add(Entry("second", 1))
     assert [name for name, _ in await expired.next(3)] == ["first", "added", "second"]
 
 
 async def test_what_is_answered_in_time_is_not_kept_until_its_deadline() -> None:
-    deadlines = Deadlines[Entry](Clock(), Expired())
-    waiting = [Entry("waits", 3600) for _ in range(10)]
-    for entry in waiting:
-        deadlines.add(entry)
-    for _ in range(10_000):
-        answered = Entry("answered", 3600)
-        deadlines.add(answered)
-        answered.over = True
-    assert len(deadlines) <= 2 * len(waiting) + SLACK + 1
-    deadlines.close()
-    assert len(deadlines) == 0
+    expired = Expired()
+    waiting = Waiting(expired)
+    patient = [Entry("waits", 3600) for _ in range(10)]
+    for entry in patient:
+        waiting.add(entry)
+    for _ in range(200):  # the timer rings for each that expires, and is told of those that were not over then
+        answered = [Entry("answered", 3600) for _ in range(10)]
+        for entry in answered:
+            waiting.add(entry)
+        waiting.add(Entry("expires", 0.001))
+        await expired.next(1)
+        for entry in answered:
+            entry.over = True
+    assert len(waiting.deadlines) <= 2 * len(patient) + SLACK + 1
+    waiting.deadlines.close()
+    assert len(waiting.deadlines) == 0
+
+
+async def test_what_expires_first_has_the_timer_ring_earlier() -> None:
+    expired = Expired()
+    waiting = Waiting(expired)
+    waiting.add(Entry("late", 3600))
+    waiting.add(Entry("early", 0.01))
+    assert [name for name, _ in await expired.next(1)] == ["early"]
+    assert waiting.deadlines.due > Clock().monotonic() + 3000
+    waiting.add(Entry("next", 0.01))
+    assert [name for name, _ in await expired.next(1)] == ["next"]
