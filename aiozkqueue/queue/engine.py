@@ -48,6 +48,8 @@ log: Final = logging.getLogger(__name__)
 OUTCOMES_KEPT = 10_000
 #: What a request of the server's largest size leaves for the names and reasons around one message.
 MESSAGE_MARGIN = 64 * 1024
+#: Requests estimated below this share of the server's limit are not measured exactly.
+SURELY_SMALL = 0.5
 
 
 class _Process:
@@ -100,6 +102,8 @@ class Engine:
         )
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
         """The largest item that can be put and still be dead-lettered, bytes."""
+        self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
+        """What is estimated to take no more fits into one request, bytes."""
         self._undecided: dict[str, Work] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
@@ -112,6 +116,7 @@ class Engine:
         self._thread = get_ident()
         self._process = _Process.current
         self._closed = False
+        self._usable = True  # neither closed nor failed
         self._forget_state = zookeeper.on_state(self._state_changed)
 
     @property
@@ -140,11 +145,10 @@ class Engine:
         """
         # Asking for the loop that runs here is a system call; one that runs, and whose thread this is, is that loop.
         if (
-            _Process.current is self._process
+            self._usable
+            and _Process.current is self._process
             and get_ident() == self._thread
             and self._loop.is_running()
-            and not self._closed
-            and self.tasks.failure is None
         ):
             return
         if self._closed:
@@ -293,7 +297,7 @@ class Engine:
         """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._usable = True, False
         for dispenser in self._dispensers.values():
             dispenser.close()
         self._close_rooms(SessionClosedError(CLOSED))
@@ -334,6 +338,7 @@ class Engine:
 
     def _failed(self, failure: BaseException) -> None:
         """A task of the session failed, which is a defect: nobody may wait for it any longer."""
+        self._usable = False
         error = QueueError(f"the session has failed: {failure!r}; open another")
         error.__cause__ = failure
         for dispenser in self._dispensers.values():

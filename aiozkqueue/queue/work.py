@@ -60,9 +60,6 @@ _OTHERS_WERE_FIRST = (ClaimLostError, ConflictError)
 #: What a commit fails with and nothing is wrong: its messages come again.
 PASSING = (SessionExpiredError, *_OTHERS_WERE_FIRST)
 
-#: Requests estimated below this share of the server's limit are not measured exactly.
-SURELY_SMALL = 0.5
-
 
 class _State(enum.Enum):
     OPEN = ("open", Outcome.OPEN, False)
@@ -325,7 +322,7 @@ class Work:
             )
         else:
             settlement = PutSettlement(self.id, self._puts, FOREVER)
-        if settlement.weight > SURELY_SMALL * engine.zookeeper.max_request:
+        if settlement.weight > engine.surely_small:
             self._refuse_too_large(settlement)
         engine.committer.submit(settlement)
         if self._admission is not None:

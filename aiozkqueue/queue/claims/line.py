@@ -104,6 +104,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[Waiter] = deque()
         self._deadlines: Deadlines[Waiter] = Deadlines(clock, self.answer, self._newcomers)
+        self._largest = 1  # the most that one in line has ever wanted, since nobody was in it
         self._known = 0  # of so many arrivals the deadlines have been told
         self.arrivals: int = 0
         """How many have come so far."""
@@ -118,6 +119,8 @@ class Line:
         due = self._clock.monotonic() + timeout if timeout else math.inf
         waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
         self._waiters.append(waiter)
+        if limit > self._largest:  # noqa: PLR1730 - for each take: a call costs five times as much
+            self._largest = limit
         if due < self._deadlines.due:
             self._deadlines.ring_by(due)
         self._bell.set()
@@ -137,6 +140,7 @@ class Line:
         if promised > 0:
             return False
         waiter.limit += more
+        self._largest = max(self._largest, waiter.limit)
         self._bell.set()
         return True
 
@@ -146,17 +150,20 @@ class Line:
         waiters = self._waiters
         while waiters and waiters[0].future.done():
             waiters.popleft()
-        return not waiters
+        if waiters:
+            return False
+        self._largest = 1
+        return True
 
     def wanted(self, promised: int) -> int:
         """How many more claims to look for beside those that fly: who has some already waits for these only."""
-        missing = empty = 0
-        for waiter in self._waiters:
-            if not waiter.future.done():
-                missing += waiter.limit - waiter.count
-                if not waiter.count:
-                    empty += waiter.limit
-        return min(missing - promised, empty)
+        if len(self._waiters) * self._largest <= promised:  # as mostly when a batch has landed, and many fly
+            return 0
+        waiting = [waiter for waiter in self._waiters if not waiter.future.done()]
+        if self._largest == 1:  # then nobody has some and waits for more
+            return len(waiting) - promised
+        missing = sum([waiter.missing for waiter in waiting])
+        return min(missing - promised, sum([waiter.limit for waiter in waiting if not waiter.count]))
 
     @property
     def asking(self) -> bool:
