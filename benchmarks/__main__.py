@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 #: MiB of heap for a server: a million items take about 455 MB of it.
 HEAP = 2048
 ENSEMBLE_HEAP = 512
-#: A server that is measured is compiled as well as one in production, and has its heap from the start as one there: else
-#: whoever is measured while it grows pays for that.
+#: A server that is measured is compiled as well as one in production, and has its heap from the start as one there has:
+#: else whoever is measured while it grows would pay for that.
 JVM = ("-XX:TieredStopAtLevel=4", "-XX:+AlwaysPreTouch")
 #: Columns of the tables where there is no terminal to ask.
 WIDTH = 160
