@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.testing import supervisor
@@ -16,7 +17,6 @@ from aiozkqueue.testing.runtime import ServerUnavailableError, class_path, java,
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from aiozkqueue.testing.configuration import Ports
 
@@ -25,6 +25,7 @@ _GRACE: Final = 5.0
 # How long one that was killed may take to be gone, seconds.
 _GONE: Final = 60.0
 _POLL: Final = 0.02
+_MOMENT: Final = 0.001
 _TAKEN: Final = "Address already in use"
 
 
@@ -196,11 +197,14 @@ class EmbeddedNode:
         self._forget()
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): its connections stay open, and nothing answers. Does not block.
+        """Freeze the server (SIGSTOP): its connections stay open, and nothing answers when this returns, after some ms.
 
         Raises: RuntimeError when it does not run.
         """
         self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _GONE
+        while not _stands_still(self.pid) and time.monotonic() < deadline:
+            time.sleep(_MOMENT)
 
     def resume(self) -> None:
         """Let a paused server go on (SIGCONT). Does not block. Raises: RuntimeError when it does not run."""
@@ -239,3 +243,13 @@ class EmbeddedNode:
             file.read_text(errors="replace") for file in (self.folder / "output.log", self.log) if file.exists()
         )
         return "\n".join(text.splitlines()[-40:])
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether all threads of a process have stopped; where there is no /proc to tell, they are taken to have."""
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            _, _, fields = thread.read_text().rpartition(")")  # behind the name, which may hold anything
+            if fields.split()[0] not in "Tt":
+                return False
+    return True

@@ -97,7 +97,7 @@ class Driver:
     async def _pause(self, index: int, kind: str) -> None:
         node = self._ensemble.nodes[index]
         with self._noted(kind, f"server {index}"):
-            node.pause()
+            await asyncio.to_thread(node.pause)
             await asyncio.sleep(self._servers.choice([SHORT, LONG, 2 * LONG]))
             node.resume()
             await asyncio.to_thread(node.wait_serving)

@@ -65,8 +65,8 @@ async def test_a_killed_leader_is_replaced_and_comes_back_as_a_follower_with_the
 async def test_a_paused_leader_is_replaced_and_follows_when_resumed(ensemble: EmbeddedEnsemble) -> None:
     for _ in range(5):  # when the machine stands still they elect once more, and then anyone may win
         old = await asyncio.to_thread(ensemble.leader)
-        old.pause()
-        async with asyncio.timeout(30):  # it may still have answered while the signal was on its way
+        await asyncio.to_thread(old.pause)
+        async with asyncio.timeout(30):
             while (new := await asyncio.to_thread(ensemble.leader)) is old:  # noqa: ASYNC110 -- another process's
                 await asyncio.sleep(0.05)
         old.resume()

@@ -77,7 +77,7 @@ async def _leaves_a_paused_server(zk: ZooKeeperClient, zookeeper_ensemble: Embed
         connection.abort("to a follower")
         await zk.exists("/")
     paused = _node_of(zk, zookeeper_ensemble)
-    paused.pause()
+    await asyncio.to_thread(paused.pause)
     try:
         node = await asyncio.wait_for(zk.read("/e", generation=1), 30)  # of a session that is over it would raise
         assert node.stat.ephemeral_owner == zk.session_id
