@@ -248,9 +248,8 @@ class Claimer:
                 else:
                     self.settle(claim, ending)
             if batch.claims:
-                self.expect(
-                    max([len(claim.raw) for claim in batch.claims])
-                )  # a list: a third less than one after the other
+                sizes = [len(claim.raw) for claim in batch.claims]
+                self.expect(max(sizes))
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
             self.counts.ghosts += ghosts
