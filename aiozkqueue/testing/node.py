@@ -199,11 +199,14 @@ class EmbeddedNode:
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): its connections stay open, and nothing answers when this returns, after some ms.
 
-        Raises: RuntimeError when it does not run.
+        Raises: RuntimeError when it does not run, or goes on for a minute.
         """
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + _GONE
-        while not _stands_still(self.pid) and time.monotonic() < deadline:
+        while not _stands_still(self.pid):
+            if time.monotonic() > deadline:
+                text = f"the ZooKeeper server {self.hosts} did not stand still within {_GONE:g} s"
+                raise RuntimeError(text)
             time.sleep(_MOMENT)
 
     def resume(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -55,3 +57,51 @@ async def test_who_has_a_part_or_has_been_answered_is_not_widened(line: Line) ->
     line.landed(2)
     assert first.over
     assert not line.widen(first, 1, 0)
+
+
+async def move(clock: TestClock, seconds: float) -> None:
+    """Let so much time pass, and what is due happen."""
+    clock.advance(seconds)
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_after_the_timer_rang() -> None:
+    clock = TestClock()
+    line = Line("jobs", clock, asyncio.Event())
+    patient = line.join(1, None, None, None)
+    late, early = line.join(1, 30, None, None), line.join(1, 10, None, None)
+    await move(clock, 10)
+    assert early.future.result() == []
+    between = line.join(1, 15, None, None)
+    await move(clock, 14)
+    assert not between.over
+    await move(clock, 1)
+    assert between.future.result() == []
+    assert not late.over
+    await move(clock, 5)
+    assert late.future.result() == []
+    assert not patient.over
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_deadlines_and_what_is_wanted_are_as_if_each_were_looked_at(seed: int) -> None:
+    clock, random = TestClock(), Random(seed)
+    line = Line("jobs", clock, asyncio.Event())
+    came: list[Waiter] = []
+    for flight in range(100):
+        for _ in range(random.randrange(4)):
+            came += [line.join(random.choice((1, 1, 1, 5)), random.choice((None, 0.5, 2, 20)), None, None)]
+        if random.random() < 0.7:
+            claims = cast("list[Claim]", [SimpleNamespace(generation=1) for _ in range(random.randrange(6))])
+            line.give(flight, {flight, flight + 1}, claims, 1, None, None)
+            line.landed(flight)
+        served = {waiter for waiter in came if waiter.over}
+        await move(clock, random.choice((0.1, 0.6, 3)))
+        now = clock.monotonic()
+        assert [waiter.over for waiter in came] == [waiter in served or waiter.due <= now for waiter in came]
+        waiting, promised = [waiter for waiter in came if not waiter.over], random.randrange(8)
+        missing = sum(waiter.limit - waiter.count for waiter in waiting) - promised
+        wanted = min(missing, sum(waiter.limit for waiter in waiting if not waiter.count))
+        assert max(line.wanted(promised), 0) == max(wanted, 0)
+        assert line.empty == (not waiting)
