@@ -12,6 +12,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import HealthCheck, settings
 from pydantic import TypeAdapter
 
+from aiozkqueue.testing import Certificates, make_certificates
 from tests.observer import Observer, observer
 from tests.order import Scopes, slowest_first
 from tests.started import started
@@ -47,6 +48,12 @@ async def server_view(zookeeper: str) -> AsyncIterator[Observer]:
     """What is on the shared server, seen by an independent client."""
     async with observer(zookeeper) as view:
         yield view
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Of an authority, a server and a client."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")

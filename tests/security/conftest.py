@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 import aiozkqueue as zq
-from aiozkqueue.testing import Certificates, ServerOptions, make_certificates
+from aiozkqueue.testing import Certificates, ServerOptions
 from tests.cli.conftest import Cli
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ IDENTITIES = {
     "digest": Identity(zq.Auth.digest("alice", ALICE_SECRET), zq.Auth.digest("mallory", MALLORY_SECRET)),
     "sasl": Identity(zq.Auth.sasl("alice", ALICE_SECRET), zq.Auth.sasl("mallory", MALLORY_SECRET)),
 }
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")

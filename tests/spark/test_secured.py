@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, make_certificates
+from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 from tests.spark.test_batch import numbers, write
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from aiozkqueue.testing import Certificates
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,8 +26,8 @@ def test_driver_and_tasks_show_their_certificate_and_their_credentials(
     embedded_server: Callable[[ServerOptions], EmbeddedZooKeeper],
     queue_root: str,
     tmp_path: Path,
+    certificates: Certificates,
 ) -> None:
-    certificates = make_certificates(tmp_path)
     server = embedded_server(ServerOptions(tls=certificates.server_tls(client_certificate=True), fsync=False))
     (tmp_path / "credentials").write_text("digest:alice:al1ce")
     options = {

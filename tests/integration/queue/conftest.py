@@ -99,6 +99,15 @@ async def eventually(condition: Callable[[], Awaitable[bool]], patience: float =
             await asyncio.sleep(0.01)
 
 
+async def no_locks(locks: Locks, patience: float = 30) -> None:
+    """Wait until there is no lock: what was claimed for takers that have gone, or in vain, goes back a moment later."""
+
+    async def none() -> bool:
+        return await locks() == []
+
+    await eventually(none, patience)
+
+
 async def take_one(session: zq.QueueSession, queue: str = "jobs", patience: float = 30) -> zq.Message[bytes]:
     """Take and commit the next message."""
     async with session.begin() as tx:

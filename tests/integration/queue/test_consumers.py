@@ -11,21 +11,12 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import Opcode
-from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks, take_one
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aiozkqueue.testing import ZooKeeperProxy
-
-
-async def none_of(locks: Locks) -> None:
-    """Wait until there is no lock."""
-
-    async def none() -> bool:
-        return await locks() == []
-
-    await eventually(none)
 
 
 @pytest.fixture
@@ -103,7 +94,7 @@ async def test_a_bare_loop_left_by_break_gives_back_as_well_as_it_can_and_warns(
     with pytest.warns(ResourceWarning, match="async with queue"):
         await work()
         gc.collect()
-    await none_of(locks)
+    await no_locks(locks)
     assert await jobs.size() == 3
 
 
@@ -290,7 +281,7 @@ async def test_what_was_claimed_ahead_and_never_handled_costs_no_attempt(
             handled.append(delivery.id)
             if len(handled) == 30:
                 break
-    await none_of(locks)
+    await no_locks(locks)
     attempts = {message.id: message.attempt for message in await jobs.peek(100)}
     assert len(attempts) == 31
     # Peeked: the attempts so far. Only the one that was in hand has had one.

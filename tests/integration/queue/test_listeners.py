@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.integration.queue.conftest import Locks, eventually, take_one
+from tests.integration.queue.conftest import Locks, eventually, no_locks, take_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -310,11 +310,7 @@ async def test_a_handler_that_raises_no_exception_but_an_exit_ends_the_listener_
     await jobs.put(b"1")
     with pytest.raises(StopEverything):
         await session.listener(jobs, stop).run()
-
-    async def none() -> bool:
-        return await locks() == []
-
-    await eventually(none)
+    await no_locks(locks)
     assert await jobs.size() == 1
 
 

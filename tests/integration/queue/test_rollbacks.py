@@ -10,7 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.testing import Opcode, TestClock
-from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -174,7 +174,7 @@ async def test_cancellation_at_any_moment_leaves_a_transaction_that_rollback_und
         working.cancel()
         await asyncio.wait([working])
         await tx.rollback(delay=0)
-        await eventually(lambda: _none(locks))
+        await no_locks(locks)
     assert (await jobs.size(), await session.queue("results").size()) == (4, 0)
 
 
@@ -188,11 +188,7 @@ async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_mos
         zookeeper_proxy.refuse()
         zookeeper_proxy.reset_connections()
         rolling = asyncio.create_task(tx.rollback(delay=0))
-        await eventually(lambda: _none(locks))  # the server ends the session by itself
+        await no_locks(locks)  # the server ends the session by itself
         await zookeeper_proxy.listen()
         await asyncio.wait_for(rolling, 30)
     assert (await take_one(session)).value == b"1"
-
-
-async def _none(locks: Locks) -> bool:
-    return await locks() == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.testing import Opcode, ZooKeeperProxy
-from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+from tests.integration.queue.conftest import Locks, Opener, eventually, no_locks, take_one
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -40,15 +40,6 @@ async def quiet(proxy: ZooKeeperProxy) -> int:
             before = now
             await asyncio.sleep(0.5)
     return before
-
-
-async def no_locks(locks: Locks) -> None:
-    """Wait until what was claimed for takers that were cancelled, or in vain, has gone back."""
-
-    async def none() -> bool:
-        return await locks() == []
-
-    await eventually(none)
 
 
 class Crowd:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.integration.queue.conftest import Locks, Opener, eventually, take_one
+from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -370,10 +370,7 @@ async def test_closing_a_session_gives_its_messages_back(
         tx = await closing.transaction().__aenter__()
         await tx.take_many(closing.queue("jobs"), 2)
 
-    async def none() -> bool:
-        return await locks() == []
-
-    await eventually(none, 15)  # long before the session would end by itself
+    await no_locks(locks, 15)  # long before the session would end by itself
     assert {(await take_one(session)).value, (await take_one(session)).value} == {b"1", b"2"}
 
 
@@ -408,11 +405,7 @@ async def test_many_commits_without_a_connection_all_end_in_their_time(
     outcomes = [await worker.outcome(tx.id, timeout=30) for tx in transactions]
     committed = outcomes.count(zq.Outcome.COMMITTED)
     assert committed + outcomes.count(zq.Outcome.ROLLED_BACK) == 12
-
-    async def none() -> bool:
-        return await locks() == []
-
-    await eventually(none)
+    await no_locks(locks)
     assert (await jobs.size(), await session.queue("results").size()) == (12 - committed, 1 + committed)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.testing import Certificates, EmbeddedZooKeeper, ServerOptions, make_certificates
+from aiozkqueue.testing import Certificates, EmbeddedZooKeeper, ServerOptions
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, Create, NoAuthError, connect
 from tests.integration.testing.raw import session
 
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 REFUSED = (OSError, asyncio.IncompleteReadError)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

@@ -51,10 +51,15 @@ async def why_not(hosts: str, tls: ssl.SSLContext) -> str:
 
 
 async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_for(
-    secure_server: SecureServer,
+    secure_server: SecureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def resolve(_: object) -> list[str]:
+        return ["127.0.0.1"]
+
     known = ssl.create_default_context(cafile=secure_server.authorities)
-    assert "not valid for '127.0.0.1'" in await why_not(f"127.0.0.1:{secure_server.secure_port}", known)
+    with monkeypatch.context() as patched:
+        patched.setattr("aiozkqueue.zookeeper.handshake.resolve", resolve)  # the name leads here, and is not its own
+        assert "not valid for 'bank.example'" in await why_not(f"bank.example:{secure_server.secure_port}", known)
     unknown = ssl.create_default_context()
     assert "CERTIFICATE_VERIFY_FAILED" in await why_not(f"localhost:{secure_server.secure_port}", unknown)
 
