@@ -151,6 +151,11 @@ class DeadLetter(Message[T_co]):
         return 0 if dead is None else dead.attempts
 
     @property
+    def attempt(self) -> int:
+        """As `attempts`."""
+        return self.attempts
+
+    @property
     def died_at(self) -> datetime:
         """When it came here, in ZooKeeper's time."""
         return _moment(self._content.created)
