@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
+from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.patience import FOREVER
 from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData, new_delete
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from .beside import Beside
     from .companions import Mender
     from .items import Put
+
+log: Final = logging.getLogger(__name__)
 
 
 class HoldSettlement(Settlement):
@@ -141,6 +145,7 @@ class HoldSettlement(Settlement):
             for claim in reversed(self._endings):
                 claim.settled(GONE)
             return
+        self._tell()
         grouped: list[Claim] = []
         for claim, ending in reversed(self._endings.items()):
             if claim.tenure is not None:
@@ -159,6 +164,19 @@ class HoldSettlement(Settlement):
         for claim in reversed(grouped):
             if claim.tenure is not None:
                 claim.tenure.ended(claim, self._endings[claim], self._due)
+
+    def _tell(self) -> None:
+        """Log what nobody is handed any more though it was not done: an operator should hear of it."""
+        for claim, ending in self._endings.items():
+            if ending.reason:
+                log.warning(
+                    "queue %s: message %s is %s: %s",
+                    claim.store.name,
+                    claim.id,
+                    "a dead letter" if ending.kind == "dead" else "dropped",
+                    ending.reason,
+                    extra=about(claim, self.transaction_id),
+                )
 
     def tally(self, meter: Meter) -> None:
         """Tell how the holds have ended."""

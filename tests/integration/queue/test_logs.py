@@ -74,6 +74,45 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
     }
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"1", "is a dead letter: no such order"),
+        (b"2", "is a dead letter: handed over 1 of 1 times without success; at last: OSError: the mail is away"),
+        (b"no number", "is a dead letter: payload on queue 'jobs' does not decode: "),
+    ],
+)
+async def test_a_dead_letter_is_logged_with_its_reason(
+    session: zq.QueueSession, lines: Lines, body: bytes, told: str
+) -> None:
+    await session.queue("jobs").configure(zq.QueueConfig(policy=zq.ConsumeTimes(1)))
+    message_id = await session.queue("jobs").put(body)
+
+    async def handler(delivery: zq.Delivery[int]) -> None:
+        raise zq.Reject("no such order") if delivery.value == 1 else OSError("the mail is away")
+
+    async def dead() -> bool:
+        return await session.queue("jobs").dead_letters.size() == 1
+
+    async with session.listener(session.queue("jobs", int), handler):
+        await eventually(dead)
+    [line] = [line for line in lines.written if "dead letter" in line["message"]]
+    assert line["message"].startswith(f"queue jobs: message {message_id} {told}")
+    assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("WARNING", "jobs", message_id, 1)
+    assert line["transaction_id"]
+
+
+async def test_a_message_that_is_dropped_is_logged(session: zq.QueueSession, lines: Lines) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeOnce(exhausted="drop"))
+    message_id = await jobs.put(b"1")
+    async with jobs.consume(until_idle=0) as deliveries:
+        async for delivery in deliveries:
+            await delivery.rollback()
+    assert [line["message"] for line in lines.written if "dropped" in line["message"]] == [
+        f"queue jobs: message {message_id} is dropped: handed over 1 of 1 times without success"
+    ]
+
+
 async def test_a_message_that_comes_again_is_logged_with_its_ids(session: zq.QueueSession, lines: Lines) -> None:
     jobs = session.queue("jobs")
     stolen: list[str] = []
