@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,6 +19,32 @@ T = TypeVar("T")
 
 Middleware: TypeAlias = Callable[["Delivery[Any]", Callable[[], Awaitable[None]]], Awaitable[None]]
 """``async def around(delivery, call_next)``: awaits ``call_next()`` to have the handler called."""
+
+
+def check_awaited(function: object, what: str) -> None:
+    """Refuse what is called and then awaited, and cannot be: each message would be handled, and fail after that.
+
+    Refused is what is certain: no callable, a generator, a function that says that it returns None.
+
+    Raises:
+        InvalidOptionError.
+    """
+    plain = function
+    while isinstance(plain, partial):
+        plain = plain.func
+    plain = getattr(plain, "__func__", plain)  # a method's
+    if not (_never_awaited(plain) if isinstance(plain, FunctionType) else not callable(plain)):
+        return
+    msg = f"{getattr(plain, '__qualname__', None) or repr(plain)}: {what} is awaited; make it an `async def`"
+    raise InvalidOptionError(msg)
+
+
+def _never_awaited(function: FunctionType) -> bool:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return True
+    if inspect.iscoroutinefunction(function) or hasattr(function, "__wrapped__"):  # has another's annotations
+        return False
+    return function.__annotations__.get("return", ...) in (None, "None")
 
 
 def wrapped(

@@ -37,7 +37,11 @@ async def run(
     stop, hard = asyncio.Event(), asyncio.Event()
 
     def on_signal(number: Signals) -> None:
-        log.info("%s: %s", number.name, "cancelling the handlers" if stop.is_set() else "stopping")
+        if stop.is_set():
+            log.info("%s: cancelling the handlers", number.name)
+        else:
+            within = "as long as they like" if limit is None else f"for up to {limit:g} s"
+            log.info("%s: stopping; handlers may run on %s, a second signal cancels them", number.name, within)
         (hard if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()

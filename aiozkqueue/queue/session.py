@@ -15,7 +15,7 @@ from .connection_state import on_connection_state
 from .foreign.queue import CuratorQueue, ForeignQueue
 from .foreign.shards import CuratorShards
 from .listener import Listener
-from .middleware import wrapped
+from .middleware import check_awaited, wrapped
 from .operators.examination import examine
 from .operators.moves import Moves
 from .options import positive, seconds
@@ -288,17 +288,20 @@ class QueueSession:
         if not isinstance(given, Queue):
             msg = f"listener takes a queue, made by session.queue(), not {type(queue).__name__}"
             raise InvalidOptionError(msg)
+        check_awaited(handler, "a handler")
+        for around in middleware:
+            check_awaited(around, "a middleware")
         if on_lost not in ("finish", "cancel"):
             msg = f"on_lost={on_lost!r}: give 'finish' or 'cancel'"
             raise InvalidOptionError(msg)
         if policy is not None:
             queue.store.choose(policy)
         tracing = self._engine.tracing
-        around = middleware if tracing is None else (tracing.around, *middleware)
+        layers = middleware if tracing is None else (tracing.around, *middleware)
         return Listener(
             self._engine,
             queue,
-            wrapped(handler, around),
+            wrapped(handler, layers),
             concurrency=positive(concurrency, "concurrency"),
             drain_timeout=seconds(drain_timeout, "drain_timeout"),
             on_lost=on_lost,

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
-from aiozkqueue import Delivery, InvalidOptionError
+from aiozkqueue import Delivery, InvalidOptionError, QueueSession
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from aiozkqueue import QueueSession
     from aiozkqueue.queue.background import Service
 
 
@@ -50,7 +49,7 @@ def type_of_deliveries(handler: Callable[..., Any]) -> object:
     """The payload's type, from the annotation ``Delivery[T]`` of a handler's argument; bytes without one.
 
     Raises:
-        InvalidOptionError: the annotation cannot be evaluated, or the handler takes no argument.
+        InvalidOptionError: the annotation cannot be evaluated, or the handler takes no argument, or a session.
     """
     try:
         parameters = list(inspect.signature(handler, eval_str=True).parameters.values())
@@ -61,6 +60,9 @@ def type_of_deliveries(handler: Callable[..., Any]) -> object:
         msg = f"{handler!r} takes no argument: a handler takes a delivery"
         raise InvalidOptionError(msg)
     annotation = parameters[0].annotation
+    if annotation is QueueSession:
+        msg = f"{handler!r} takes a session, so it makes the listeners itself: leave --queue out"
+        raise InvalidOptionError(msg)
     if get_origin(annotation) is Delivery:
         (type_,) = get_args(annotation)
         return bytes if type_ is Any else type_
