@@ -157,7 +157,8 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to say how a delivery 
         exhausted: Callable[[Any], Awaitable[None]] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__("retry" if delay is None else f"retry after {delay}")
+        wait = f"{delay} s" if isinstance(delay, int | float) else delay
+        super().__init__("retry" if delay is None else f"retry after {wait}")
         if schedule is not None and delay is not None:
             msg = "give Retry a delay or a schedule, not both"
             raise InvalidOptionError(msg)

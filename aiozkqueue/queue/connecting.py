@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import ssl
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
 from aiozkqueue.layout import check_root
-from aiozkqueue.zookeeper import AuthFailedError, ZooKeeperError, parse_hosts
+from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
 
 from .clock import Clock
@@ -16,15 +18,14 @@ from .session import QueueSession
 from .tracing import tracing_of
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
     from types import TracebackType
 
-    from aiozkqueue.zookeeper import Acl, Auth
-
     from .options import Seconds
     from .tracing import Tracing
+
+T = TypeVar("T")
 
 
 class _Connecting:
@@ -117,6 +118,9 @@ def connect(
     if not timeout or not patience:
         msg = "session_timeout and connect_timeout are greater than 0"
         raise InvalidOptionError(msg)
+    if tls is not None and not isinstance(cast("object", tls), ssl.SSLContext):
+        msg = f"tls takes an ssl.SSLContext, as ssl.create_default_context() returns, not {type(tls).__name__}"
+        raise InvalidOptionError(msg)
     return cast(
         "AbstractAsyncContextManager[QueueSession]",
         _Connecting(
@@ -129,7 +133,18 @@ def connect(
             tracing=tracing,
             session_timeout=timeout,
             tls=tls,
-            auth=tuple(auth),
-            acl=acl,
+            auth=_several(auth, Auth, "auth"),
+            acl=None if acl is None else _several(acl, Acl, "acl"),
         ),
     )
+
+
+def _several(given: object, kind: type[T], option: str) -> tuple[T, ...]:
+    """Return what a list holds, whose values may be passwords, so that none is shown. Raises: InvalidOptionError."""
+    values = tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (None,)
+    for value in values:
+        if not isinstance(value, kind):
+            name = kind.__name__
+            msg = f"{option} takes a list of {name}, such as {option}=[{name}.digest(user, password)]"
+            raise InvalidOptionError(msg)
+    return cast("tuple[T, ...]", values)

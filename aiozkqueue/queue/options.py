@@ -225,7 +225,7 @@ def _key(queue: str, key: object, option: str = "key") -> str | None:
     if key is None:
         return None
     if not isinstance(key, str) or not key or len(key.encode("utf-8", "replace")) > MAX_KEY:
-        msg = f"queue {queue!r}: {option}={str(key)[:50]!r}: give a non-empty str of at most {MAX_KEY} bytes"
+        msg = f"queue {queue!r}: {option}={repr(key)[:50]}: give a non-empty str of at most {MAX_KEY} bytes"
         raise InvalidOptionError(msg)
     return key
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from tests.integration.queue.conftest import Locks, zookeeper_session
+from tests.integration.queue.conftest import Locks, eventually, zookeeper_session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable
 
 MIB = 1024 * 1024
 
@@ -70,12 +71,19 @@ async def test_hosts_are_refused_at_once(hosts: Any, named: str) -> None:
         ({"session_timeout": "10"}, "session_timeout"),
         ({"connect_timeout": math.nan}, "connect_timeout"),
         ({"connect_timeout": True}, "connect_timeout"),
+        ({"tls": True}, "tls takes an ssl.SSLContext"),
+        ({"auth": zq.Auth.digest("alice", "secret")}, "auth takes a list of Auth"),
+        ({"auth": ["digest:alice:secret"]}, "auth takes a list of Auth"),
+        ({"auth": "digest:alice:secret"}, "auth takes a list of Auth"),
+        ({"auth": None}, "auth takes a list of Auth"),
+        ({"acl": zq.Acl.creator()}, "acl takes a list of Acl"),
     ],
     ids=str,
 )
 async def test_options_of_connect_are_refused_at_once(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(zq.InvalidOptionError, match=named):
+    with pytest.raises(zq.InvalidOptionError, match=named) as raised:
         zq.connect("127.0.0.1", **options)
+    assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["", ".clients", "a/b", "é", "a b", "x" * 256, "a\x00", "..", None, 7, b"jobs"])
@@ -129,6 +137,12 @@ async def test_put_options_are_refused(option: str, value: object, session: zq.Q
         with pytest.raises(zq.InvalidOptionError, match=option):
             tx.put(jobs, b"1", **options)
     assert await jobs.size() == 0
+
+
+async def test_a_key_that_is_no_text_is_shown_as_it_is(session: zq.QueueSession) -> None:
+    number: Any = 7
+    with pytest.raises(zq.InvalidOptionError, match="key=7: give a non-empty str"):
+        await session.queue("jobs").put(b"1", key=number)
 
 
 async def test_durations_and_counts_are_refused(session: zq.QueueSession) -> None:
@@ -194,6 +208,70 @@ async def test_what_is_no_queue_is_refused(session: zq.QueueSession) -> None:
                 await anything.take(no_queue)
         with pytest.raises(zq.InvalidOptionError, match="queue"):
             await anything.take("jobs")
+
+
+# Handlers
+
+
+def not_async(_: zq.Delivery[bytes]) -> None: ...
+
+
+def returns_what_is_awaited(delivery: zq.Delivery[bytes]) -> Awaitable[None]:
+    return no_handler(delivery)
+
+
+@functools.wraps(not_async)
+def wraps_another(delivery: zq.Delivery[bytes]) -> Awaitable[None]:
+    return no_handler(delivery)
+
+
+async def yields(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
+    yield
+
+
+class Handlers:
+    def not_async(self, _: zq.Delivery[bytes]) -> None: ...
+
+    async def is_async(self, _: zq.Delivery[bytes]) -> None: ...
+
+    async def __call__(self, _: zq.Delivery[bytes]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler", [not_async, yields, Handlers().not_async, functools.partial(not_async), 7], ids=lambda one: str(one)[:30]
+)
+async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
+    handler: Any, session: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    with pytest.raises(zq.InvalidOptionError, match="a handler is awaited; make it an `async def`"):
+        session.listener(jobs, handler)
+    with pytest.raises(zq.InvalidOptionError, match="a middleware is awaited"):
+        session.listener(jobs, no_handler, middleware=[handler])
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        no_handler,
+        returns_what_is_awaited,
+        wraps_another,
+        lambda delivery: no_handler(delivery),  # noqa: PLW0108 - that is the point
+        functools.partial(no_handler),
+        Handlers().is_async,
+        Handlers(),
+    ],
+    ids=lambda one: str(one)[:30],
+)
+async def test_whatever_returns_what_can_be_awaited_is_a_handler(handler: Any, session: zq.QueueSession) -> None:
+    jobs = session.queue("handled-jobs")
+    await jobs.put(b"1")
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    async with session.listener(jobs, handler):
+        await eventually(done)
 
 
 # Sizes
