@@ -227,7 +227,7 @@ class Session:
             self.states.move(State.CLOSED)
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abort("the client has been closed")
+            connection.abort("the client has been closed", level=logging.DEBUG)
         if self._task is not None:
             self._task.cancel()
 
@@ -328,7 +328,7 @@ class Session:
             self._connected(established)
         except BaseException as error:
             if opened is not None:
-                opened.abort("not established", error)
+                opened.abort("not established", error, level=logging.DEBUG)  # why is logged by who asked for it
                 if opened.session_expired:
                     self._verdict()
             raise
