@@ -153,9 +153,9 @@ def _policy(now: zq.Policy, policy: str | None, backoff: str | None, exhausted: 
         return zq.ConsumeOnce(exhausted=end)
     if kind == "at-least-once" and not times and exhausted is None:
         return zq.AtLeastOnce(backoff=rest)
+    given = f"--policy {policy}" if policy else f"the queue's policy is {_kind(now)}"
     message = (
-        f"--policy {policy or _kind(now)}: give at-least-once (with --backoff), consume-once (with --exhausted) "
-        "or consume-times=N (with both)"
+        f"{given}: give at-least-once (with --backoff), consume-once (with --exhausted) or consume-times=N (with both)"
     )
     raise typer.BadParameter(message)
 

@@ -134,7 +134,8 @@ def connection(
         typer.Option(
             envvar=AUTH,
             metavar="digest:USER:PASSWORD",
-            help="Who we are; may be repeated. Others see arguments: rather set the variable, spaces between several.",
+            help="Who we are, or sasl:USER:PASSWORD; may be repeated. Others see arguments: rather set the variable, "
+            "spaces between several.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -145,12 +146,11 @@ def connection(
 
 
 def _auth(text: str) -> zq.Auth:
-    scheme, _, credentials = text.partition(":")
-    user, colon, password = credentials.partition(":")
-    if scheme != "digest" or not user or not colon:
-        message = "--auth takes digest:USER:PASSWORD"
-        raise typer.BadParameter(message)
-    return zq.Auth.digest(user, password)
+    try:
+        return zq.Auth.parse(text)
+    except zq.InvalidOptionError as error:
+        message = f"--auth: {error}"
+        raise typer.BadParameter(message) from None
 
 
 def with_connection(command: Callable[Concatenate[Connection, P], Exit]) -> Callable[P, Exit]:

@@ -25,8 +25,12 @@ from aiozkqueue.cli.signals import draining
 
 _PREFETCH: Final = 32
 
-# True: the message is done with, commit. False: roll back, it comes again.
-Handler: TypeAlias = Callable[[zq.Delivery[bytes]], Awaitable[bool]]
+# None: the message is done with, commit. A text: why it is not; roll back.
+Handler: TypeAlias = Callable[[zq.Delivery[bytes]], Awaitable[str | None]]
+
+
+class CommandFailedError(Exception):
+    """A command under ``--exec`` has ended with another status than 0; kept as the message's last error."""
 
 
 @connected
@@ -82,7 +86,8 @@ async def consume(
     done = failed = 0
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
-        consumer = session.queue(queue).consume(
+        target = session.queue(queue)
+        consumer = target.consume(
             prefetch=min(_PREFETCH, limit or _PREFETCH),
             settle="explicit",
             until_idle=None if follow else 0,
@@ -91,7 +96,7 @@ async def consume(
         async with consumer as deliveries:
             with draining(deliveries.stop):
                 async for delivery in deliveries:
-                    if await _settle(delivery, handler):
+                    if await _settle(target, delivery, handler):
                         done += 1
                     else:
                         failed += 1
@@ -102,9 +107,13 @@ async def consume(
     return Exit.OK if done and not failed else Exit.NOTHING
 
 
-async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
-    if not await handler(delivery):
-        await delivery.rollback()
+async def _settle(queue: zq.Queue[bytes], delivery: zq.Delivery[bytes], handler: Handler) -> bool:
+    failure = await handler(delivery)
+    if failure is not None:
+        limit = queue.store.policy.limit
+        fate = "comes again" if limit is None or delivery.attempt < limit else "has used up its attempts"
+        await delivery.leave(CommandFailedError(failure))
+        output.note(f"{delivery.id} {fate}: {failure}")
         return False
     try:
         await delivery.commit()
@@ -114,13 +123,12 @@ async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
     return True
 
 
-async def _print(delivery: zq.Delivery[bytes], *, as_json: bool) -> bool:
+async def _print(delivery: zq.Delivery[bytes], *, as_json: bool) -> None:
     line = delivery.body
     if as_json:
         line = json.dumps(output.message_record(delivery), ensure_ascii=False).encode()
     # In a thread: a reader may be slow, and the session must stay alive meanwhile.
     await to_thread.run_sync(_write, line + b"\n")
-    return True
 
 
 def _write(line: bytes) -> None:
@@ -128,7 +136,7 @@ def _write(line: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _execute(command: str, delivery: zq.Delivery[bytes]) -> bool:
+async def _execute(command: str, delivery: zq.Delivery[bytes]) -> str | None:
     process = await asyncio.create_subprocess_shell(
         command,
         stdin=asyncio.subprocess.PIPE,
@@ -146,6 +154,4 @@ async def _execute(command: str, delivery: zq.Delivery[bytes]) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         raise
-    if status != 0:
-        output.note(f"{delivery.id} comes again: the command ended with {status}")
-    return status == 0
+    return None if status == 0 else f"the command ended with {status}"

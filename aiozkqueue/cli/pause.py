@@ -37,6 +37,8 @@ async def resume(connection: Connection, queues: Queues) -> Exit:
 async def _set(connection: Connection, queues: list[str], *, paused: bool) -> Exit:
     async with connection.open() as session:
         for name in queues:
-            await session.queue(name).configure(zq.QueueConfig(paused=paused))
-            output.note(f"queue {name!r} {'is paused' if paused else 'goes on'}")
+            queue = session.queue(name)
+            known = await queue.exists()
+            await queue.configure(zq.QueueConfig(paused=paused))
+            output.note(f"queue {name!r} {'is paused' if paused else 'goes on'}{'' if known else '; it is new'}")
     return Exit.OK

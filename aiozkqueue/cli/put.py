@@ -120,11 +120,16 @@ def parse_delay(text: str | None) -> float | None:
 
 def parse_moment(text: str | None) -> datetime | None:
     """Read a time."""
+    if text is None:
+        return None
     try:
-        return None if text is None else datetime.fromisoformat(text)
-    except ValueError as error:
-        message = f"{text!r} is no ISO 8601 time, such as 2030-01-31T08:00+01:00"
-        raise typer.BadParameter(message, param_hint="--at") from error
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.utcoffset() is None:
+        message = f"{text!r} is no ISO 8601 time with a zone, such as 2030-01-31T08:00+01:00"
+        raise typer.BadParameter(message, param_hint="--at")
+    return moment
 
 
 @dataclass(frozen=True, slots=True)

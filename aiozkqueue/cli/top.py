@@ -46,7 +46,7 @@ async def top(
     once = once or not (as_json or sys.stdout.isatty())
     async with connection.open() as session:
         with draining(ends.set), ExitStack() as stack:
-            live = None if as_json else stack.enter_context(Live(console=Console(), auto_refresh=False))
+            live = None if as_json or once else stack.enter_context(Live(console=Console(), auto_refresh=False))
             before: Mapping[str, zq.QueueStats] = {}
             looked = time.monotonic()
             while not ends.is_set():
@@ -57,6 +57,8 @@ async def top(
                 if not (once and first and found):
                     if live is not None:
                         live.update(_table(rows), refresh=True)
+                    elif not as_json:
+                        Console().print(_table(rows))
                     else:
                         for row in rows:
                             output.print_json(row)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVarTuple("A")
 
-#: Credentials, as the command takes them: ``digest:USER:PASSWORD``, spaces between several.
+#: Credentials, as the command takes them: ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, spaces between several.
 AUTH: Final = "AIOZKQUEUE_AUTH"
 
 
@@ -113,12 +113,11 @@ def _auth(servers: Servers) -> list[Auth]:
 
 
 def _credentials(text: str, where: str) -> Auth:
-    scheme, _, credentials = text.partition(":")
-    user, colon, password = credentials.partition(":")
-    if scheme != "digest" or not user or not colon:
-        msg = f"{where} does not hold digest:USER:PASSWORD"
-        raise InvalidOptionError(msg)
-    return Auth.digest(user, password)
+    try:
+        return Auth.parse(text)
+    except InvalidOptionError as error:
+        msg = f"{where}: {error}"
+        raise InvalidOptionError(msg) from None
 
 
 def _tls(servers: Servers) -> ssl.SSLContext | None:

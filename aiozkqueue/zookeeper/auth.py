@@ -38,6 +38,19 @@ class Auth:
         """SASL with DIGEST-MD5, against the users in the server's JAAS file; the password does not go over the wire."""
         return cls("sasl", user, password)
 
+    @classmethod
+    def parse(cls, text: str) -> Auth:
+        """``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, as a variable or a file has them.
+
+        Raises:
+            InvalidOptionError: it is neither; what was given is not repeated.
+        """
+        scheme, _, credentials = text.partition(":")
+        user, colon, password = credentials.partition(":")
+        if scheme not in ("digest", "sasl") or not user or not colon:
+            raise InvalidOptionError("credentials are digest:USER:PASSWORD or sasl:USER:PASSWORD")
+        return cls(scheme, user, password)
+
 
 class Permission(enum.IntFlag):
     """What an `Acl` allows. Whether a znode may be deleted is said by its parent's ACL."""

@@ -53,3 +53,9 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(cli: Cli, options: t
     before = cli("configure", "q", "--json").records
     assert cli("configure", "q", *options).status == 2
     assert cli("configure", "q", "--json").records == before
+
+
+def test_what_a_policy_has_no_place_for_names_the_policy_that_the_queue_has(cli: Cli) -> None:
+    refused = cli("configure", "q", "--exhausted", "drop")
+    assert refused.status == 2
+    assert "the queue's policy is at-least-once: give " in refused.stderr

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(cli: Cli) -> None:
     cli("put", "q", "hello")
-    assert cli("pause", "q", "other").status == 0
+    assert cli("pause", "q", "other").stderr.splitlines() == [
+        "aiozkqueue: queue 'q' is paused",
+        "aiozkqueue: queue 'other' is paused; it is new",  # a name that was mistyped, perhaps
+    ]
     assert cli("consume", "q").status == 1
     assert cli("stats", "q", "--json").records[0]["paused"] is True
     assert "q (paused)" in cli("stats", "q").text

@@ -125,6 +125,22 @@ def test_a_command_gets_the_payload_and_commits_by_its_status(cli: Cli) -> None:
     assert [m["body"] for m in cli("peek", "q", "--json").records] == ["bad"]
 
 
+def test_a_message_whose_attempts_a_command_has_used_up_is_not_said_to_come_again(cli: Cli) -> None:
+    cli("configure", "q", "--policy", "consume-times=2", "--backoff", "0")
+    cli("put", "q", "bad")
+    message_id = cli("peek", "q", "--json").records[0]["id"]
+    consume = cli("consume", "q", "--follow", "--limit", "2", "--exec", "exit 3")
+    notes = [line for line in consume.stderr.splitlines() if line.startswith("aiozkqueue: ")]
+    assert notes == [
+        f"aiozkqueue: {message_id} comes again: the command ended with 3",
+        f"aiozkqueue: {message_id} has used up its attempts: the command ended with 3",
+    ]
+    [letter] = cli("dlq", "list", "q", "--json").records
+    assert letter["reason"] == (
+        "handed over 2 of 2 times without success; at last: CommandFailedError: the command ended with 3"
+    )
+
+
 def test_a_command_need_not_read_its_input(cli: Cli) -> None:
     cli("put", "q", stdin=b"x" * 500_000)
     assert cli("consume", "q", "--exec", "true").status == 0

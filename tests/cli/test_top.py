@@ -42,6 +42,7 @@ def test_to_a_pipe_it_shows_one_table_of_all_queues(cli: Cli) -> None:
     assert shown.status == 0
     assert "orders" in shown.text
     assert "invoices (paused)" in shown.text
+    assert shown.text.endswith("┘\n")
     assert cli("top", "orders", "--once", "--json", "--interval", "0.1").records[0]["in_rate"] == 0
 
 

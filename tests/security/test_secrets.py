@@ -118,6 +118,18 @@ def test_the_command_line_tells_no_password(
     assert told(said.out + said.err) == []
 
 
+def test_the_command_line_is_let_in_by_sasl(
+    secured: EmbeddedZooKeeper, root: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AIOZKQUEUE_HOSTS", secured.hosts)
+    monkeypatch.setenv("AIOZKQUEUE_ROOT", root)
+    assert _run(["put", "q", "1"], f"sasl:alice:{ALICE_SECRET}", monkeypatch) == 0
+    assert _run(["put", "q", "1"], f"sasl:alice:{MALLORY_SECRET}", monkeypatch) == 4
+    assert _run(["put", "q", "1"], f"digest:alice:{ALICE_SECRET}", monkeypatch) == 4  # another user to ZooKeeper
+    said = capfd.readouterr()
+    assert told(said.out + said.err) == []
+
+
 def _run(command: list[str], auth: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setenv("AIOZKQUEUE_AUTH", auth)
     return run(command)
