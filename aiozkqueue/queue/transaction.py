@@ -290,4 +290,4 @@ async def leave(work: Work, error: BaseException | None, *, rewrite: bytes | Non
 
 def describe(error: BaseException | None) -> str:
     """Put an error into words for the record of attempts."""
-    return "" if error is None else f"{type(error).__name__}: {error}"[:1000]
+    return "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:1000]

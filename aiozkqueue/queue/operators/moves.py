@@ -99,11 +99,18 @@ class Moves:
         fit, and the others wait in the source for room.
 
         Raises:
-            InvalidOptionError: both are the same queue.
+            InvalidOptionError: both are the same queue, or one is another program's.
             InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         engine = self._engine
         engine.check()
+        for queue in (source, target):
+            if isinstance(queue, Destination) and queue.dialect is not None:
+                msg = (
+                    f"queue {queue.name!r} is {queue.dialect.title()}: nothing is moved from or to it; "
+                    "take and put in a transaction instead"
+                )
+                raise InvalidOptionError(msg)
         names = [queue.name if isinstance(queue, Destination) else queue for queue in (source, target)]
         for name in names:
             check_queue_name(name)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commits.endings import Ending, release_ending
+from aiozkqueue.queue.transaction import describe
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.claim import Claim
@@ -48,3 +49,9 @@ def test_or_is_dropped(policy: zq.Policy) -> None:
 
 def test_what_nobody_has_seen_goes_back() -> None:
     assert release_ending(claim(zq.ConsumeOnce(), 1, handed=False), 0, None).kind == "release"
+
+
+def test_an_error_without_words_is_put_into_words_by_its_kind() -> None:
+    assert describe(TimeoutError()) == "TimeoutError"
+    assert describe(ValueError("no such order")) == "ValueError: no such order"
+    assert describe(None) == ""
