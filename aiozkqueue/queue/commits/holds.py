@@ -169,7 +169,7 @@ class HoldSettlement(Settlement):
         """Log what nobody is handed any more though it was not done: an operator should hear of it."""
         for claim, ending in self._endings.items():
             if ending.reason:
-                log.warning(
+                log.info(
                     "queue %s: message %s is %s: %s",
                     claim.store.name,
                     claim.id,

@@ -41,9 +41,12 @@ class Lines(logging.Handler):
 @pytest.fixture
 def lines() -> Iterator[Lines]:
     lines, logger = Lines(), logging.getLogger("aiozkqueue")
+    level = logger.level
+    logger.setLevel(logging.INFO)
     logger.addHandler(lines)
     yield lines
     logger.removeHandler(lines)
+    logger.setLevel(level)
 
 
 async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transaction(
@@ -98,7 +101,7 @@ async def test_a_dead_letter_is_logged_with_its_reason(
         await eventually(dead)
     [line] = [line for line in lines.written if "dead letter" in line["message"]]
     assert line["message"].startswith(f"queue jobs: message {message_id} {told}")
-    assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("WARNING", "jobs", message_id, 1)
+    assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("INFO", "jobs", message_id, 1)
     assert line["transaction_id"]
 
 
