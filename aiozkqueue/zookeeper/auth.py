@@ -40,7 +40,7 @@ class Auth:
 
     @classmethod
     def parse(cls, text: str) -> Auth:
-        """``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, as a variable or a file has them.
+        """Read ``digest:USER:PASSWORD`` or ``sasl:USER:PASSWORD``, as a variable or a file has them.
 
         Raises:
             InvalidOptionError: it is neither; what was given is not repeated.
