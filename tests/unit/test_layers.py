@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import aiozkqueue
+from aiozkqueue import queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,3 +92,8 @@ def test_every_module_of_the_queue_has_its_place() -> None:
     known = {name for names in QUEUE for name in names}
     there = {path.stem for path in (PACKAGE / "queue").iterdir() if path.name not in {"__init__.py", "__pycache__"}}
     assert known == there
+
+
+def test_the_queues_own_map_names_every_module() -> None:
+    named = re.findall(r"``(\w+)``", queue.__doc__ or "")
+    assert sorted(named) == sorted({name for names in QUEUE for name in names})
