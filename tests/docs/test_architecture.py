@@ -1,4 +1,4 @@
-"""The tests that ARCHITECTURE.md names for its claims are there."""
+"""The tests that ARCHITECTURE.md and CONTRIBUTING.md name are there, and no folder of tests is left out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.simulation.mutations import mutations
 
 TESTS = Path(__file__).parents[1]
 ARCHITECTURE = (TESTS.parent / "ARCHITECTURE.md").read_text()
+CONTRIBUTING = (TESTS.parent / "CONTRIBUTING.md").read_text()
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", ARCHITECTURE)))
 
 
@@ -28,3 +29,15 @@ def test_each_mutation_that_the_map_names_is_there() -> None:
     named = {name for passage in passages for name in re.findall(r"`(\w+)`", passage)}
     assert len(named) > 15
     assert named <= {one.name for one in mutations()}
+
+
+def test_each_folder_of_tests_has_its_row() -> None:
+    table = [line for line in CONTRIBUTING.splitlines() if line.startswith("|")]
+    rows = set(re.findall(r"`tests/(\w+)`", "\n".join(table)))
+    assert rows == {path.parent.name for path in TESTS.glob("*/__init__.py")}
+
+
+def test_a_test_that_is_an_example_of_a_name_is_there() -> None:
+    sources = [path.read_text() for path in TESTS.rglob("test_*.py")]
+    for name in re.findall(r"`(test_\w+)`", CONTRIBUTING):
+        assert any(f"def {name}(" in source for source in sources), name
