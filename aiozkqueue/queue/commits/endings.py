@@ -65,11 +65,15 @@ def guard(claim: Claim, ending: Ending) -> Operation:
     queue that does not count hand-overs has none, and its claim need not read any. The end of a delay raises the
     version of the item that waited for it, not of those behind that one in its group.
     """
+    data = _left_with(claim, ending)
+    return Check(claim.path, claim.version) if data is None else SetData(claim.path, data, claim.version)
+
+
+def _left_with(claim: Claim, ending: Ending) -> bytes | None:
+    """What a release writes to the item; None: nothing."""
     if ending.rewrite is not None:
-        return SetData(claim.path, ending.rewrite, claim.version)
-    if claim.handed and (not ending.delay or claim.tenure is not None):
-        return SetData(claim.path, claim.raw, claim.version)
-    return Check(claim.path, claim.version)
+        return ending.rewrite
+    return claim.raw if claim.handed and (not ending.delay or claim.tenure is not None) else None
 
 
 def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
@@ -130,8 +134,6 @@ def weigh_ending(claim: Claim, ending: Ending) -> int:
     """About how many bytes the end of a hold takes in a multi."""
     if ending.kind == "dead":
         return len(claim.body) + 5 * OPERATION_WEIGHT
-    if ending.rewrite is not None:
-        return len(ending.rewrite) + 5 * OPERATION_WEIGHT
-    if ending.kind == "release" and claim.handed and (not ending.delay or claim.tenure is not None):
-        return len(claim.raw) + 5 * OPERATION_WEIGHT
+    if ending.kind == "release" and (data := _left_with(claim, ending)) is not None:
+        return len(data) + 5 * OPERATION_WEIGHT
     return 5 * OPERATION_WEIGHT if ending.delay else 3 * OPERATION_WEIGHT
