@@ -48,6 +48,8 @@ log: Final = logging.getLogger(__name__)
 OUTCOMES_KEPT = 10_000
 #: What a request of the server's largest size leaves for the names and reasons around one message.
 MESSAGE_MARGIN = 64 * 1024
+#: What it leaves at the least for what a transaction does beside its puts.
+PUTS_MARGIN = 32 * 1024
 #: Requests estimated below this share of the server's limit are not measured exactly.
 SURELY_SMALL = 0.5
 
@@ -102,6 +104,8 @@ class Engine:
         )
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
         """The largest item that can be put and still be dead-lettered, bytes."""
+        self.max_puts: Final = zookeeper.max_request - PUTS_MARGIN
+        """What all puts of one transaction may take, bytes."""
         self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
         """What is estimated to take no more fits into one request, bytes."""
         self._undecided: dict[str, Work] = {}

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 #: The transaction whose block this task is in, for `DirectPutWarning`.
 current: ContextVar[Work | None] = ContextVar("aiozkqueue_transaction", default=None)
 
+#: About what a put takes in a request besides its data and the item's name, bytes: header, path of the lane, ACL.
+PUT_WEIGHT = 200
+
 #: What a commit fails with through nobody's fault: it is done again at once, not after a delay.
 _OTHERS_WERE_FIRST = (ClaimLostError, ConflictError)
 
@@ -205,8 +208,8 @@ class Work:
                 self._keys = {}
             if (earlier := bearer(self._keys, put)) is not None:
                 return earlier
-        size = len(put.data) + len(put.prefix) + 200 + (0 if put.plan is None else put.plan.weight)
-        if self._size + size > self.engine.max_message + 32 * 1024:
+        size = len(put.data) + len(put.prefix) + PUT_WEIGHT + (0 if put.plan is None else put.plan.weight)
+        if self._size + size > self.engine.max_puts:
             msg = (
                 f"{self.what}: with this message for queue {put.store.name!r} it would put {self._size + size} bytes, "
                 f"more than one ZooKeeper request takes ({self.engine.zookeeper.max_request}); commit in parts"
