@@ -1,4 +1,4 @@
-"""What a ledger's znodes hold: locks that are a ledger's, and pages that name items. Pure but for the reading."""
+"""What a ledger's znodes hold: locks that are a ledger's, pages that name items, and what is marked below a page."""
 
 from __future__ import annotations
 
@@ -52,12 +52,17 @@ async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[E
 
 
 async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) -> None:
-    """Write down that a message of a page is to be a dead letter when its batch is done. Raises: NoNodeError: it is."""
+    """Write down that a message of a page is to be a dead letter when its batch is done; a repetition does nothing.
+
+    Raises:
+        NoNodeError: the batch is done.
+        NoAuthError, ClientClosedError: of the zookeeper package.
+    """
     await _once(zookeeper, Create(f"{page}/{message_id}", reason.encode()), NodeExistsError)
 
 
 async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
-    """Take back what was marked."""
+    """Take back what was marked, if it was. Raises: NoAuthError, ClientClosedError of the zookeeper package."""
     await _once(zookeeper, Delete(f"{page}/{message_id}"), NoNodeError)
 
 
