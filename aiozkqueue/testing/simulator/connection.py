@@ -153,7 +153,6 @@ class SimulatedSession(Session):
         self.server: Server | None = None
         """The server that the next connection goes to; None: any."""
         self._servers = ensemble
-        self._password = b""
 
     def lost(self, connection: SimulatedConnection) -> None:
         """Take note that a connection is gone."""
