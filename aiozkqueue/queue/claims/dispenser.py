@@ -77,7 +77,6 @@ class Dispenser:
         self.store = store
         self._zookeeper = zookeeper
         self._committer = committer
-        self._tasks = tasks
         self._server_clock = server_clock
         self._kept = KeptClaims(clock, self._let_go)
         self._ids = ids
