@@ -9,18 +9,17 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 
-_Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
 _ByKey = Annotated[bool, typer.Option("--key", "-k", help="ID is a key: all that wait under it are meant.")]
 
 
 @connected
 async def cancel(
     connection: Connection,
-    queue: _Queue,
+    queue: QueueName,
     message: Annotated[str, typer.Argument(metavar="ID")],
     by_key: _ByKey = False,
     as_json: AsJson = False,
@@ -39,7 +38,7 @@ async def cancel(
 @connected
 async def update(
     connection: Connection,
-    queue: _Queue,
+    queue: QueueName,
     message: Annotated[str, typer.Argument(metavar="ID")],
     body: Annotated[str, typer.Argument(metavar="BODY", help="The new payload.")],
     by_key: _ByKey = False,

@@ -10,9 +10,9 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ SETTINGS: Final = (
 async def configure(
     connection: Connection,
     /,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     policy: Annotated[
         str | None,
         typer.Option(

@@ -17,10 +17,10 @@ from anyio import to_thread
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.cli.signals import draining
 
 _PREFETCH: Final = 32
@@ -36,7 +36,7 @@ class CommandFailedError(Exception):
 @connected
 async def consume(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more; without it, end when nothing is left.")
     ] = False,

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Yes
 
 _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="These alone; without any, all.")]
 
@@ -17,7 +17,7 @@ _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="These
 @connected
 async def list_(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
     as_json: AsJson = False,
 ) -> Exit:
@@ -42,7 +42,7 @@ async def list_(
 @connected
 async def redrive(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     ids: _Ids = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="So many at most.")] = None,
     as_json: AsJson = False,
@@ -60,7 +60,7 @@ async def redrive(
 @connected
 async def purge(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     ids: _Ids = None,
     yes: Yes = False,
     as_json: AsJson = False,

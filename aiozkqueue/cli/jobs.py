@@ -10,9 +10,9 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.cli.signals import draining
 from aiozkqueue.schedule import Job, Jobs, Scheduler
 
@@ -46,7 +46,7 @@ async def add(
     connection: Connection,
     name: _Name,
     cron: Annotated[str, typer.Argument(metavar="CRON", help="Five fields, or six with seconds before them.")],
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="The payload.")] = "",
     zone: Annotated[str, typer.Option("--zone", "-z", help="The time zone that CRON is in.")] = "UTC",
     missed: Annotated[

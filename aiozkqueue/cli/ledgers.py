@@ -7,15 +7,13 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Yes
-
-_Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
 
 
 @connected
-async def list_(connection: Connection, queue: _Queue, as_json: AsJson = False) -> Exit:
+async def list_(connection: Connection, queue: QueueName, as_json: AsJson = False) -> Exit:
     """List whose stream holds how many messages, and which writers have batches that are not complete.
 
     Fails with 1 when there are none.
@@ -66,7 +64,7 @@ async def list_(connection: Connection, queue: _Queue, as_json: AsJson = False) 
 @connected
 async def release(
     connection: Connection,
-    queue: _Queue,
+    queue: QueueName,
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     yes: Yes = False,
     as_json: AsJson = False,
@@ -87,7 +85,7 @@ async def release(
 @connected
 async def discard(
     connection: Connection,
-    queue: _Queue,
+    queue: QueueName,
     writer: Annotated[str, typer.Argument(metavar="WRITER")],
     yes: Yes = False,
     as_json: AsJson = False,

@@ -8,9 +8,9 @@ import anyio
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 
 if TYPE_CHECKING:
     from aiozkqueue import MoveStatus, QueueSession

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.cli.put import parse_moment
 from aiozkqueue.schedule import Notification, Notifications
 

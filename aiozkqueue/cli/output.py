@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import typer
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 _PREVIEW: Final = 60
 

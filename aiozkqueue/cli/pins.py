@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Yes
 
 _Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="All, unless some are named.")]
 

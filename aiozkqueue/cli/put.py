@@ -16,10 +16,10 @@ from anyio import to_thread
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_tags
-from aiozkqueue.cli.output import AsJson
 
 # What is read at once, and so stored at once, bytes.
 _CHUNK: Final = 64 * 1024
@@ -30,7 +30,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 @connected
 async def put(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     body: Annotated[
         str | None, typer.Argument(metavar="[BODY]", help="The payload; without it and --file, stdin is read.")
     ] = None,

@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Yes
 
 
 @connected
 async def peek(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
     as_json: AsJson = False,
 ) -> Exit:
@@ -128,7 +128,7 @@ async def stats(
 @connected
 async def purge(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:

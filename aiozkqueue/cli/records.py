@@ -9,18 +9,18 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Json
+from aiozkqueue.cli.output import Json
 
-_Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
 _Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, unless it says another.")]
 
 
 @connected
 async def state(
     connection: Connection,
-    queue: _Queue,
+    queue: QueueName,
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: AsJson = False,
 ) -> Exit:
@@ -54,7 +54,7 @@ async def state(
 @connected
 async def history(
     connection: Connection,
-    queue: _Queue,
+    queue: QueueName,
     since: _Moment = None,
     until: _Moment = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 100,
@@ -107,7 +107,7 @@ async def history(
 
 
 @connected
-async def consumers(connection: Connection, queue: _Queue, as_json: AsJson = False) -> Exit:
+async def consumers(connection: Connection, queue: QueueName, as_json: AsJson = False) -> Exit:
     """Show who takes from a queue, where that runs, and what it holds. Fails with 1 when nobody does.
 
     [dim]aiozkqueue consumers orders[/dim]
@@ -195,7 +195,7 @@ async def clean(
 @connected
 async def reap(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     as_json: AsJson = False,
 ) -> Exit:
     """Hand on to all nodes what those who put it have left lying in a sticky queue for too long, ten at the most.

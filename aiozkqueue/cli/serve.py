@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import CommandFailedError, Exit
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.extras import needs
 from aiozkqueue.http.keys import Keys
 

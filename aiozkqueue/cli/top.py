@@ -18,9 +18,10 @@ from rich.text import Text
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Json
+from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
 
 _COLUMNS = ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "oldest", "dead letters", "consumers")

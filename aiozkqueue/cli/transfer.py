@@ -11,9 +11,9 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
 
 _PATTERN: Final = re.compile(r"[*?\[{]")
@@ -73,7 +73,7 @@ def load(
 @with_connection
 def unload(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     to: Annotated[
         str,
         typer.Option("--to", metavar="DIR", help="A new folder, or that of earlier unloads; any that Spark can use."),

@@ -9,9 +9,9 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 
 _OVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ class _Event(NamedTuple):
 @connected
 async def why(
     connection: Connection,
-    queue: Annotated[str, typer.Argument(metavar="QUEUE")],
+    queue: QueueName,
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: AsJson = False,
 ) -> Exit:

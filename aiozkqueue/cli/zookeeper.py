@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.cli.signals import draining
 from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.audit.page import page
 from aiozkqueue.cli.audit.plots import amount, duration
 from aiozkqueue.cli.connection import Connection, with_connection
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson, Json
+from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, place, spark_session, watched
 
 if TYPE_CHECKING:

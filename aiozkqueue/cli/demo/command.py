@@ -16,13 +16,13 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.demo import processes
 from aiozkqueue.cli.demo.account import Account, Victim
 from aiozkqueue.cli.demo.records import Line, Result
 from aiozkqueue.cli.demo.report import print_account
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.output import AsJson
 from aiozkqueue.testing import EmbeddedZooKeeper
 
 _WORKERS: Final = ("worker-1", "worker-2", "worker-3")
