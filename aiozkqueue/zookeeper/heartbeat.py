@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from aiozkqueue.errors import BlockedLoopWarning
 
 if TYPE_CHECKING:
-    from aiozkqueue.zookeeper.session import Session
+    from aiozkqueue.zookeeper.connection import Connection
+    from aiozkqueue.zookeeper.states import StateMachine
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +24,26 @@ _DEAD_AFTER = 2 / 3  # of the session timeout, without a read: time is left to r
 _BLOCKED_AFTER = 1 / 3  # of the session timeout, that the timer came late
 
 
-async def run(session: Session) -> None:
+class Beating(Protocol):
+    """What is kept alive: a session, as far as it matters here."""
+
+    @property
+    def timeout(self) -> float:
+        """The session timeout that the server has granted, seconds."""
+        ...
+
+    @property
+    def states(self) -> StateMachine:
+        """Where it stands."""
+        ...
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, while there is one that carries the session."""
+        ...
+
+
+async def run(session: Beating) -> None:
     """Watch over the session's connections until cancelled."""
     clock = asyncio.get_running_loop().time
     resumed = 0.0
