@@ -122,7 +122,10 @@ class GroupsCheck(PutCompanion):
         return Check(self._path, self._version)
 
     def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """A group has come or gone: whoever posts decides anew where the event goes."""
+        """A group has come or gone: whoever posts decides anew where the event goes.
+
+        Raises: GroupsChangedError, AccessDeniedError.
+        """
         if isinstance(error, NoAuthError):
             msg = f"{self._path}: {error}; connect with `auth=` of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error

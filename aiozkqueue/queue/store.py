@@ -386,7 +386,10 @@ class QueueStore:
             return self.forced
 
     async def key_holder(self, key: str) -> str | None:
-        """Return the id of the message that holds a unique key, given by its hash; None when none does."""
+        """Return the id of the message that holds a unique key, given by its hash; None when none does.
+
+        Raises: AccessDeniedError.
+        """
         try:
             return (await self._zookeeper.read(self.paths.key(key))).data.decode("utf-8", "replace")
         except NoNodeError:
@@ -403,7 +406,10 @@ class QueueStore:
         return await self._zookeeper.exists(self.paths.items) is not None
 
     async def configure(self, config: QueueConfig) -> None:
-        """Store the settings that are not None, whatever was stored before; the others are kept."""
+        """Store the settings that are not None, whatever was stored before; the others are kept.
+
+        Raises: ConfigConflictError, AccessDeniedError, PayloadError.
+        """
         if config.policy is not None:
             self._chosen = None  # whatever was asked for before, this is what holds
         await self.open()

@@ -36,7 +36,7 @@ class TaskOwner:
         await ready
 
     def spawn(self, function: Callable[..., Coroutine[Any, Any, Any]], *args: object, name: str) -> None:
-        """Start a task in the group."""
+        """Start a task in the group. Raises: RuntimeError: it is not open."""
         if self._group is None:
             msg = f"{self._name} is not running"
             raise RuntimeError(msg)

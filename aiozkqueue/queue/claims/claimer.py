@@ -353,7 +353,7 @@ class Claimer:
     async def read_metas(
         self, ids: Sequence[str], items: Sequence[Versioned | None], generation: int
     ) -> list[Versioned | None]:
-        """Read the attempts at items that can have any."""
+        """Read the attempts at items that can have any, in the order of the items. Raises: UnreadableError."""
         metas: list[Versioned | None] = [None] * len(ids)
         counted = self._store.config.counts  # else an item has some only if it was touched since its put
         touched = [index for index, item in enumerate(items) if item is not None and (counted or item.version > 0)]

@@ -99,7 +99,10 @@ class Lookout(Sightings):
     # -- told by the dispenser
 
     def follow(self) -> bool:
-        """Go by the configuration that the store has; whether it is another one than before."""
+        """Go by the configuration that the store has; whether it is another one than before.
+
+        Raises: ConfigConflictError: what is handed over in order cannot be taken by filters.
+        """
         if self._version == self.store.version:
             return False
         config = self.store.config

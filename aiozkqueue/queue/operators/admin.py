@@ -110,7 +110,7 @@ class QueueStats:
 
 
 async def list_children(engine: Engine, store: QueueStore, path: str) -> list[str]:
-    """List what is below a znode of a queue; nothing when there is no such queue."""
+    """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
     try:
         return await engine.zookeeper.children(path)
     except NoNodeError:
@@ -120,7 +120,10 @@ async def list_children(engine: Engine, store: QueueStore, path: str) -> list[st
 
 
 async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
-    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue."""
+    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
+
+    Raises: AccessDeniedError.
+    """
     try:
         return await engine.zookeeper.children_into(path, collector)
     except NoNodeError:
@@ -130,7 +133,7 @@ async def collect_children(engine: Engine, store: QueueStore, path: str, collect
 
 
 async def count(engine: Engine, store: QueueStore, path: str) -> int:
-    """Count what is below a znode of a queue, without listing it."""
+    """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
     try:
         stat = await engine.zookeeper.exists(path)
     except NoAuthError as error:
@@ -191,7 +194,10 @@ async def seen(engine: Engine, store: QueueStore, names: list[str]) -> list[str]
 
 
 async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None:
-    """Read the configuration of a queue, without making anything; None when there is no such queue."""
+    """Read the configuration of a queue, without making anything; None when there is no such queue.
+
+    Raises: AccessDeniedError, PayloadError.
+    """
     try:
         data, _ = await engine.zookeeper.read(store.paths.base)
     except NoNodeError:
@@ -214,7 +220,7 @@ async def lanes(engine: Engine, store: QueueStore) -> list[str]:
 
 
 async def stat_lanes(engine: Engine, store: QueueStore) -> dict[str, Stat]:
-    """Read the stat of each of these, without listing any."""
+    """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
     try:
         found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
     except NoAuthError as error:

@@ -28,7 +28,10 @@ class GroupLane:
         return self._store.ready and not self._store.sticky
 
     async def prepare(self) -> None:
-        """Have the configuration tell that there are groups, before there is a message of one."""
+        """Have the configuration tell that there are groups, before there is a message of one.
+
+        Raises: ConfigConflictError: the queue is sticky.
+        """
         await self._store.open()
         if self._store.sticky:
             msg = (
