@@ -18,7 +18,8 @@ class TaskOwner:
     """A task group that lives in a task of its own.
 
     Whoever opens it may close it from another task, and a failure inside never cancels, or wraps an exception of,
-    the body that uses it: it is kept in `failure`, and told to ``on_failure``.
+    the body that uses it: it is kept in `failure`, and told to ``on_failure``. So is that somebody else has cancelled
+    one of the tasks, which ends them all.
     """
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
@@ -49,6 +50,7 @@ class TaskOwner:
             await wait_settled(self._task)
 
     async def _live(self, ready: asyncio.Future[None]) -> None:
+        failure: BaseException | None = None
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -56,14 +58,17 @@ class TaskOwner:
                 await self._stop.wait()
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as failures:
-            failure: BaseException = failures
+            failure = failures
             while isinstance(failure, BaseExceptionGroup):
                 failure = cast("BaseExceptionGroup[BaseException]", failure).exceptions[0]
-            self.failure = failure
-            if self._on_failure is not None:
-                self._on_failure(failure)
         finally:
             self._group = None
+            if failure is None and not self._stop.is_set():
+                failure = RuntimeError(f"a task of the {self._name} was cancelled by others")
+            if failure is not None:
+                self.failure = failure
+                if self._on_failure is not None:
+                    self._on_failure(failure)
 
 
 async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None, limit: float | None = None) -> None:  # noqa: C901 - one state machine, read best in one piece

@@ -188,3 +188,38 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
                 return [message.body for message in await taking]
 
     assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}
+
+
+def test_whoever_waits_is_told_when_somebody_else_has_cancelled_one_of_the_sessions_tasks() -> None:
+    """One that rests, of those that claim: before it is roused, and in that moment."""
+
+    async def main(turns: int) -> list[BaseException]:
+        async with simulated() as cluster, cluster.connect() as session, cluster.connect() as other:
+            jobs = session.queue("jobs")
+            await session.queue("small").configure(zq.QueueConfig(max_size=1))
+            await session.queue("small").put(b"full", timeout=None)
+
+            async def take() -> None:
+                async with session.begin() as tx:
+                    await tx.take(jobs, timeout=None)
+
+            await other.queue("jobs").put(b"1")
+            await take()
+            [resting] = [task for task in asyncio.all_tasks() if task.get_name().endswith(": claims")]
+            under_way = [asyncio.create_task(take()), asyncio.create_task(session.queue("small").put(b"2", timeout=60))]
+            await asyncio.sleep(0.1)
+            putting = asyncio.create_task(other.queue("jobs").put(b"2"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            resting.cancel()
+            await putting
+            ended, hanging = await asyncio.wait([*under_way, asyncio.create_task(jobs.size())], timeout=30)
+            assert not hanging
+            with pytest.raises(zq.SessionClosedError, match=r"has failed.*cancelled by others"):
+                await jobs.put(b"3")
+            return [error for task in ended if (error := task.exception()) is not None]
+
+    for turns in range(30):
+        told = run_virtual(partial(main, turns))
+        assert told
+        assert all(isinstance(error, zq.QueueError) for error in told)

@@ -187,3 +187,30 @@ async def test_a_task_that_fails_is_kept_as_it_was_raised_and_told_of() -> None:
     assert isinstance(owner.failure, KeyError)
     assert told == [owner.failure]
     await owner.close()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_that_somebody_else_has_cancelled_a_task_is_told_of_since_it_ends_them_all(*, whole: bool) -> None:
+    told: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    owner = TaskOwner("owner", told.set_result)
+    await owner.start()
+    tasks: list[asyncio.Task[object] | None] = []
+    ended: list[int] = []
+
+    async def work(number: int) -> None:
+        tasks.append(asyncio.current_task())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(number)
+
+    for number in range(2):
+        owner.spawn(work, number, name="work")
+    await spin()
+    struck = owner._task if whole else tasks[0]
+    assert struck is not None
+    struck.cancel()
+    assert "cancelled by others" in str(await asyncio.wait_for(told, 30))
+    assert sorted(ended) == [0, 1]
+    assert owner.failure is told.result()
+    await owner.close()
