@@ -69,7 +69,7 @@ def ring(bells: dict[asyncio.Event, None]) -> None:
 
 
 class SessionBudget:
-    """The budget of each ZooKeeper session; a new one starts afresh."""
+    """The budget of each ZooKeeper session; a new one starts afresh, and what was of an older one counts no more."""
 
     def __init__(self) -> None:
         self._generation = 0
@@ -77,8 +77,10 @@ class SessionBudget:
         self._budget = EphemeralBudget(self._bells)
 
     def of(self, generation: int) -> EphemeralBudget:
-        """Return the budget of a session."""
+        """Return the budget of a session; of one that is over, one that nobody else has."""
         if generation != self._generation:
+            if generation < self._generation:
+                return EphemeralBudget(self._bells)
             self._generation, self._budget = generation, EphemeralBudget(self._bells)
         return self._budget
 

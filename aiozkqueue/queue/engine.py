@@ -113,6 +113,7 @@ class Engine:
         self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
         self._stores: dict[str, QueueStore] = {}
+        self._rooms: list[Room] = []
         self._moving_on: set[str] = set()
         self._dispensers: dict[tuple[str, Condition | None], Dispenser] = {}
         self._janitor = Janitor(self) if janitor else None
@@ -208,6 +209,7 @@ class Engine:
             tasks=self.tasks,
             budgets=self._budgets,
         )
+        self._rooms.append(room)
         store.followers.append(room.follow)
         store.followers.append(Shaping(store, self.server_clock, self.node).follow)
         chronicler = Chronicler(store, self.zookeeper, client=self.ids.client, about=self.about)
@@ -351,6 +353,5 @@ class Engine:
         self.committer.close()
 
     def _close_rooms(self, error: QueueError) -> None:
-        for store in self._stores.values():
-            if store.room is not None:
-                store.room.close(error)
+        for room in self._rooms:  # also of a queue that has no size any more: some may wait there still
+            room.close(error)

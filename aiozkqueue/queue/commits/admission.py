@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,26 +67,34 @@ def try_admit(needs: dict[Room, int]) -> Admission | None:
 
 
 async def admit(needs: dict[Room, int], patience: Patience, generation: int | None = None) -> Admission:
-    """Take room in several queues, all or none; while one is waited for, none is held in the others.
+    """Take room in several queues, all or none.
+
+    What is held while another is looked into is given back when that one is full. When it is only this session that
+    has too much under way, it is held for as long as that takes; but not while a queue before those held, by name, is
+    waited for: so no two wait for each other.
 
     Raises: as `Room.enter`.
     """
-    waited: Room | None = None
-    while True:
-        held = [waited] if waited is not None else []
-        lacking = None
-        for room, count in needs.items():
-            if room is not waited:
-                if not room.try_enter(count):
-                    lacking = room
-                    break
-                held.append(room)
-        if lacking is None:
-            return Admission(needs)
-        for room in held:
+    rooms = sorted(needs, key=_name)
+    held: list[Room] = []
+
+    def give_back() -> None:
+        while held:
+            room = held.pop()
             room.leave(needs[room])
-        await lacking.enter(needs[lacking], patience, generation)
-        waited = lacking
+
+    def waits(lacking: Room, *, full: bool) -> None:
+        if full or any(room.queue > lacking.queue for room in held):
+            give_back()
+
+    try:
+        while (lacking := next((room for room in rooms if room not in held), None)) is not None:
+            await lacking.enter(needs[lacking], patience, generation, partial(waits, lacking))
+            held.append(lacking)
+    except BaseException:
+        give_back()
+        raise
+    return Admission(needs)
 
 
 async def enter(settlement: Settlement, puts: Iterable[Put], patience: Patience) -> None:
@@ -99,8 +108,15 @@ async def enter(settlement: Settlement, puts: Iterable[Put], patience: Patience)
 
 
 async def readmit(settlement: Settlement, needs: dict[Room, int], patience: Patience) -> None:
-    """Let in what was sent before its queue got a size. Raises: as `Room.enter`."""
-    for room, count in needs.items():
-        if not room.holds(settlement):
-            await room.enter(count, patience, settlement.generation)
-            room.passed(settlement, count)
+    """Let in what was sent before its queue got a size; while it waits it has room in no other, as in `admit`.
+
+    Nothing of it is under way: it was refused. Raises: as `Room.enter`.
+    """
+    if not all(room.holds(settlement) for room in needs):
+        for room in needs:
+            room.out(settlement)
+        (await admit(needs, patience, settlement.generation)).passed(settlement)
+
+
+def _name(room: Room) -> str:
+    return room.queue

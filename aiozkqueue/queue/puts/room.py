@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import (
     ConnectionLostError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.patience import Patience
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.tasks import TaskOwner
-    from aiozkqueue.zookeeper import Watch, WatchEvent, ZooKeeper
+    from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
 #: Messages that one session may have under way to a bounded queue, at the most.
 MOST_CREDITS = 256
@@ -64,19 +64,34 @@ def credits_of(size: int) -> int:
     return max(1, min(MOST_CREDITS, size // SHARE))
 
 
+class Waits(Protocol):
+    """Who is told that it waits."""
+
+    def __call__(self, *, full: bool) -> None:
+        """A look has found no room; ``full``: for nobody, not only because of what this session has under way."""
+
+
 class _Entry:
     """One put, or one transaction's, that waits for room."""
 
-    __slots__ = ("arrival", "count", "future", "generation", "patient", "seconds", "seen_full")
+    __slots__ = ("arrival", "count", "future", "generation", "patient", "seconds", "seen_full", "waits")
 
     def __init__(
-        self, count: int, generation: int | None, arrival: int, seconds: float | None, *, patient: bool
+        self,
+        count: int,
+        generation: int | None,
+        arrival: int,
+        seconds: float | None,
+        *,
+        patient: bool,
+        waits: Waits | None,
     ) -> None:
         self.count = count
         self.seconds = seconds
         self.generation = generation
         self.arrival = arrival
         self.patient = patient
+        self.waits = waits
         self.seen_full = False  # whether a look since it came has found no room
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -94,6 +109,7 @@ class Room:
         tasks: TaskOwner,
         budgets: SessionBudget,
     ) -> None:
+        self.queue: str = store.name
         self._store = store
         self._zookeeper = zookeeper
         self._client = client
@@ -128,10 +144,13 @@ class Room:
         self._under_way += count
         return True
 
-    async def enter(self, count: int, patience: Patience, generation: int | None = None) -> None:
+    async def enter(
+        self, count: int, patience: Patience, generation: int | None = None, waits: Waits | None = None
+    ) -> None:
         """Take room for so many messages, waiting for it as long as there is patience; then `leave`.
 
-        ``generation`` is the ZooKeeper session without which it is no longer wanted.
+        ``generation`` is the ZooKeeper session without which it is no longer wanted; ``waits`` is told at each look
+        that it has to wait.
 
         Raises:
             QueueFullError: there was none in time.
@@ -145,7 +164,7 @@ class Room:
             raise _own(self._closed)
         self._arrivals += 1
         left = patience.left
-        entry = _Entry(count, generation, self._arrivals, patience.seconds, patient=left != 0)
+        entry = _Entry(count, generation, self._arrivals, patience.seconds, patient=left != 0, waits=waits)
         self._line.append(entry)
         self._bell.set()
         if not self._serving:
@@ -170,9 +189,13 @@ class Room:
             self._bell.set()
 
     def passed(self, settlement: Settlement, count: int) -> None:
-        """Have `leave` called when the settlement that was let in is settled."""
+        """Have `leave` called when the settlement that was let in is settled, or sent `out`."""
         self._inside[settlement] = count
-        settlement.watch(self._settled)
+        settlement.watch(self.out)
+
+    def out(self, settlement: Settlement) -> None:
+        """Give back what a settlement has taken, if it has been let in."""
+        self.leave(self._inside.pop(settlement, 0))
 
     def holds(self, settlement: Settlement) -> bool:
         """Whether a settlement has been let in."""
@@ -182,9 +205,6 @@ class Room:
         """Answer everybody who waits."""
         self._closed = error
         self._fail(error)
-
-    def _settled(self, settlement: Settlement) -> None:
-        self.leave(self._inside.pop(settlement))
 
     # -- looking
 
@@ -228,14 +248,17 @@ class Room:
         arrivals, before = self._arrivals, self._under_way
         if not await self._look(limit, generation) or self._let_in(limit):
             return
+        seen = [entry for entry in self._line if entry.arrival <= arrivals]
+        for entry in seen:
+            if entry.waits is not None:
+                entry.waits(full=not before)
         if before:  # it may be in the count already, and has been counted twice then: what comes of it decides
             await self._pause(None)
             return
-        for entry in self._line:
-            if entry.arrival <= arrivals:
-                entry.seen_full = True
-                if not entry.patient:
-                    self._refuse(entry)
+        for entry in seen:
+            entry.seen_full = True
+            if not entry.patient:
+                self._refuse(entry)
         if self._waiting():
             await self._listen(generation)
 
@@ -328,8 +351,7 @@ class Room:
             return
         await self._zookeeper.ensure(self._store.paths.waiting)
         path = self._entry(generation)
-        with suppress(MultiError):  # an earlier copy, its reply lost; or nobody may know
-            await self._zookeeper.multi([Create(path, ephemeral=True)], generation=generation)
+        await self._write(Create(path, ephemeral=True), generation)
         self._budgets.of(generation).spend(self._zookeeper.path_size(path) + 4)
         self._known = generation
 
@@ -340,8 +362,20 @@ class Room:
             return
         path = self._entry(generation)
         with suppress(ZooKeeperError):  # gone, or going with its session
-            await self._zookeeper.multi([Delete(path)], generation=generation)
+            await self._write(Delete(path), generation)
         self._budgets.of(generation).free(self._zookeeper.path_size(path) + 4)
+
+    async def _write(self, operation: Operation, generation: int) -> None:
+        """Send it until it is answered: else its entry would be left as long as the session lives."""
+        while True:
+            try:
+                await self._zookeeper.multi([operation], generation=generation)
+            except MultiError:  # an earlier copy was applied, its reply lost; or nobody may know
+                return
+            except ConnectionLossError:
+                await self._zookeeper.wait_connected(generation=generation)
+            else:
+                return
 
     def _entry(self, generation: int) -> str:
         return self._store.paths.waiter(f"{self._client}-{generation}")

@@ -1,0 +1,294 @@
+"""Who waits for room in queues with a size, whenever something befalls it or the queue: nothing of it is left.
+
+At the end the servers are looked at, while the session that waited still lives: no entry of it says that it waits, no
+lock is held, each message is there once, and the session has counted what it has locked there as the servers do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, run_virtual, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing.simulator import Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+SESSION_TIMEOUT = 6.0
+
+
+def cluster_of(seconds: float) -> Cluster:
+    """Every step on a message's way takes so long."""
+
+    def way() -> float:
+        return seconds
+
+    return Cluster(Ensemble(Random(1), delays=Delays(way, way, way, way)), 1)
+
+
+def bodies(cluster: Cluster, queue: str) -> list[bytes]:
+    """The last byte of each payload that lies in a queue."""
+    nodes = cluster.ensemble.tree.nodes
+    return [node.data[-1:] for path, node in nodes.items() if path.startswith(f"/zms/{queue}/items/")]
+
+
+async def take_two(other: zq.QueueSession, waiting: list[asyncio.Task[None]]) -> None:
+    for _ in waiting:
+        async with other.begin() as tx:
+            assert await tx.take(other.queue("small"), timeout=10) is not None
+        await asyncio.sleep(3)
+
+
+async def widen(other: zq.QueueSession, _: list[asyncio.Task[None]]) -> None:
+    await other.queue("small").configure(zq.QueueConfig(max_size=4))
+
+
+async def have_no_size(other: zq.QueueSession, _: list[asyncio.Task[None]]) -> None:
+    await other.queue("small").configure(zq.QueueConfig(max_size=0))
+
+
+async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[None]]) -> None:
+    waiting[0].cancel()
+    await asyncio.sleep(1)
+    await take_two(other, waiting)
+
+
+@dataclass
+class Seen:
+    """What one run has come to."""
+
+    requests: int = 0
+    trouble: list[str] = field(default_factory=list)
+
+
+def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
+    """What is wrong at the servers when the put and the transaction have come to these ends."""
+    put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
+    there = sorted(body for body in bodies(cluster, "small") if body not in (b"1", b"2"))
+    trouble = [path for path in cluster.ensemble.tree.nodes if "/waiting/" in path or "/locks/lock-" in path]
+    if there != [b"p"] * put + [b"t"] * moved:
+        trouble.append(f"{there} are there")
+    if bodies(cluster, "jobs") != [b"j"] * (not moved):
+        trouble.append(f"jobs are {bodies(cluster, 'jobs')}")
+    return trouble
+
+
+def wait_for_room(
+    act: Callable[[zq.QueueSession, list[asyncio.Task[None]]], Awaitable[None]],
+    number: int = 0,
+    fault: Fault | None = None,
+    servers: int = 1,
+) -> Seen:
+    """Have a put and a transaction wait for room until somebody acts.
+
+    A fault befalls the session's request ``number``; without one its ZooKeeper session ends with that.
+    """
+    seen = Seen()
+
+    async def main() -> None:
+        async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
+            ensemble = cluster.ensemble
+            ensemble.tick = 0.1
+            ensemble.delays.lingering = lambda: 0.5
+            ensemble.delays.network = lambda: 0.001
+            small = other.queue("small")
+            await small.configure(zq.QueueConfig(max_size=2))
+            await small.put_many([b"1", b"2"], timeout=None)
+            await other.queue("jobs").put(b"j")
+
+            def judge(connection: ServerConnection, _: Request) -> Fault | None:
+                if connection.client.name != "struck":
+                    return None
+                seen.requests += 1
+                if seen.requests != number:
+                    return None
+                if fault is None:
+                    ensemble.expire(connection.session.id)
+                return fault
+
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck") as session:
+
+                async def be_idle() -> None:
+                    async with session.queue("quiet").consume() as deliveries:
+                        await anext(deliveries)
+
+                async def put() -> None:
+                    await session.queue("small").put(b"p", timeout=None)
+
+                async def move() -> None:
+                    async with session.begin() as tx:
+                        assert await tx.take(session.queue("jobs"), timeout=None) is not None
+                        tx.put("small", b"t")
+
+                ensemble.judge = judge
+                idle = asyncio.create_task(be_idle())  # known as a consumer in each ZooKeeper session
+                waiting = [asyncio.create_task(put()), asyncio.create_task(move())]
+                await asyncio.sleep(0.5)
+                await act(other, waiting)
+                _, hanging = await asyncio.wait(waiting, timeout=60)
+                ensemble.judge = lambda *_: None
+                await asyncio.sleep(20)
+                seen.trouble += [f"{task.get_coro()} hangs" for task in hanging]
+                seen.trouble += look(cluster, waiting)
+                zookeeper = session._engine.zookeeper
+                counted = session._engine._budgets.of(zookeeper.generation).used
+                held = sum(len(path) + 4 for path in ensemble.tree.ephemerals.get(zookeeper.session_id, ()))
+                if counted != held:
+                    seen.trouble.append(f"it has {held} bytes of ephemerals, and counts {counted}")
+                idle.cancel()
+                with suppress(asyncio.CancelledError):
+                    await idle
+
+    run_virtual(main)
+    return seen
+
+
+@pytest.mark.parametrize("act", [take_two, widen, have_no_size, cancel_the_first])
+def test_whatever_befalls_any_request_of_who_waits_for_room_nothing_of_it_is_left(
+    act: Callable[[zq.QueueSession, list[asyncio.Task[None]]], Awaitable[None]],
+) -> None:
+    undisturbed = wait_for_room(act)
+    assert undisturbed.trouble == []
+    strikes: list[tuple[int, Fault | None, int]] = [
+        (number, fault, 1) for number in range(1, undisturbed.requests + 1) for fault in (*Fault, None)
+    ]
+    strikes += [(number, None, 3) for number in range(1, undisturbed.requests + 1)]  # the leader says that it is over
+    wrong = {strike: seen.trouble for strike in strikes if (seen := wait_for_room(act, *strike)).trouble}
+    assert not wrong
+
+
+@pytest.mark.parametrize("size", [2, 10, 1000])
+def test_a_transaction_that_puts_to_several_queues_with_a_size_is_let_in_by_a_look_at_each(size: int) -> None:
+    """However far the servers are, and however little of the size a session may use at once."""
+
+    async def main() -> int:
+        cluster = cluster_of(0.02)
+        async with cluster.connect() as session:
+            for queue in "abc":
+                await session.queue(queue).configure(zq.QueueConfig(max_size=size))
+            looks = 0
+
+            def judge(_: ServerConnection, request: Request) -> None:
+                nonlocal looks
+                looks += request.kind.name == "READ_MANY" and "/zms/a/items" in request.argument
+
+            cluster.ensemble.judge = judge
+            async with asyncio.timeout(30), session.begin() as tx:
+                for queue in "cab":
+                    tx.put(queue, b"1")
+                    tx.put(queue, b"2")
+            return looks
+
+    assert run_virtual(main) == 1
+
+
+def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() -> None:
+    """Whenever somebody takes something from these; neither queue ever holds more than its size."""
+    orders = ["ab", "ba", "abc", "cba", "bca", "a", "b", "c"] * 3
+
+    async def main(milliseconds: int) -> tuple[int, int, int]:
+        cluster = cluster_of(0.001)
+        most = 0
+        async with cluster.connect() as session, cluster.connect() as other, asyncio.TaskGroup() as tasks:
+            for queue in "abc":
+                await session.queue(queue).configure(zq.QueueConfig(max_size=2))
+
+            async def commit(order: str) -> None:
+                async with session.begin() as tx:
+                    for queue in order:
+                        tx.put(queue, b"1")
+
+            async def take(queue: str) -> None:
+                nonlocal most
+                async with other.queue(queue).consume(prefetch=1, until_idle=60) as deliveries:
+                    async for _ in deliveries:
+                        most = max(most, len(bodies(cluster, queue)))
+                        await asyncio.sleep(milliseconds / 1000)
+
+            committing = [tasks.create_task(commit(order)) for order in orders]
+            for queue in "abc":
+                tasks.create_task(take(queue))
+            await asyncio.wait(committing, timeout=600)
+            committed = sum(task.done() for task in committing)
+            for task in committing:
+                task.cancel()
+            return committed, most, sum(room._under_way + len(room._line) for room in session._engine._rooms)
+
+    ends = {run_virtual(partial(main, milliseconds)) for milliseconds in range(0, 120, 7)}
+    assert ends == {(len(orders), 2, 0)}
+
+
+def test_two_commits_to_queues_that_get_a_size_meanwhile_do_not_wait_for_each_other() -> None:
+    """At each millisecond: each was sent without room, and needs that of both, in another order."""
+
+    async def main(milliseconds: int) -> int:
+        cluster = cluster_of(0.002)
+        async with cluster.connect() as session, cluster.connect() as other:
+            for queue in "ab":
+                await session.queue(queue).put(b"opens the queue")
+
+            async def commit(order: str) -> None:
+                async with session.begin() as tx:
+                    for queue in order:
+                        tx.put(queue, b"1")
+
+            async def configure() -> None:
+                for queue in "ab":
+                    await other.queue(queue).configure(zq.QueueConfig(max_size=5))
+
+            configuring = asyncio.create_task(configure())
+            await asyncio.sleep(milliseconds / 1000)
+            commits = [asyncio.create_task(commit("ab"))]
+            await asyncio.sleep(0.0001)  # so that they do not share a multi
+            commits.append(asyncio.create_task(commit("ba")))
+            done, hanging = await asyncio.wait(commits, timeout=60)
+            for task in hanging:
+                task.cancel()
+            await configuring
+            return len(done)
+
+    assert {run_virtual(partial(main, milliseconds)) for milliseconds in range(60)} == {2}
+
+
+def test_who_waits_for_room_in_a_queue_that_has_no_size_any_more_is_told_when_its_session_is_closed() -> None:
+    """At each millisecond: also when another commit has found that out, and who waits has not looked again."""
+
+    async def main(before: int, milliseconds: int) -> None:
+        cluster = cluster_of(0.001)
+        async with cluster.connect() as other:
+            small = other.queue("small")
+            await small.configure(zq.QueueConfig(max_size=1))
+            await small.put(b"1", timeout=None)
+            async with cluster.connect() as session, session.transaction() as tx:
+
+                async def put() -> None:
+                    async with session.begin() as another:
+                        another.put("small", b"2")
+
+                assert await tx.take(session.queue("small")) is not None
+                tx.put("small", b"in its place")
+                waiting = asyncio.create_task(put())
+                await asyncio.sleep(1)
+                others = asyncio.create_task(small.configure(zq.QueueConfig(max_size=0)))
+                await asyncio.sleep(before / 1000)
+                committing = asyncio.create_task(tx.commit())
+                await asyncio.sleep(milliseconds / 1000)
+                await session._engine.close()
+                _, hanging = await asyncio.wait([waiting, committing, others], timeout=60)
+                assert not hanging
+                for task in (waiting, committing):
+                    assert isinstance(task.exception(), zq.SessionClosedError | None)
+
+    for before in range(3):
+        for milliseconds in range(30):
+            run_virtual(partial(main, before, milliseconds))
