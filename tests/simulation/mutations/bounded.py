@@ -19,13 +19,13 @@ of_bounded = partial(run, feature="bounded")
 
 @mutation(of_bounded)
 def room_is_given_back_twice(patch: pytest.MonkeyPatch) -> None:
-    settled = room.Room._settled
+    out = room.Room.out
 
     def twice(self: room.Room, settlement: Settlement) -> None:
-        self.leave(self._inside[settlement])
-        settled(self, settlement)
+        self.leave(self._inside.get(settlement, 0))
+        out(self, settlement)
 
-    patch.setattr(room.Room, "_settled", twice)
+    patch.setattr(room.Room, "out", twice)
 
 
 @mutation(of_bounded)

@@ -1,0 +1,192 @@
+"""Who takes from another program's queue, struck at each of its requests, or cancelled at each moment, and going on.
+
+Some of what it takes fails the first time, so that it keeps it for a second. At the end the servers are looked at while
+its session still lives: every message has been handled and is gone, and nothing is locked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing.simulator import Fault, run_virtual, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.testing.simulator import Cluster, Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
+Work: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
+
+SESSION_TIMEOUT = 6.0
+POLICY = zq.AtLeastOnce(backoff=zq.Fixed(1))
+#: Handled at once; the others fail the first time.
+EASY = b"2"
+#: Milliseconds between two moments at which it is cancelled.
+STEP = 31
+
+
+def of_curator(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.curator_queue("/app/queue", lock_path="/app/locks", policy=POLICY)
+
+
+def of_kazoo(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.kazoo_queue("/app/queue", policy=POLICY)
+
+
+def without_locks(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.kazoo_queue("/app/queue", locking=False, policy=POLICY)
+
+
+async def listen(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.body)
+        if delivery.attempt == 1 and delivery.body != EASY:
+            raise zq.Retry
+
+    await session.listener(queue, handle, concurrency=3).run()
+
+
+async def loop(_: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
+    async with queue.consume(prefetch=4) as deliveries:
+        async for delivery in deliveries:
+            handled.append(delivery.body)
+            if delivery.attempt == 1 and delivery.body != EASY:
+                await delivery.rollback()
+
+
+async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
+    while True:
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=None)
+            assert message is not None
+            handled.append(message.body)
+            if message.attempt == 1 and message.body != EASY:
+                await tx.rollback(delay=1)
+
+
+@dataclass
+class Seen:
+    """What one run has come to."""
+
+    requests: int = 0
+    trouble: list[str] = field(default_factory=list)
+
+
+async def go_on(work: Work, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
+    """Begin again after each commit that was refused."""
+    while True:
+        with suppress(zq.NotCommittedError):
+            await work(session, queue, handled)
+
+
+async def all_taken(cluster: Cluster, within: float) -> None:
+    """Wait until no message is left."""
+    nodes = cluster.ensemble.tree.nodes
+
+    def left() -> bool:
+        return any(
+            path.startswith("/app/queue/") and node.data and "/taken/" not in path for path, node in nodes.items()
+        )
+
+    async with asyncio.timeout(within):
+        while left():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.1)
+
+
+def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> list[str]:
+    """What is wrong when all has been taken."""
+    trouble = [
+        path for paths in cluster.ensemble.tree.ephemerals.values() for path in paths if "/consumers/" not in path
+    ]
+    if set(handled) != {b"0", b"1", EASY}:
+        trouble.append(f"{handled} were handled")
+    if any(dispenser._lookout.held for dispenser in session._engine._dispensers.values()):
+        trouble.append("it takes for held what is free")
+    return trouble
+
+
+def consume(
+    queue_of: QueueOf,
+    work: Work,
+    number: int = 0,
+    fault: Fault | None = None,
+    *,
+    servers: int = 1,
+    cancelled: float | None = None,
+) -> Seen:
+    """Consume while a fault befalls request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
+    seen = Seen()
+    handled: list[bytes] = []
+
+    async def main() -> None:
+        async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
+            ensemble = cluster.ensemble
+            ensemble.tick = 0.1
+            ensemble.delays.lingering = lambda: 0.5
+            ensemble.delays.network = lambda: 0.001
+            await queue_of(other).put(b"0")
+
+            def judge(connection: ServerConnection, _: Request) -> Fault | None:
+                if connection.client.name != "struck":
+                    return None
+                seen.requests += 1
+                if seen.requests != number:
+                    return None
+                if fault is None:
+                    ensemble.expire(connection.session.id)
+                return fault
+
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck") as session:
+                ensemble.judge = judge
+                working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
+                await asyncio.sleep(0.2)
+                await queue_of(other).put_many([b"1", EASY])
+                if cancelled is not None:
+                    await asyncio.sleep(cancelled)
+                    working.cancel()
+                    await asyncio.wait([working])
+                    working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
+                await all_taken(cluster, 60)
+                ensemble.judge = lambda *_: None
+                await asyncio.sleep(2 * SESSION_TIMEOUT)
+                await queue_of(other).put(EASY)  # and it still listens
+                await all_taken(cluster, 5)
+                await asyncio.sleep(0.1)
+                seen.trouble += look(cluster, session, handled)
+                working.cancel()
+                await asyncio.wait([working])
+
+    run_virtual(main)
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")  # a loop's commit that came too late
+@pytest.mark.parametrize(("queue_of", "work"), [(of_curator, listen), (of_kazoo, loop), (without_locks, take)])
+def test_a_consumer_of_another_programs_queue_that_is_struck_anywhere_goes_on_and_leaves_nothing(
+    queue_of: QueueOf, work: Work
+) -> None:
+    undisturbed = consume(queue_of, work)
+    assert undisturbed.trouble == []
+    numbers = range(1, undisturbed.requests + 1)
+    wrong = {
+        f"{number}, {fault}": seen.trouble
+        for number in numbers
+        for fault in (*Fault, None)
+        if (seen := consume(queue_of, work, number, fault)).trouble
+    }
+    for number in numbers:  # the leader of several answers that it is over
+        wrong |= {
+            f"{number}, over": seen.trouble for seen in [consume(queue_of, work, number, servers=3)] if seen.trouble
+        }
+    for milliseconds in range(0, 1300, STEP):
+        seen = consume(queue_of, work, cancelled=milliseconds / 1000)
+        wrong |= {f"cancelled after {milliseconds} ms": seen.trouble} if seen.trouble else {}
+    assert not wrong
