@@ -164,7 +164,10 @@ def consume(
                 working.cancel()
                 await asyncio.wait([working])
 
-    run_virtual(main)
+    try:
+        run_virtual(main)
+    except TimeoutError:
+        seen.trouble.append("not all was taken")
     return seen
 
 
