@@ -238,7 +238,9 @@ class Handlers:
 
 
 @pytest.mark.parametrize(
-    "handler", [not_async, yields, Handlers().not_async, functools.partial(not_async), 7], ids=lambda one: str(one)[:30]
+    "handler",
+    [not_async, yields, Handlers().not_async, functools.partial(not_async), 7],
+    ids=["function", "generator", "method", "partial", "number"],
 )
 async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
     handler: Any, session: zq.QueueSession
@@ -261,7 +263,7 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
         Handlers().is_async,
         Handlers(),
     ],
-    ids=lambda one: str(one)[:30],
+    ids=["function", "returns it", "wraps it", "lambda", "partial", "method", "object"],
 )
 async def test_whatever_returns_what_can_be_awaited_is_a_handler(handler: Any, session: zq.QueueSession) -> None:
     jobs = session.queue("handled-jobs")
