@@ -161,22 +161,25 @@ class Consumer(Generic[T]):
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
             return
-        if self._prefetch == 1 or not work.ready:
-            try:
-                await commit_or_leave(work)
-            except PASSING as error:
-                self._absorb(error)
-            return
+        settlement = None
         try:
             while len(self._commits.under_way) >= self._prefetch:
                 self._commits.landed.clear()
                 await self._commits.landed.wait()
-            settlement = work.begin_commit()
+            # Takes room in the queues put to, for which commits under way may wait: so not before one has landed.
+            alone = self._prefetch == 1 or not work.ready
+            if not alone:
+                settlement = work.begin_commit()
         except BaseException as error:  # nobody else holds this delivery any more
             if work.outcome is Outcome.OPEN:
                 await leave(work, error)
             raise
-        if settlement is not None:
+        if alone:
+            try:
+                await commit_or_leave(work)
+            except PASSING as error:
+                self._absorb(error)
+        elif settlement is not None:
             self._commits.under_way[settlement] = work
             settlement.watch(self._commits.land)
 
