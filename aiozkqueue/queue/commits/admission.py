@@ -91,7 +91,7 @@ async def admit(needs: dict[Room, int], patience: Patience, generation: int | No
         while (lacking := next((room for room in rooms if room not in held), None)) is not None:
             await lacking.enter(needs[lacking], patience, generation, partial(waits, lacking))
             held.append(lacking)
-    except BaseException:
+    except BaseException:  # who is cancelled keeps none either
         give_back()
         raise
     return Admission(needs)
