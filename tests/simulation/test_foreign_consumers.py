@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing.simulator import Fault, run_virtual, simulated
+from aiozkqueue.testing.simulator import Fault, run_virtual
+from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiozkqueue.testing.simulator import Cluster, Request
-    from aiozkqueue.testing.simulator.server import ServerConnection
+    from aiozkqueue.testing.simulator import Cluster
 
 QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
 Work: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
 
-SESSION_TIMEOUT = 6.0
 POLICY = zq.AtLeastOnce(backoff=zq.Fixed(1))
 #: Handled at once; the others fail the first time.
 EASY = b"2"
@@ -70,14 +68,6 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[b
             handled.append(message.body)
             if message.attempt == 1 and message.body != EASY:
                 await tx.rollback(delay=1)
-
-
-@dataclass
-class Seen:
-    """What one run has come to."""
-
-    requests: int = 0
-    trouble: list[str] = field(default_factory=list)
 
 
 async def go_on(work: Work, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
@@ -127,25 +117,12 @@ def consume(
     handled: list[bytes] = []
 
     async def main() -> None:
-        async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
+        async with stage(servers) as (cluster, other):
             ensemble = cluster.ensemble
-            ensemble.tick = 0.1
-            ensemble.delays.lingering = lambda: 0.5
-            ensemble.delays.network = lambda: 0.001
             await queue_of(other).put(b"0")
 
-            def judge(connection: ServerConnection, _: Request) -> Fault | None:
-                if connection.client.name != "struck":
-                    return None
-                seen.requests += 1
-                if seen.requests != number:
-                    return None
-                if fault is None:
-                    ensemble.expire(connection.session.id)
-                return fault
-
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck") as session:
-                ensemble.judge = judge
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+                seen.strike(ensemble, number, fault)
                 working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
                 await asyncio.sleep(0.2)
                 await queue_of(other).put_many([b"1", EASY])
@@ -155,7 +132,7 @@ def consume(
                     await asyncio.wait([working])
                     working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
                 await all_taken(cluster, 60)
-                ensemble.judge = lambda *_: None
+                spare(ensemble)
                 await asyncio.sleep(2 * SESSION_TIMEOUT)
                 await queue_of(other).put(EASY)  # and it still listens
                 await all_taken(cluster, 5)
@@ -178,6 +155,7 @@ def test_a_consumer_of_another_programs_queue_that_is_struck_anywhere_goes_on_an
 ) -> None:
     undisturbed = consume(queue_of, work)
     assert undisturbed.trouble == []
+    assert undisturbed.requests > 10
     numbers = range(1, undisturbed.requests + 1)
     wrong = {
         f"{number}, {fault}": seen.trouble

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -16,15 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, run_virtual, simulated
+from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, Fault, run_virtual
+from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiozkqueue.testing.simulator import Request
     from aiozkqueue.testing.simulator.server import ServerConnection
-
-SESSION_TIMEOUT = 6.0
 
 
 def cluster_of(seconds: float) -> Cluster:
@@ -63,14 +61,6 @@ async def cancel_the_first(other: zq.QueueSession, waiting: list[asyncio.Task[No
     await take_two(other, waiting)
 
 
-@dataclass
-class Seen:
-    """What one run has come to."""
-
-    requests: int = 0
-    trouble: list[str] = field(default_factory=list)
-
-
 def look(cluster: Cluster, ended: list[asyncio.Task[None]]) -> list[str]:
     """What is wrong at the servers when the put and the transaction have come to these ends."""
     put, moved = (not task.cancelled() and not isinstance(task.exception(), zq.SessionExpiredError) for task in ended)
@@ -96,27 +86,14 @@ def wait_for_room(
     seen = Seen()
 
     async def main() -> None:
-        async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
+        async with stage(servers) as (cluster, other):
             ensemble = cluster.ensemble
-            ensemble.tick = 0.1
-            ensemble.delays.lingering = lambda: 0.5
-            ensemble.delays.network = lambda: 0.001
             small = other.queue("small")
             await small.configure(zq.QueueConfig(max_size=2))
             await small.put_many([b"1", b"2"], timeout=None)
             await other.queue("jobs").put(b"j")
 
-            def judge(connection: ServerConnection, _: Request) -> Fault | None:
-                if connection.client.name != "struck":
-                    return None
-                seen.requests += 1
-                if seen.requests != number:
-                    return None
-                if fault is None:
-                    ensemble.expire(connection.session.id)
-                return fault
-
-            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name="struck") as session:
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
 
                 async def be_idle() -> None:
                     async with session.queue("quiet").consume() as deliveries:
@@ -130,13 +107,13 @@ def wait_for_room(
                         assert await tx.take(session.queue("jobs"), timeout=None) is not None
                         tx.put("small", b"t")
 
-                ensemble.judge = judge
+                seen.strike(ensemble, number, fault)
                 idle = asyncio.create_task(be_idle())  # known as a consumer in each ZooKeeper session
                 waiting = [asyncio.create_task(put()), asyncio.create_task(move())]
                 await asyncio.sleep(0.5)
                 await act(other, waiting)
                 _, hanging = await asyncio.wait(waiting, timeout=60)
-                ensemble.judge = lambda *_: None
+                spare(ensemble)
                 await asyncio.sleep(20)
                 seen.trouble += [f"{task.get_coro()} hangs" for task in hanging]
                 seen.trouble += look(cluster, waiting)
@@ -159,6 +136,7 @@ def test_whatever_befalls_any_request_of_who_waits_for_room_nothing_of_it_is_lef
 ) -> None:
     undisturbed = wait_for_room(act)
     assert undisturbed.trouble == []
+    assert undisturbed.requests > 10
     strikes: list[tuple[int, Fault | None, int]] = [
         (number, fault, 1) for number in range(1, undisturbed.requests + 1) for fault in (*Fault, None)
     ]

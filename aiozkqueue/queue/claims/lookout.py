@@ -99,10 +99,7 @@ class Lookout(Sightings):
     # -- told by the dispenser
 
     def follow(self) -> bool:
-        """Go by the configuration that the store has; whether it is another one than before.
-
-        Raises: ConfigConflictError: what is handed over in order cannot be taken by filters.
-        """
+        """Go by the store's configuration; whether it is another. Raises: ConfigConflictError: filters and an order."""
         if self._version == self.store.version:
             return False
         config = self.store.config

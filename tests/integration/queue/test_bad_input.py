@@ -140,7 +140,7 @@ async def test_put_options_are_refused(option: str, value: object, session: zq.Q
 
 
 async def test_a_key_that_is_no_text_is_shown_as_it_is(session: zq.QueueSession) -> None:
-    number: Any = 7
+    number: Any = 7  # no key, which checkers would say
     with pytest.raises(zq.InvalidOptionError, match="key=7: give a non-empty str"):
         await session.queue("jobs").put(b"1", key=number)
 
@@ -243,7 +243,8 @@ class Handlers:
     ids=["function", "generator", "method", "partial", "number"],
 )
 async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
-    handler: Any, session: zq.QueueSession
+    handler: Any,  # checkers refuse most of them, too
+    session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="a handler is awaited; make it an `async def`"):
@@ -265,7 +266,10 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
     ],
     ids=["function", "returns it", "wraps it", "lambda", "partial", "method", "object"],
 )
-async def test_whatever_returns_what_can_be_awaited_is_a_handler(handler: Any, session: zq.QueueSession) -> None:
+async def test_whatever_returns_what_can_be_awaited_is_a_handler(
+    handler: Any,  # no type that they share says what they give
+    session: zq.QueueSession,
+) -> None:
     jobs = session.queue("handled-jobs")
     await jobs.put(b"1")
 

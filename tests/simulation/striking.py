@@ -1,0 +1,58 @@
+"""A session of which one request, by its number, meets a fault, or is the last of its ZooKeeper session."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiozkqueue.testing.simulator import simulated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import aiozkqueue as zq
+    from aiozkqueue.testing.simulator import Cluster, Ensemble, Fault, Request
+    from aiozkqueue.testing.simulator.server import ServerConnection
+
+SESSION_TIMEOUT = 6.0
+#: The client that is struck; others go on undisturbed.
+STRUCK = "struck"
+
+
+@dataclass
+class Seen:
+    """What one run has come to."""
+
+    requests: int = 0
+    trouble: list[str] = field(default_factory=list)
+
+    def strike(self, ensemble: Ensemble, number: int, fault: Fault | None) -> None:
+        """Count the requests from now on, and strike one of them; without a fault, its ZooKeeper session ends."""
+
+        def judge(connection: ServerConnection, _: Request) -> Fault | None:
+            if connection.client.name != STRUCK:
+                return None
+            self.requests += 1
+            if self.requests != number:
+                return None
+            if fault is None:
+                ensemble.expire(connection.session.id)
+            return fault
+
+        ensemble.judge = judge
+
+
+def spare(ensemble: Ensemble) -> None:
+    """Strike no more."""
+    ensemble.judge = lambda *_: None
+
+
+@asynccontextmanager
+async def stage(servers: int) -> AsyncIterator[tuple[Cluster, zq.QueueSession]]:
+    """Servers a millisecond away that end a session within a tick, and a session that is not struck."""
+    async with simulated(servers=servers) as cluster, cluster.connect(session_timeout=SESSION_TIMEOUT) as other:
+        cluster.ensemble.tick = 0.1
+        cluster.ensemble.delays.lingering = lambda: 0.5
+        cluster.ensemble.delays.network = lambda: 0.001
+        yield cluster, other
