@@ -170,7 +170,7 @@ class HoldSettlement(Settlement):
         for claim, ending in self._endings.items():
             if ending.reason:
                 log.info(
-                    "queue %s: message %s is %s: %s",
+                    "queue %s: message %s is %s: %r",  # one line, whatever a payload has brought into it
                     claim.store.name,
                     claim.id,
                     "a dead letter" if ending.kind == "dead" else "dropped",

@@ -80,9 +80,9 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"1", "is a dead letter: no such order"),
-        (b"2", "is a dead letter: handed over 1 of 1 times without success; at last: OSError: the mail is away"),
-        (b"no number", "is a dead letter: payload on queue 'jobs' does not decode: "),
+        (b"1", r"is a dead letter: 'no such order\nERROR the disk is full'"),
+        (b"2", "is a dead letter: 'handed over 1 of 1 times without success; at last: OSError: the mail is away"),
+        (b"no number", "is a dead letter: \"payload on queue 'jobs' does not decode: "),
     ],
 )
 async def test_a_dead_letter_is_logged_with_its_reason(
@@ -92,7 +92,7 @@ async def test_a_dead_letter_is_logged_with_its_reason(
     message_id = await session.queue("jobs").put(body)
 
     async def handler(delivery: zq.Delivery[int]) -> None:
-        raise zq.Reject("no such order") if delivery.value == 1 else OSError("the mail is away")
+        raise zq.Reject("no such order\nERROR the disk is full") if delivery.value == 1 else OSError("the mail is away")
 
     async def dead() -> bool:
         return await session.queue("jobs").dead_letters.size() == 1
@@ -112,7 +112,7 @@ async def test_a_message_that_is_dropped_is_logged(session: zq.QueueSession, lin
         async for delivery in deliveries:
             await delivery.rollback()
     assert [line["message"] for line in lines.written if "dropped" in line["message"]] == [
-        f"queue jobs: message {message_id} is dropped: handed over 1 of 1 times without success"
+        f"queue jobs: message {message_id} is dropped: 'handed over 1 of 1 times without success'"
     ]
 
 
