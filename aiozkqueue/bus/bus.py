@@ -104,6 +104,8 @@ class Bus(Generic[E]):
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
         engine = self._session.engine
+        if tx is not None:
+            tx.work.require_of(engine)
         patience = Patience(seconds(timeout, "timeout"), engine.clock)
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})

@@ -18,7 +18,7 @@ from aiozkqueue.layout import QueueConfig, check_condition
 from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
 from .consumer import Consumer
-from .destination import Destination, Undecodable
+from .destination import Destination
 from .leases import Leases
 from .message import Message
 from .operators import admin, alterations
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
-    from .codec import Codec
     from .commits.items import Put
     from .engine import Engine
     from .operators.alterations import Alteration
@@ -64,20 +63,14 @@ MANY = 1000
 class Queue(Destination[T]):
     """A named queue of values of one type, made by `QueueSession.queue`. Costs nothing until it is used."""
 
-    def __init__(
-        self, engine: Engine | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
-    ) -> None:
-        super().__init__(name, codec, undecodable)
-        self._engine = engine
-
     @property
     def engine(self) -> Engine:
         """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
-        if self._engine is None:
+        if self.owner is None:
             msg = f"queue {self.name!r} was made for a test and belongs to no session"
             raise SessionClosedError(msg)
-        self._engine.check()
-        return self._engine
+        self.owner.check()
+        return self.owner
 
     @property
     def store(self) -> QueueStore:

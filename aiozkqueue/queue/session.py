@@ -12,6 +12,7 @@ from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredE
 
 from .codec import BYTES, AdapterCodec, Codec, codec_of
 from .connection_state import on_connection_state
+from .destination import not_own
 from .foreign.queue import CuratorQueue, ForeignQueue
 from .foreign.shards import CuratorShards
 from .listener import Listener
@@ -294,6 +295,8 @@ class QueueSession:
         if on_lost not in ("finish", "cancel"):
             msg = f"on_lost={on_lost!r}: give 'finish' or 'cancel'"
             raise InvalidOptionError(msg)
+        if queue.owner is not self._engine:
+            raise not_own(queue.name)
         if policy is not None:
             queue.store.choose(policy)
         tracing = self._engine.tracing

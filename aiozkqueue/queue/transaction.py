@@ -11,7 +11,7 @@ from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
 from aiozkqueue.layout import check_condition
 
 from .commits.endings import Ending
-from .destination import Destination
+from .destination import Destination, not_own
 from .message import Message, content_of
 from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
@@ -86,7 +86,7 @@ class Transaction:
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
-        wait, tracing = _taking(queue, timeout), self._engine.tracing
+        wait, tracing = _taking(self._engine, queue, timeout), self._engine.tracing
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
         for claim in await take(self._work, queue, 1, wait, condition):
@@ -104,7 +104,8 @@ class Transaction:
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
         tracing, begun = self._engine.tracing, time_ns()
-        wait, wanted, condition = _taking(queue, timeout), positive(limit, "limit"), check_condition(filters)
+        wait = _taking(self._engine, queue, timeout)
+        wanted, condition = positive(limit, "limit"), check_condition(filters)
         held: list[Claim] = []
         try:
             while len(held) < wanted:
@@ -259,11 +260,13 @@ class TransactionBlock:
             await work.rollback(0)
 
 
-def _taking(queue: object, timeout: Seconds | None) -> float | None:
+def _taking(engine: Engine, queue: object, timeout: Seconds | None) -> float | None:
     """Check what a take is given; return how long it waits."""
     if not isinstance(queue, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
+    if queue.owner is not engine:
+        raise not_own(queue.name)
     return seconds(timeout, "timeout")
 
 

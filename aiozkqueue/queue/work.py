@@ -184,6 +184,12 @@ class Work:
             msg = f"{self.what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
             raise TransactionClosedError(msg)
 
+    def require_of(self, engine: Engine) -> None:
+        """Raise InvalidOptionError when it is another session's, which may have its queues elsewhere."""
+        if self.engine is not engine:
+            msg = f"{self.what} is another session's; give one of the session that this was made with"
+            raise InvalidOptionError(msg)
+
     # -- collecting
 
     def hold(self, claims: Sequence[Claim]) -> None:

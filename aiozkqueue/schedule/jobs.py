@@ -19,6 +19,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.queue.commits.register import RegisterSettlement, server_time
+from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.puts.putting import check
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, NoAuthError, NodeExistsError, NoNodeError, SetData
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from aiozkqueue.layout.jobs import Missed
-    from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.queue import Queue
@@ -346,6 +346,8 @@ async def _record(
     if JOB in headers or OCCURRENCE in headers:
         msg = f"the headers {JOB!r} and {OCCURRENCE!r} are the job's own; take other names"
         raise InvalidOptionError(msg)
+    if isinstance(queue, Destination) and queue.owner is not engine:
+        raise not_own(queue.name)
     prepared = check(queue, value, stored, engine.max_message)
     record = JobRecord(
         cron=cron,

@@ -180,6 +180,8 @@ class NotificationQueue(Generic[T]):
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         engine = self._session.engine
+        if tx is not None:
+            tx.work.require_of(engine)
         _ms(at)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
         given = {name: text for name, text in headers.items() if text is not None}
@@ -345,6 +347,7 @@ class NotificationQueue(Generic[T]):
         """Make these changes, or have them made by a commit; return how many were, or are to be."""
         if tx is None:
             return sum(await apply_changes(self._session.engine, [change for _, change in changes]))
+        tx.work.require_of(self._session.engine)
         return alter_with(tx.work, changes, removes=removes)
 
     def _shown(self, found: Found) -> Notification[T]:

@@ -29,7 +29,7 @@ from aiozkqueue.queue.claims.tenure import due_data
 from aiozkqueue.queue.commits.beside import Beside
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import Ending
-from aiozkqueue.queue.destination import Destination
+from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
 from .admin import lanes, list_children, seen
@@ -109,6 +109,8 @@ def _store_of(engine: Engine, wanted: Wanted) -> QueueStore:
     if not isinstance(queue, Destination):
         msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
+    if queue.owner is not engine:
+        raise not_own(queue.name)
     store = engine.store(queue.name)
     if store.dialect is not None:
         msg = f"queue {store.name!r}: its messages are another program's, and have no id to be altered by"

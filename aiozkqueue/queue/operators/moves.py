@@ -32,7 +32,7 @@ from aiozkqueue.layout.moves import MovePaths, MoveRecord
 from aiozkqueue.queue.claims.found import find_pages, removal
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.transfer import transfer
-from aiozkqueue.queue.destination import Destination
+from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.patience import FOREVER
 from aiozkqueue.queue.puts.putting import restored
 from aiozkqueue.zookeeper import (
@@ -105,7 +105,11 @@ class Moves:
         engine = self._engine
         engine.check()
         for queue in (source, target):
-            if isinstance(queue, Destination) and queue.dialect is not None:
+            if not isinstance(queue, Destination):
+                continue
+            if queue.owner is not engine:
+                raise not_own(queue.name)
+            if queue.dialect is not None:
                 msg = (
                     f"queue {queue.name!r} is {queue.dialect.title()}: nothing is moved from or to it; "
                     "take and put in a transaction instead"

@@ -22,7 +22,7 @@ from aiozkqueue.queue.codec import BytesCodec, Codec
 from aiozkqueue.queue.commits.items import Put, new_put
 from aiozkqueue.queue.commits.keys import UniqueKey
 from aiozkqueue.queue.commits.plan import PutPlan, join
-from aiozkqueue.queue.destination import Destination
+from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import moment, prefix_of, put_header, schedule_of, unique_mode
 
 from .foreign import prepare_foreign, restore_foreign
@@ -58,8 +58,11 @@ def prepare(engine: Engine, queue: Destination[Any] | str, value: object, option
         PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
     """
     name, codec = _codec_of(queue)
-    if isinstance(queue, Destination) and queue.dialect is not None:
-        return prepare_foreign(engine, engine.store(name), codec.encode(value, name), options)
+    if isinstance(queue, Destination):
+        if queue.owner is not engine:
+            raise not_own(queue.name)
+        if queue.dialect is not None:
+            return prepare_foreign(engine, engine.store(name), codec.encode(value, name), options)
     if not options and engine.tracing is None:
         data = _encoded(name, codec.encode(value, name), None, engine.max_message)
         store, message_id = engine.store(name), engine.ids.next()

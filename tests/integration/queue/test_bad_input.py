@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.schedule import Jobs, NotificationQueue
 from tests.integration.queue.conftest import Locks, eventually, zookeeper_session
 
 if TYPE_CHECKING:
@@ -208,6 +209,34 @@ async def test_what_is_no_queue_is_refused(session: zq.QueueSession) -> None:
                 await anything.take(no_queue)
         with pytest.raises(zq.InvalidOptionError, match="queue"):
             await anything.take("jobs")
+
+
+async def test_what_is_another_sessions_is_refused(session: zq.QueueSession, other: zq.QueueSession) -> None:
+    """It may be kept elsewhere: what is put by its name alone would go to where nobody looks."""
+    refused = pytest.raises(zq.InvalidOptionError, match="'jobs' is another session's")
+    jobs, own = other.queue("jobs"), session.queue("jobs")
+    async with session.begin() as tx:
+        with refused:
+            tx.put(jobs, b"1")
+        with refused:
+            await tx.take(jobs)
+        with refused:
+            await tx.take_many(jobs, 2)
+        with refused:
+            await tx.cancel(jobs, key="1")
+        with refused:
+            await tx.update(jobs, b"2", key="1")
+    with refused:
+        session.listener(jobs, no_handler)
+    with refused:
+        await session.moves.start(jobs, "others")
+    with refused:
+        await Jobs(session).add("job", "* * * * *", jobs, b"1")
+    async with other.transaction() as theirs:
+        with pytest.raises(zq.InvalidOptionError, match=f"{theirs.id} is another session's"):
+            await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=theirs)
+    assert not await jobs.exists()
+    assert not await own.exists()
 
 
 # Handlers
