@@ -12,7 +12,12 @@ COMMANDS: Final = (
     Command("put", "put:put", "Put messages into a queue, and print their ids."),
     Command("consume", "consume:consume", "Take messages, and print or process each in a transaction of its own."),
     Command("peek", "queues:peek", "Show the first messages without taking them. Fails with 1 when there is none."),
-    Command("stats", "queues:stats", "Show a queue in figures: messages, claims, delays, dead letters, consumers."),
+    Command(
+        "stats",
+        "queues:stats",
+        "Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not "
+        "there.",
+    ),
     Command(
         "top", "top:top", "Show queues live: depth, in flight, rates, age of the oldest, dead letters. Ctrl-C ends it."
     ),

@@ -12,6 +12,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Setting(NamedTuple):
     help: str
     read: Callable[[str], object] | None = None
     """Makes the field's value of a text that is more than a number or a name."""
+    metavar: str | None = None
 
 
 def _history(text: str) -> zq.History | Literal[False]:
@@ -38,13 +40,13 @@ def _history(text: str) -> zq.History | Literal[False]:
         return False
     match = _HISTORY.fullmatch(text)
     if match is None:
-        message = f"--history {text}: give seconds, such as 604800 or 604800,most=1000,payload; or no"
+        message = f"{text!r}: give how long, such as 7d or 7d,most=1000,payload; or no"
         raise typer.BadParameter(message)
-    seconds, most, payload = match.groups()
-    return zq.History(lifetime=float(seconds), most=int(most or 100_000), payload=payload is not None)
+    lifetime, most, payload = match.groups()
+    return zq.History(lifetime=parse_duration(lifetime), most=int(most or 100_000), payload=payload is not None)
 
 
-_HISTORY: Final = re.compile(r"([0-9]{1,12}(?:[.][0-9]{1,6})?)(?:,most=([0-9]{1,9}))?(,payload)?")
+_HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
 #: Every setting but the policy, which takes several options. A new field of `QueueConfig` is one line here.
 SETTINGS: Final = (
@@ -53,19 +55,20 @@ SETTINGS: Final = (
     Setting("ordered", bool, "Whether messages are handed over one at a time, in the order of their puts."),
     Setting("paused", bool, "Whether nothing is claimed from it."),
     Setting("collapse", bool, "Whether what lies there of one key is delivered as one."),
-    Setting("ttl", float, "Seconds that a message may wait to be taken; inf: for ever."),
+    Setting("ttl", float, "How long a message may wait to be taken; inf: for ever.", parse_duration, TIME),
     Setting("affinity", Affinity, "Whether a message is taken by the node that put it."),
-    Setting("reap_after", float, "Seconds after which what its node has left lying goes to all."),
-    Setting("reap_every", float, "Seconds between two looks for such."),
+    Setting("reap_after", float, "After how long what its node has left lying goes to all.", parse_duration, TIME),
+    Setting("reap_every", float, "How long between two looks for such.", parse_duration, TIME),
     Setting("expired", Exhausted, "What becomes of a message that has waited for too long."),
     Setting(
         "history",
-        str,
-        "Seconds for which what is known of messages that have ended is kept, then ,most=N and ,payload if need be; "
+        zq.History,
+        "How long what is known of messages that have ended is kept, then ,most=N and ,payload if need be; "
         "no: nothing.",
         _history,
+        "TIME…",
     ),
-    Setting("clean_every", float, "Seconds between two clean-ups."),
+    Setting("clean_every", float, "How long between two clean-ups.", parse_duration, TIME),
 )
 
 
@@ -101,9 +104,7 @@ async def configure(
     """
     async with connection.open() as session:
         target = session.queue(queue)
-        readers = {setting.field: setting.read for setting in SETTINGS if setting.read is not None}
         changed = {name: value for name, value in settings.items() if value is not None}
-        changed |= {name: read(str(changed[name])) for name, read in readers.items() if name in changed}
         if policy is not None or backoff is not None or exhausted is not None:
             now = (await target.configuration()).policy or zq.AtLeastOnce()
             changed["policy"] = _policy(now, policy, backoff, exhausted)
@@ -126,7 +127,10 @@ def _options() -> list[inspect.Parameter]:
             setting.field,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[setting.type | None, typer.Option(help=setting.help)],  # type: ignore[operator]
+            annotation=Annotated[
+                setting.type | None,  # type: ignore[operator]
+                typer.Option(help=setting.help, parser=setting.read, metavar=setting.metavar),
+            ],
         )
         for setting in SETTINGS
     ]

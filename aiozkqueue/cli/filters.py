@@ -20,14 +20,19 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
 def parse_tags(texts: Iterable[str]) -> dict[str, str | int] | None:
     """The tags of a put; digits are an integer. Raises: typer.BadParameter."""
-    tags: dict[str, str | int] = {}
+    return {name: _value(text) for name, text in parse_pairs("--filter", texts, "TAG=VALUE").items()} or None
+
+
+def parse_pairs(option: str, texts: Iterable[str], metavar: str) -> dict[str, str]:
+    """What an option that may be repeated names, each once. Raises: typer.BadParameter."""
+    pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        if not name or not equals or name in tags:
-            message = f"--filter {text}: give TAG=VALUE, each tag once"
+        if not name or not equals or name in pairs:
+            message = f"{option} {text}: give {metavar}, each name once"
             raise typer.BadParameter(message)
-        tags[name] = _value(value)
-    return tags or None
+        pairs[name] = value
+    return pairs
 
 
 def parse_filters(texts: Iterable[str], enums: Iterable[str]) -> Condition | None:

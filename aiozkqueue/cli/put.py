@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
-from aiozkqueue.cli.filters import parse_tags
+from aiozkqueue.cli.filters import parse_pairs, parse_tags
 
 # What is read at once, and so stored at once, bytes.
 _CHUNK: Final = 64 * 1024
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @connected
@@ -42,7 +40,8 @@ async def put(
         int, typer.Option("--priority", "-p", help="From -128, the most urgent, to 127.", show_default=True)
     ] = 0,
     delay: Annotated[
-        str | None, typer.Option("--delay", metavar="TIME", help="Not before so long from now: 90, 90s, 15m, 2h, 1d.")
+        float | None,
+        typer.Option(parser=parse_duration, metavar=TIME, help="Not before so long from now: 90, 90s, 15m, 2h, 1d."),
     ] = None,
     at: Annotated[
         str | None,
@@ -58,14 +57,19 @@ async def put(
     ] = None,
     ttl: Annotated[
         float | None,
-        typer.Option("--ttl", metavar="SECONDS", help="How long they may wait to be taken; inf: for ever."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long they may wait to be taken; inf: for ever."),
     ] = None,
     filters: Annotated[
         list[str] | None,
         typer.Option("--filter", metavar="TAG=VALUE", help="A tag for consumers to choose by; may be repeated."),
     ] = None,
+    headers: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME=TEXT", help="What goes beside the payload; may be repeated."),
+    ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for room in a queue with a size.")
+        float,
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a queue with a size."),
     ] = 0.0,
     as_json: AsJson = False,
 ) -> Exit:
@@ -76,8 +80,9 @@ async def put(
     aiozkqueue put reminders 'call back' --delay 15m
     aiozkqueue put payments '{"id": 3}' --group 'customer 7'
     aiozkqueue put orders --file order.json
-    aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 3600
+    aiozkqueue put reminders 'pay up' --key invoice-7 --unique ignore --ttl 1h
     aiozkqueue put renders --filter performance_class=standard scene.blend
+    aiozkqueue put orders '{"id": 4}' --header source=shop
     tail -f orders.jsonl | aiozkqueue put orders --lines --timeout 60[/dim]
     """
     if body is not None and (file is not None or lines):
@@ -85,12 +90,13 @@ async def put(
         raise typer.BadParameter(message)
     options = zq.PutOptions(
         priority=priority,
-        delay=parse_delay(delay),
+        delay=delay,
         at=parse_moment(at),
         key=key,
         unique=unique or False,
         ttl=ttl,
         filters=parse_tags(filters or ()),
+        headers=parse_pairs("--header", headers or (), "NAME=TEXT") or None,
         group=group,
     )
     async with connection.open() as session:
@@ -105,17 +111,6 @@ async def put(
             putting = _Putting(target, timeout, options, as_json=as_json)
             await _put_from(sys.stdin.buffer, putting, lines=lines, size=None)
     return Exit.OK
-
-
-def parse_delay(text: str | None) -> float | None:
-    """Read a duration: a number of seconds, or of a unit."""
-    if text is None:
-        return None
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        message = f"{text!r} is no duration: give seconds, or a number with s, m, h or d, such as 15m"
-        raise typer.BadParameter(message, param_hint="--delay")
-    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def parse_moment(text: str | None) -> datetime | None:

@@ -1,4 +1,4 @@
-"""`aiozkqueue peek`, `stats` and `purge`: a queue as a whole."""
+"""`aiozkqueue peek`, `stats` and `purge`: queues as a whole."""
 
 from __future__ import annotations
 
@@ -51,15 +51,21 @@ async def peek(
 @connected
 async def stats(
     connection: Connection,
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE…")],
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show a queue in figures: messages, claims, delays, dead letters, consumers.
+    """Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not there.
 
-    [dim]aiozkqueue stats orders invoices[/dim]
+    [dim]aiozkqueue stats
+    aiozkqueue stats orders invoices --json[/dim]
     """
     async with connection.open() as session:
-        found = [await session.queue(name).stats() for name in queues]
+        asked = [session.queue(name) for name in queues or await session.queues()]
+        there = [queue for queue in asked if await queue.exists()]
+        found = [await queue.stats() for queue in there]
+    for queue in asked:
+        if queue not in there:
+            output.note(f"there is no queue {queue.name!r}")
     if as_json:
         for s in found:
             output.print_json(
@@ -122,7 +128,7 @@ async def stats(
                 for s in found
             ],
         )
-    return Exit.OK
+    return Exit.OK if asked and len(there) == len(asked) else Exit.NOTHING
 
 
 @connected

@@ -13,6 +13,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, with_connection
+from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.spark import ELSEWHERE, LOCAL, Conf, Master, options_of, place, spark_session, watched
 
@@ -36,7 +37,8 @@ def load(
         typer.Option(metavar="TEXT", help="Names the load: run again under its name, it puts no row twice."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for room in a queue with a size.")
+        float,
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a queue with a size."),
     ] = 60.0,
     as_json: AsJson = False,
     master: Master = LOCAL,

@@ -41,12 +41,14 @@ def told(
 
 def test_messages_come_by_priority_and_not_before_their_time(told: Told) -> None:
     told("put", "jobs", "can wait", "--priority", "5")
-    told("put", "jobs", "tomorrow", "--delay", "1d")
-    told("put", "jobs", "urgent", "--priority", "-5")
+    told("put", "jobs", "tomorrow", "--delay", "1d", "--ttl", "2d")
+    told("put", "jobs", "urgent", "--priority", "-5", "--header", "from=shop", "--header", "note=a=b")
     [stats] = told("stats", "jobs")
     assert (stats["size"], stats["scheduled"], stats["priorities"]) == (3, 1, {"-5": 1, "0": 0, "5": 1})
     taken = told("consume", "jobs")
     assert [(one["body"], one["priority"]) for one in taken] == [("urgent", -5), ("can wait", 5)]
+    assert taken[0]["headers"] == {"from": "shop", "note": "a=b"}
+    told("put", "jobs", "x", "--header", "no text", status=Exit.USAGE)
     told("put", "jobs", "x", "--at", "2999-01-01T00:00", status=Exit.USAGE)
 
 
@@ -61,7 +63,9 @@ def test_messages_of_a_group_are_in_order_and_an_ordered_queue_refuses_what_is_n
 
 
 def test_what_lies_under_one_key_is_delivered_once_and_what_is_too_old_not_at_all(told: Told) -> None:
-    told("configure", "prices", "--collapse", "--history", "600", "--ttl", "inf")
+    told("configure", "prices", "--collapse", "--history", "1.5h,most=7", "--ttl", "inf", "--clean-every", "10m")
+    [settings] = told("configure", "prices")
+    assert (settings["history"], settings["clean_every"]) == ("5400,most=7", 600)
     told("put", "prices", "costs 10", "--key", "article 7")
     told("put", "prices", "costs 12", "--key", "article 7")
     told("put", "prices", "too late", "--ttl", "0.001")

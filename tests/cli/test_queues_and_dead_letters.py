@@ -45,13 +45,23 @@ def test_tables_show_payloads_without_their_control_characters_or_markup(cli: Cl
 
 
 def test_stats_of_several_queues_are_lines_in_the_order_asked_for(cli: Cli) -> None:
+    assert cli("stats").status == 1
     cli("put", "b", "x")
+    cli("configure", "a", "--shards", "1")
     stats = cli("stats", "b", "a", "--json").records
     assert [(s["queue"], s["size"]) for s in stats] == [("b", 1), ("a", 0)]
     assert stats[0]["oldest"] is not None
     assert stats[1]["oldest"] is None
     table = cli("stats", "b", "a").text
     assert all(word in table for word in ("queue", "size", "claimed", "dead letters"))
+    assert [s["queue"] for s in cli("stats", "--json").records] == ["a", "b"]
+
+
+def test_stats_of_a_queue_that_is_not_there_fail_and_show_the_others(cli: Cli) -> None:
+    cli("put", "b", "x")
+    done = cli("stats", "a", "b", "--json")
+    assert (done.status, [s["queue"] for s in done.records]) == (1, ["b"])
+    assert "there is no queue 'a'" in done.stderr
 
 
 def test_purge_empties_a_queue_and_says_how_many_went(cli: Cli) -> None:
