@@ -32,6 +32,16 @@ FIRST_LOOK: Final = 60_000
 MOST_AT_ONCE: Final = 1000
 #: After this no moment is asked for: the reckoning of dates must not run over.
 _LAST_YEAR: Final = 9900
+#: What crontab(5) of Debian's cron calls some expressions.
+_NICKNAMES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
 
 
 class Cron:
@@ -105,9 +115,9 @@ def _occurrences(expression: str, start: datetime) -> Iterator[datetime]:
     with needs("schedule"):
         from cronsim import CronSim, CronSimError  # noqa: PLC0415 - an extra, for those who use it
     try:
-        return CronSim(expression, start)
+        return CronSim(_NICKNAMES.get(expression, expression), start)
     except CronSimError as error:
-        msg = f"{expression!r} is no cron expression: {error}; give minute, hour, day, month and weekday"
+        msg = f"{expression!r} is no cron expression: {error}; give minute, hour, day, month and weekday, or @daily"
         raise InvalidScheduleError(msg) from error
 
 

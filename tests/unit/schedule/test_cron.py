@@ -68,7 +68,23 @@ def test_six_fields_begin_with_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "expression", ["", "* * * *", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "every day", "* * * * * * *"]
+    ("nickname", "first"),
+    [
+        ("@yearly", "01-01 00:00:00"),
+        ("@annually", "01-01 00:00:00"),
+        ("@monthly", "07-01 00:00:00"),
+        ("@weekly", "06-21 00:00:00"),  # a Sunday
+        ("@daily", "06-17 00:00:00"),
+        ("@midnight", "06-17 00:00:00"),
+        ("@hourly", "06-16 12:00:00"),
+    ],
+)
+def test_the_nicknames_of_crontab_are_expressions(nickname: str, first: str) -> None:
+    assert following(nickname, "UTC", "2026-06-16T11:30", 1) == [first]
+
+
+@pytest.mark.parametrize(
+    "expression", ["@reboot", "", "* * * *", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "every day", "* * * * * * *"]
 )
 def test_what_is_no_expression_or_never_occurs_is_refused(expression: str) -> None:
     with pytest.raises(zq.InvalidScheduleError):
