@@ -45,7 +45,9 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
 async def add(
     connection: Connection,
     name: _Name,
-    cron: Annotated[str, typer.Argument(metavar="CRON", help="Five fields, or six with seconds before them.")],
+    cron: Annotated[
+        str, typer.Argument(metavar="CRON", help="Five fields, six with seconds before them, or such as @daily.")
+    ],
     queue: QueueName,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="The payload.")] = "",
     zone: Annotated[str, typer.Option("--zone", "-z", help="The time zone that CRON is in.")] = "UTC",

@@ -111,11 +111,11 @@ class Jobs:
     ) -> Job:
         """Add a job: put ``value`` to ``queue``, with these options, whenever ``cron`` says so in ``zone``.
 
-        ``cron`` has five fields (minute, hour, day, month, weekday), or six with seconds before them. It occurs from
-        now on. An occurrence that is more than ``tolerance`` seconds late, since no scheduler ran, is missed:
-        ``missed="skip"`` leaves it out, ``"all"`` makes up for the newest ``limit`` of them, and ``"last"`` for the
-        newest one, unless another occurrence is due anyway. Each message has the headers ``job``, its name, and
-        ``occurrence``, its date.
+        ``cron`` has five fields (minute, hour, day, month, weekday), or six with seconds before them, or is a
+        nickname such as ``@daily``. It occurs from now on. An occurrence that is more than ``tolerance`` seconds late,
+        since no scheduler ran, is missed: ``missed="skip"`` leaves it out, ``"all"`` makes up for the newest ``limit``
+        of them, and ``"last"`` for the newest one, unless another occurrence is due anyway. Each message has the
+        headers ``job``, its name, and ``occurrence``, its date.
 
         Raises:
             AlreadyExistsError: there is a job of this name.

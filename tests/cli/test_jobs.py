@@ -32,6 +32,13 @@ def test_adding_twice_is_a_conflict_and_a_bad_expression_wrong_use(cli: Cli) -> 
     assert cli("jobs", "remove", "other").status == 1
 
 
+def test_a_job_by_its_nickname_is_shown_as_it_was_given(cli: Cli) -> None:
+    [job] = cli("jobs", "add", "nightly", "@daily", "reports", "--zone", "Asia/Kathmandu", "--json").records
+    assert (job["cron"], job["next"][11:16]) == ("@daily", "18:15")
+    bad = cli("jobs", "add", "other", "@reboot", "reports")
+    assert (bad.status, "or @daily" in bad.stderr) == (2, True)
+
+
 def test_a_scheduler_of_the_command_line_puts_until_it_is_told_to_stop(cli: Cli) -> None:
     cli("jobs", "add", "often", "* * * * * *", "reports", "x")
     scheduler = cli.start("jobs", "run")

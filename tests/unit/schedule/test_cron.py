@@ -83,6 +83,12 @@ def test_the_nicknames_of_crontab_are_expressions(nickname: str, first: str) -> 
     assert following(nickname, "UTC", "2026-06-16T11:30", 1) == [first]
 
 
+@pytest.mark.parametrize(("nickname", "fields"), [("@daily", "0 0 * * *"), ("@hourly", "0 * * * *")])
+def test_a_nickname_follows_the_clock_as_its_fields_do(nickname: str, fields: str) -> None:
+    for start in ("2026-03-28T12:00", "2026-10-24T12:00"):
+        assert following(nickname, BERLIN, start, 30) == following(fields, BERLIN, start, 30)
+
+
 @pytest.mark.parametrize(
     "expression", ["@reboot", "", "* * * *", "61 * * * *", "0 0 31 2 *", "0 0 30 2 *", "every day", "* * * * * * *"]
 )
