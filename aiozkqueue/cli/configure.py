@@ -184,5 +184,5 @@ def _backoff(text: str) -> zq.Backoff:
 
 def _shown(value: object) -> Json:
     if isinstance(value, zq.History):
-        return f"{value.seconds:g},most={value.most}{',payload' if value.payload else ''}"
+        return f"{value.seconds:.15g},most={value.most}{',payload' if value.payload else ''}"
     return value if isinstance(value, int | float | str) or value is None else str(value)

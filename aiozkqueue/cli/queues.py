@@ -66,6 +66,8 @@ async def stats(
     for queue in asked:
         if queue not in there:
             output.note(f"there is no queue {queue.name!r}")
+    if not asked:
+        output.note("there are no queues")
     if as_json:
         for s in found:
             output.print_json(

@@ -63,9 +63,9 @@ def test_messages_of_a_group_are_in_order_and_an_ordered_queue_refuses_what_is_n
 
 
 def test_what_lies_under_one_key_is_delivered_once_and_what_is_too_old_not_at_all(told: Told) -> None:
-    told("configure", "prices", "--collapse", "--history", "1.5h,most=7", "--ttl", "inf", "--clean-every", "10m")
+    told("configure", "prices", "--collapse", "--history", "1234567,most=7", "--ttl", "inf", "--clean-every", "10m")
     [settings] = told("configure", "prices")
-    assert (settings["history"], settings["clean_every"]) == ("5400,most=7", 600)
+    assert (settings["history"], settings["clean_every"]) == ("1234567,most=7", 600)
     told("put", "prices", "costs 10", "--key", "article 7")
     told("put", "prices", "costs 12", "--key", "article 7")
     told("put", "prices", "too late", "--ttl", "0.001")

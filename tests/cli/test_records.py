@@ -27,7 +27,7 @@ async def holding(zookeeper: str, queue_root: str) -> AsyncIterator[str]:
 
 
 def test_history_is_turned_on_then_tells_of_a_message_that_was_consumed(cli: Cli) -> None:
-    assert cli("configure", "q", "--history", "3600,most=10,payload", "--clean-every", "60").status == 0
+    assert cli("configure", "q", "--history", "1h,most=10,payload", "--clean-every", "60").status == 0
     [config] = cli("configure", "q", "--json").records
     assert (config["history"], config["clean_every"]) == ("3600,most=10,payload", 60.0)
     message_id = cli("put", "q", "x").text.strip()
