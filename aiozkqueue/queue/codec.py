@@ -123,8 +123,20 @@ def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:
     try:
         codec = known.get(type_)
         if codec is None:
-            codec = known[type_] = AdapterCodec(TypeAdapter[Any](type_))
+            codec = known[type_] = codec_by(name, TypeAdapter[Any](type_))
+    except InvalidOptionError:
+        raise
     except Exception as error:  # pydantic raises many kinds here; all mean the same
         msg = f"queue {name!r}: {type_!r} is no type that pydantic knows: {error}"
         raise InvalidOptionError(msg) from error
     return codec
+
+
+def codec_by(name: str, adapter: TypeAdapter[Any]) -> Codec[Any]:
+    """Return the codec of an adapter. Raises: InvalidOptionError: it refers to what is not defined."""
+    try:
+        len(adapter.core_schema)  # of one that is not complete yet, this completes it, or raises
+    except Exception as error:  # as above
+        msg = f"queue {name!r}: {adapter!r} is not fully defined: define what it refers to before the queue: {error}"
+        raise InvalidOptionError(msg) from error
+    return AdapterCodec(adapter)

@@ -10,7 +10,7 @@ from aiozkqueue.layout import check_condition, check_queue_name
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .codec import BYTES, AdapterCodec, Codec, codec_of
+from .codec import BYTES, Codec, codec_by, codec_of
 from .connection_state import on_connection_state
 from .destination import not_own
 from .foreign.queue import CuratorQueue, ForeignQueue
@@ -89,7 +89,7 @@ class QueueSession:
 
         Raises:
             InvalidNameError: not a name for a queue.
-            InvalidOptionError: no type that pydantic knows, or both a type and an adapter.
+            InvalidOptionError: no type that pydantic knows, one not fully defined, or both a type and an adapter.
             ConfigConflictError: another policy is known to be stored; else the first use raises it.
             SessionClosedError, WrongLoopError.
         """
@@ -379,7 +379,7 @@ class QueueSession:
             if type_ is not None:
                 msg = f"queue {name!r}: give a type or an adapter, not both"
                 raise InvalidOptionError(msg)
-            return AdapterCodec(adapter)
+            return codec_by(name, adapter)
         return BYTES if type_ is None else codec_of(name, type_, self._codecs)
 
 

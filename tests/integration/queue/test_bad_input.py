@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel, TypeAdapter
 
 import aiozkqueue as zq
 from aiozkqueue.schedule import Jobs, NotificationQueue
@@ -105,6 +106,39 @@ async def test_a_type_that_pydantic_does_not_know_is_refused(session: zq.QueueSe
         session.queue("jobs", Opaque)
     with pytest.raises(zq.InvalidOptionError, match="'jobs'"):
         session.queue("jobs", 7)  # type: ignore[call-overload]
+
+
+class Unfinished(BaseModel):
+    order: Nope  # type: ignore[name-defined]  # noqa: F821 - that is the point
+
+
+class Early(BaseModel):
+    order: Late
+
+
+EARLY = TypeAdapter(list[Early])
+
+
+class Late(BaseModel):
+    number: int
+
+
+@pytest.mark.parametrize("type_", ["Undefined", list["Nope"], Unfinished, dict[str, Unfinished]], ids=str)  # type: ignore[name-defined]  # noqa: F821 - that is the point
+async def test_a_type_that_is_not_fully_defined_is_refused_when_the_queue_is_made(
+    session: zq.QueueSession,
+    type_: Any,  # checkers refuse most of them, too
+) -> None:
+    for _ in range(2):
+        with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.*(Undefined|Nope|Unfinished).* is not fully defined"):
+            session.queue("jobs", type_)
+    with pytest.raises(zq.InvalidOptionError, match=r"'jobs'.* is not fully defined"):
+        session.queue("jobs", adapter=TypeAdapter(type_))
+
+
+async def test_a_type_that_was_completed_since_is_taken(session: zq.QueueSession) -> None:
+    await session.queue("jobs", Early).put(Early(order=Late(number=1)))
+    await session.queue("jobs", adapter=EARLY).put([Early(order=Late(number=2))])
+    assert await session.queue("jobs").size() == 2
 
 
 @pytest.mark.parametrize(
