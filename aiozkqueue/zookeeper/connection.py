@@ -181,7 +181,16 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what is pending: reset, end of the stream and failed writes all end here."""
-        self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
+        if self._unanswered and (exc is None or isinstance(exc, ConnectionError)):
+            self.abort("closed before it answered: a TLS port, or a server that is starting?", exc)
+        else:
+            self.abort(str(exc) or type(exc).__name__ if exc is not None else "closed by the server", exc)
+
+    @property
+    def _unanswered(self) -> bool:
+        """Whether a server that was spoken to without TLS has not answered yet."""
+        transport = self._transport
+        return self._first is not None and transport is not None and transport.get_extra_info("sslcontext") is None
 
     def data_received(self, data: bytes) -> None:
         """Cut the stream into frames."""

@@ -48,9 +48,14 @@ async def dial(
     Raises:
         OSError: refused, unreachable, or a certificate that does not fit (`ssl.SSLError`).
     """
-    _, opened = await asyncio.get_running_loop().create_connection(
-        connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None
-    )
+    try:
+        _, opened = await asyncio.get_running_loop().create_connection(
+            connection, address, server.port, ssl=tls, server_hostname=server.host.rstrip(".") if tls else None
+        )
+    except (ConnectionResetError, ConnectionAbortedError) as error:
+        if tls is None:
+            raise
+        raise type(error)("closed during the TLS handshake: is that a TLS port?") from error
     return opened
 
 

@@ -40,7 +40,7 @@ async def test_tls_carries_a_session_when_the_certificate_is_for_the_name_asked_
     assert len((await zk.read("/a", generation=1)).data) == 500_000
 
 
-async def why_not(hosts: str, tls: ssl.SSLContext) -> str:
+async def why_not(hosts: str, tls: ssl.SSLContext | None) -> str:
     """Why no connection comes about; asked with more patience where the machine was too slow to find out."""
     for patience in (0.5, 5, 50):
         with pytest.raises(ConnectionLossError) as lost:
@@ -64,9 +64,16 @@ async def test_tls_refuses_a_server_by_another_name_and_one_that_nobody_vouches_
     assert "CERTIFICATE_VERIFY_FAILED" in await why_not(f"localhost:{secure_server.secure_port}", unknown)
 
 
-async def test_tls_to_a_port_without_it_is_an_error_in_the_time_given(zookeeper: str) -> None:
+async def test_tls_to_a_port_without_it_is_an_error_in_the_time_given_that_says_what_is_likely(zookeeper: str) -> None:
     with pytest.raises(ConnectionLossError, match=zookeeper):
         await connect(zookeeper, tls=ssl.create_default_context(), connect_timeout=0.7, session_timeout=1.0)
+    told = await why_not(zookeeper, ssl.create_default_context())
+    assert f"{zookeeper}: closed during the TLS handshake: is that a TLS port?" in told
+
+
+async def test_a_tls_port_without_tls_is_an_error_that_says_what_is_likely(secure_server: SecureServer) -> None:
+    told = await why_not(f"localhost:{secure_server.secure_port}", None)
+    assert "closed before it answered: a TLS port, or a server that is starting?" in told
 
 
 @pytest.mark.parametrize("auth", [_ALICE, Auth.sasl("bob", "builder"), Auth.digest("carol", "pw")])
