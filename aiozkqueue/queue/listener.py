@@ -19,7 +19,7 @@ from .hand_over import hand_over, show
 from .logs import about
 from .outcome import Outcome
 from .tasks import wait_settled
-from .transaction import commit_or_leave
+from .transaction import commit_or_leave, describe
 from .work import PASSING
 
 if TYPE_CHECKING:
@@ -257,9 +257,11 @@ class Listener(Generic[T]):
         """Settle what a handler failed on."""
         if not isinstance(error, Retry | Reject):
             log.warning(
-                "queue %s: handler failed on message %s",
+                "queue %s: handler failed on message %s, attempt %d: %s",
                 self._queue.name,
                 delivery.id,
+                claim.attempt,
+                delivery.work.foresee(claim, describe(error)),
                 exc_info=error,
                 extra=about(claim, delivery.work.id),
             )

@@ -29,7 +29,7 @@ from aiozkqueue.errors import (
 
 from .commits.admission import admit, needs_of, try_admit
 from .commits.committer import unknown
-from .commits.endings import CONSUME, Ending, refuse_to_overtake, release_ending
+from .commits.endings import CONSUME, Ending, fate, refuse_to_overtake, release_ending
 from .commits.holds import CommitSettlement, ReleaseSettlement
 from .commits.items import PutSettlement
 from .commits.keys import bearer
@@ -90,6 +90,7 @@ class Work:
         "_admission",
         "_beside",
         "_claims",
+        "_drawn",
         "_hint",
         "_keys",
         "_puts",
@@ -118,6 +119,7 @@ class Work:
         self._size = 0
         self._settlement: Settlement | None = None
         self._release: asyncio.Future[None] | None = None
+        self._drawn: float | None = None
 
     @property
     def what(self) -> str:
@@ -370,6 +372,20 @@ class Work:
         if self._release is not None:
             await wait_settled(self._release, grace=self.engine.grace)
 
+    def foresee(self, claim: Claim, error: str) -> str:
+        """Say what becomes of the one message that it holds, if it is undone for this error: for the log, before that.
+
+        The policy's delay, which may be random, is drawn here; the release keeps to it.
+        """
+        if self._state is not _OPEN:
+            return f"it is {self._state.words} already"
+        if self.engine.closed or self.lost:
+            return "not given back, since its claim is lost"
+        ending = release_ending(claim, None, error, self.engine.random.random)
+        if ending.kind == "release":
+            self._drawn = ending.delay
+        return fate(ending)
+
     def give_back_soon(self) -> None:
         """Undo at once, without waiting: for those that can no longer wait."""
         if self._state is _OPEN:
@@ -469,6 +485,8 @@ class Work:
         engine = self.engine
         if engine.closed or not self._claims or self.lost:
             return
+        if delay is None:
+            delay = self._drawn
         chance = engine.random.random
         endings = {claim: release_ending(claim, delay, error, chance) for claim in self._claims}
         if rewrite is not None:

@@ -115,6 +115,15 @@ def release_ending(
     return Ending("release", delay=delay, error=error)
 
 
+def fate(ending: Ending) -> str:
+    """Say in the words of the log what becomes of a message that was handed over and not done."""
+    if ending.kind == "dead":
+        return "a dead letter"
+    if ending.kind == "consume":
+        return "dropped"
+    return f"again after {round(ending.delay, 3):g} s" if ending.delay else "again at once"
+
+
 def refuse_to_overtake(what: str, endings: Mapping[Claim, Ending]) -> None:
     """A message that is given back comes again before those of its group that were put after it.
 

@@ -12,7 +12,7 @@ from aiozkqueue.queue.patience import FOREVER
 from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData, new_delete
 
 from .admission import needs_of, readmit
-from .endings import CONSUME, Ending, bury, guard, refusal_of, weigh_ending, write_meta
+from .endings import CONSUME, Ending, bury, fate, guard, refusal_of, weigh_ending, write_meta
 from .items import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .keys import freed_by
 from .settlement import OPERATION_WEIGHT, Settlement
@@ -173,7 +173,7 @@ class HoldSettlement(Settlement):
                     "queue %s: message %s is %s: %r",  # one line, whatever a payload has brought into it
                     claim.store.name,
                     claim.id,
-                    "a dead letter" if ending.kind == "dead" else "dropped",
+                    fate(ending),
                     ending.reason,
                     extra=about(claim, self.transaction_id),
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,12 +70,78 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
     assert line == {
         "level": "WARNING",
-        "message": f"queue jobs: handler failed on message {message_id}",
+        "message": f"queue jobs: handler failed on message {message_id}, attempt 1: again at once",
         "queue": "jobs",
         "message_id": message_id,
         "attempt": 1,
         "transaction_id": works[0],
     }
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (zq.AtLeastOnce(backoff=zq.Fixed(90)), "again after 90 s"),
+        (zq.ConsumeTimes(2, backoff=zq.Fixed(90)), "again after 90 s"),
+        (zq.ConsumeTimes(1), "a dead letter"),
+        (zq.ConsumeOnce(exhausted="drop"), "dropped"),
+    ],
+    ids=repr,
+)
+async def test_what_comes_after_a_failure_is_in_the_line(
+    session: zq.QueueSession, lines: Lines, policy: zq.Policy, told: str
+) -> None:
+    jobs = session.queue("jobs", policy=policy)
+
+    async def handler(_: zq.Delivery[bytes]) -> None:
+        raise RuntimeError("no secret of ours")
+
+    async def logged() -> bool:
+        return any("handler failed" in line["message"] for line in lines.written)
+
+    message_id = await jobs.put(b"the payload")
+    async with session.listener(jobs, handler):
+        await eventually(logged, 30)
+    [line] = [line for line in lines.written if "handler failed" in line["message"]]
+    assert line["message"] == f"queue jobs: handler failed on message {message_id}, attempt 1: {told}"
+
+
+async def test_the_delay_in_the_line_is_the_one_that_was_drawn(session: zq.QueueSession, lines: Lines) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Exponential(100_000, maximum=100_000, jitter=1)))
+    failed: list[float] = []
+
+    async def handler(_: zq.Delivery[bytes]) -> None:
+        failed.append(time.time())
+        raise RuntimeError("no secret of ours")
+
+    async def given_back() -> bool:
+        return (await jobs.stats()).retrying == 1
+
+    await jobs.put(b"the payload")
+    async with session.listener(jobs, handler):
+        await eventually(given_back, 30)
+    [line] = [line for line in lines.written if "handler failed" in line["message"]]
+    told = float(line["message"].removesuffix(" s").rpartition(" ")[2])
+    (seen,) = await jobs.peek()
+    assert seen.due is not None
+    assert abs(seen.due.timestamp() - failed[0] - told) < 60  # another draw would be that near once in 800 times
+
+
+async def test_a_handler_that_settles_and_then_fails_is_told_so(session: zq.QueueSession, lines: Lines) -> None:
+    jobs = session.queue("jobs")
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        await delivery.commit()
+        raise RuntimeError("no secret of ours")
+
+    async def logged() -> bool:
+        return any("handler failed" in line["message"] for line in lines.written)
+
+    message_id = await jobs.put(b"the payload")
+    async with session.listener(jobs, handler):
+        await eventually(logged, 30)
+    [line] = [line for line in lines.written if "handler failed" in line["message"]]
+    assert line["message"].endswith(f"{message_id}, attempt 1: it is committed already")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +166,7 @@ async def test_a_dead_letter_is_logged_with_its_reason(
 
     async with session.listener(session.queue("jobs", int), handler):
         await eventually(dead)
-    [line] = [line for line in lines.written if "dead letter" in line["message"]]
+    [line] = [line for line in lines.written if "is a dead letter" in line["message"]]
     assert line["message"].startswith(f"queue jobs: message {message_id} {told}")
     assert (line["level"], line["queue"], line["message_id"], line["attempt"]) == ("INFO", "jobs", message_id, 1)
     assert line["transaction_id"]
