@@ -5,7 +5,8 @@ What lives here, from the outside in:
 - `interface` is the narrow protocol that the layers above program against, and `errors` what it raises.
 - `client` implements it; `connect` opens one. `aiozk_client` is aiozk's own public client on the same machinery.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
-  connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again.
+  connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again,
+  `outage` when a loss that lasts is logged.
 - `connection` is one socket: frames in, frames out, requests pipelined in a FIFO.
 - `wire` and `records` are the bytes, `listings` those of a reply that is read while it comes in, `sasl` one exchange
   of them, `hosts` and `auth` the options. All pure.

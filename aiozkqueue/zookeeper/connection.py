@@ -130,13 +130,13 @@ class Connection(asyncio.Protocol):
         if self.loss is None:
             self._send(_LENGTH.pack(len(wire.PING)), wire.PING)
 
-    def abort(self, reason: str, cause: BaseException | None = None, *, level: int = logging.INFO) -> None:
-        """Drop the connection at once: everything pending fails before this returns. It is logged at this level."""
+    def abort(self, reason: str, cause: BaseException | None = None) -> None:
+        """Drop the connection at once: everything pending fails before this returns."""
         if self.loss is not None:
             return
         self.loss = loss = ConnectionLossError(f"connection to {self.peer} lost: {reason}")
         loss.__cause__ = cause
-        _log.log(level, "%s", loss)
+        _log.debug("%s", loss)  # whoever relied on it says so louder
         if self._transport is not None:
             self._transport.abort()
         self._on_lost(self)

@@ -27,6 +27,7 @@ from aiozkqueue.zookeeper.errors import (
     ZooKeeperError,
 )
 from aiozkqueue.zookeeper.interface import State
+from aiozkqueue.zookeeper.outage import Outage
 from aiozkqueue.zookeeper.states import StateMachine
 from aiozkqueue.zookeeper.watches import WatchRegistry
 
@@ -87,6 +88,7 @@ class Session:
         self._closing = False
         self._failure: ZooKeeperError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._outage: Outage | None = None
 
     # State
 
@@ -227,7 +229,7 @@ class Session:
             self.states.move(State.CLOSED)
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.abort("the client has been closed", level=logging.DEBUG)
+            connection.abort("the client has been closed")
         if self._task is not None:
             self._task.cancel()
 
@@ -266,6 +268,7 @@ class Session:
 
     async def _keep_connected(self) -> None:
         clock = asyncio.get_running_loop().time
+        self._outage = Outage(clock())
         delay, previous = 0.0, None
         while self.states.state is not State.CLOSED:
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
@@ -309,7 +312,11 @@ class Session:
     def _failed(self, server: Server, error: Exception) -> None:
         why = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
         self.attempts[server] = why
-        _log.info("%s: %s", server, why)
+        _log.debug("%s: %s", server, why)
+        now = asyncio.get_running_loop().time()
+        if self._outage is not None and self._outage.to_be_told(now):
+            lasted = self._outage.lasted(now)
+            _log.warning("no connection to %s for %.0f s; at last, %s: %s", self.ensemble, lasted, server, why)
 
     async def _establish(self, server: Server, address: str) -> Connection:
         opened: Connection | None = None
@@ -328,7 +335,7 @@ class Session:
             self._connected(established)
         except BaseException as error:
             if opened is not None:
-                opened.abort("not established", error, level=logging.DEBUG)  # why is logged by who asked for it
+                opened.abort("not established", error)
                 if opened.session_expired:
                     self._verdict()
             raise
@@ -361,13 +368,16 @@ class Session:
         self.session_id = self._resumable.session_id
         self._connection = connection
         self.attempts.clear()
+        assert self._outage is not None  # noqa: S101 - until now
         _log.info(
-            "%s session 0x%x at %s, timeout %.1f s",
+            "%s session 0x%x at %s, timeout %.1f s, after %.1f s without a connection",
             "new" if new_session else "resumed",
             self.session_id,
             connection.peer,
             self.timeout,
+            self._outage.lasted(asyncio.get_running_loop().time()),
         )
+        self._outage = None
         first = self.states.generation == 0
         self.states.move(State.CONNECTED, new_session=new_session)
         if not first:
@@ -376,6 +386,8 @@ class Session:
     def _lost(self, connection: Connection) -> None:
         if connection is not self._connection:
             return
+        _log.info("%s", connection.loss)
+        self._outage = Outage(asyncio.get_running_loop().time())
         self._zxid = self.last_zxid
         self._connection = None
         self.states.move(State.SUSPENDED)

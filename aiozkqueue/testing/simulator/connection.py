@@ -88,13 +88,13 @@ class SimulatedConnection:
         self._outgoing.send(request)
         return future
 
-    def abort(self, reason: str, cause: BaseException | None = None, *, level: int = logging.DEBUG) -> None:
-        """Drop the connection at once: everything pending fails before this returns. It is logged at this level."""
+    def abort(self, reason: str, cause: BaseException | None = None) -> None:
+        """Drop the connection at once: everything pending fails before this returns."""
         if self.loss is not None:
             return
         self.loss = ConnectionLossError(f"connection to {self.peer} lost: {reason}")
         self.loss.__cause__ = cause
-        _log.log(level, "%s", self.loss)
+        _log.debug("%s", self.loss)
         self._outgoing.close()
         self.stream.close()
         if self._end is not None:

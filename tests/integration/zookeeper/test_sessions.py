@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+import re
 import time
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -298,6 +300,42 @@ async def test_no_server_is_an_error_that_names_the_hosts_after_the_time_given(z
     assert 0.3 < time.monotonic() - began < 10  # without being told, it is 15
     zk = await connect(f"127.0.0.1:1,{zookeeper}")
     await zk.close()
+
+
+async def test_an_outage_is_a_line_when_it_begins_one_when_it_lasts_and_one_when_it_is_over(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aiozkqueue.zookeeper.outage._FIRST", (0.3,))  # what comes after that takes five minutes
+    caplog.set_level(logging.DEBUG, "aiozkqueue.zookeeper")
+    down, up = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        if peer.number > 1 and not up.is_set():
+            return  # closed, unanswered
+        peer.send(connected(7, timeout=20_000))
+        if peer.number > 1:
+            await peer.keep_alive()
+        await down.wait()
+
+    def said(level: int) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+    async with ScriptedServer(script) as server, asyncio.timeout(60):
+        zk = await opened(server.hosts, session_timeout=20.0)
+        caplog.clear()
+        down.set()
+        while len([line for line in said(logging.DEBUG) if line.startswith(f"{server.hosts}: ")]) < 8:  # noqa: ASYNC110 - the log tells nobody
+            await asyncio.sleep(0.05)
+        up.set()
+        await zk.wait_connected(after=0)
+        zk._session.kill()  # the server would not answer the goodbye
+    tries = r"closed before it answered: a TLS port, or a server that is starting\?"
+    peer = re.escape(server.hosts)
+    lost, lasts, back = said(logging.INFO)
+    assert lost == f"connection to {server.hosts} lost: closed by the server"
+    assert re.fullmatch(rf"no connection to {peer} for \d+ s; at last, {peer}: .*{tries}", lasts)
+    assert re.fullmatch(rf"resumed session 0x7 at {peer}, timeout 20.0 s, after \d+\.\d s without a connection", back)
 
 
 async def test_a_server_that_accepts_and_never_answers_does_not_hang_the_connect(zookeeper: str) -> None:

@@ -1,0 +1,32 @@
+"""How long a client has been without a connection, and when that is worth a line of the log. Pure."""
+
+from __future__ import annotations
+
+from itertools import chain, count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FIRST, _EACH = (10.0, 60.0), 300.0  # seconds
+
+
+class Outage:
+    """One time without a connection, from a moment on; moments are the event loop's."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._moments: Iterator[float] = chain(_FIRST, count(_FIRST[-1] + _EACH, _EACH))
+        self._next = next(self._moments)
+
+    def lasted(self, now: float) -> float:
+        """Seconds that it has lasted."""
+        return now - self._began
+
+    def to_be_told(self, now: float) -> bool:
+        """Whether it is time to say so: once after ten seconds, once after a minute, then every five minutes."""
+        due = False
+        while self.lasted(now) >= self._next:
+            self._next = next(self._moments)
+            due = True
+        return due
