@@ -16,7 +16,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit, status_of_child
-from aiozkqueue.worker import Health, dumping, load, opened, reloading, settled_heap, type_of_deliveries
+from aiozkqueue.worker import Health, announce, dumping, load, opened, reloading, settled_heap, type_of_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +100,7 @@ async def worker(
         if health_port is not None:
             health.measure(_metrics(session))
         stack.enter_context(settled_heap())
+        announce(services)
         await zq.run(*map(health.told, services), drain_timeout=drain_timeout)
     return Exit.OK
 

@@ -58,11 +58,13 @@ class Listener(Generic[T]):
         concurrency: int,
         drain_timeout: float | None,
         on_lost: Literal["finish", "cancel"],
+        handler_name: str,
         condition: Condition | None = None,
     ) -> None:
         self._engine = engine
         self._queue = queue
         self._handler = handler
+        self._handler_name = handler_name
         self._concurrency = concurrency
         self._drain_timeout = drain_timeout
         self._on_lost = on_lost
@@ -76,6 +78,9 @@ class Listener(Generic[T]):
         self._failure: BaseException | None = None
         self._running = False
         self._background: Background | None = None
+
+    def __repr__(self) -> str:
+        return f"<Listener of queue {self._queue.name!r}: {self._handler_name}, concurrency {self._concurrency}>"
 
     def stop(self) -> None:
         """Claim nothing more; handlers that run may finish within ``drain_timeout`` seconds. Idempotent."""

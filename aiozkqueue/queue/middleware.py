@@ -29,14 +29,25 @@ def check_awaited(function: object, what: str) -> None:
     Raises:
         InvalidOptionError.
     """
-    plain = function
-    while isinstance(plain, partial):
-        plain = plain.func
-    plain = getattr(plain, "__func__", plain)  # a method's
+    plain = _plain(function)
     if not (_never_awaited(plain) if isinstance(plain, FunctionType) else not callable(plain)):
         return
     msg = f"{getattr(plain, '__qualname__', None) or repr(plain)}: {what} is awaited; make it an `async def`"
     raise InvalidOptionError(msg)
+
+
+def name_of(function: object) -> str:
+    """Return module and name of a function, a method, or what a partial calls; of another object, its class's."""
+    plain = _plain(function)
+    if not hasattr(plain, "__qualname__"):
+        plain = type(plain)
+    return f"{getattr(plain, '__module__', None)}.{getattr(plain, '__qualname__', None)}"
+
+
+def _plain(function: object) -> object:
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__func__", function)  # a method's
 
 
 def _never_awaited(function: FunctionType) -> bool:

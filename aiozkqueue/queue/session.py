@@ -16,7 +16,7 @@ from .destination import not_own
 from .foreign.queue import CuratorQueue, ForeignQueue
 from .foreign.shards import CuratorShards
 from .listener import Listener
-from .middleware import check_awaited, wrapped
+from .middleware import check_awaited, name_of, wrapped
 from .operators.examination import examine
 from .operators.moves import Moves
 from .options import positive, seconds
@@ -308,6 +308,7 @@ class QueueSession:
             concurrency=positive(concurrency, "concurrency"),
             drain_timeout=seconds(drain_timeout, "drain_timeout"),
             on_lost=on_lost,
+            handler_name=name_of(handler),
             condition=check_condition(filters),
         )
 

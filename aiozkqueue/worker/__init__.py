@@ -2,7 +2,7 @@
 
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks` tells
 where handlers wait, `dumps` asks for that, `reload` runs it anew when files change, `heap` spares it searches for
-garbage. On the public API alone.
+garbage, `starting` logs what is begun. On the public API alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,18 @@ from .health import Health
 from .heap import settled_heap
 from .reload import reloading
 from .stacks import dump, dumping
+from .starting import announce
 from .target import load, opened, type_of_deliveries
 
-__all__ = ["Health", "ask", "dump", "dumping", "load", "opened", "reloading", "settled_heap", "type_of_deliveries"]
+__all__ = [
+    "Health",
+    "announce",
+    "ask",
+    "dump",
+    "dumping",
+    "load",
+    "opened",
+    "reloading",
+    "settled_heap",
+    "type_of_deliveries",
+]

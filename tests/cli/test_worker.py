@@ -146,6 +146,22 @@ def test_a_handler_is_called_with_the_type_it_is_annotated_with_and_finishes_whe
     assert [record["body"] for record in cli("peek", "orders", "--json").records] == ['{"id": 3}']
 
 
+def test_a_worker_says_what_it_listens_to_with_which_handler_and_how_many_at_a_time(cli: Cli, go: Path) -> None:
+    worker = cli.start("worker", "shop:several")
+    line = "<Listener of queue {!r}: shop.slow, concurrency 1>"
+    assert _until_said(worker, "INFO aiozkqueue.worker.starting").endswith(": starting 2 listeners")
+    assert _until_said(worker, "<Listener").endswith(f"starting {line.format('orders')}")
+    assert _until_said(worker, "<Listener").endswith(f"starting {line.format('more')}")
+    _stop(worker)
+    worker.communicate(timeout=90)
+    handler = cli.start("worker", "shop:slow", "--queue", "orders", "--concurrency", "3")
+    said = _until_said(handler, "INFO aiozkqueue.worker.starting")
+    assert said.endswith("starting <Listener of queue 'orders': shop.slow, concurrency 3>")
+    _stop(handler)
+    handler.communicate(timeout=90)
+    assert not go.exists()
+
+
 def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cli, go: Path) -> None:
     assert not go.exists()
     cli("put", "orders", '{"id": 1}')
