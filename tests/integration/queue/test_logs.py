@@ -14,7 +14,7 @@ import aiozkqueue as zq
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from tests.observer import Observer
 
@@ -142,6 +142,28 @@ async def test_a_handler_that_settles_and_then_fails_is_told_so(session: zq.Queu
         await eventually(logged, 30)
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
     assert line["message"].endswith(f"{message_id}, attempt 1: it is committed already")
+
+
+async def test_of_a_handler_whose_claim_was_lost_no_delay_is_told(
+    session: zq.QueueSession, lines: Lines, expire: Callable[[zq.QueueSession], Awaitable[None]]
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(90)))
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        if not expired:
+            expired.append(delivery.id)
+            await expire(session)
+            raise RuntimeError("no secret of ours")
+
+    async def done() -> bool:
+        return await jobs.size() == 0
+
+    expired: list[str] = []
+    message_id = await jobs.put(b"the payload")
+    async with session.listener(jobs, handler):
+        await eventually(done, 30)  # it came again at once
+    [line] = [line for line in lines.written if "handler failed" in line["message"]]
+    assert line["message"].endswith(f"{message_id}, attempt 1: not given back, since its claim is lost")
 
 
 @pytest.mark.parametrize(
