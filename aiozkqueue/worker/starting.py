@@ -17,7 +17,7 @@ log: Final = logging.getLogger(__name__)
 
 def announce(services: Sequence[Service]) -> None:
     """Log a line a listener: its queue, handler and concurrency; and how many there are, of several."""
-    listeners = [one for one in services if isinstance(one, Listener)]
+    listeners: list[Service] = [one for one in services if isinstance(one, Listener)]
     if len(listeners) > 1:
         log.info("starting %d listeners", len(listeners))
     for one in listeners:
