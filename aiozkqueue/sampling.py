@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import InvalidNameError, QueueError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.operators.admin import count, lanes, list_items, put_into
-from aiozkqueue.zookeeper import NoNodeError, ZooKeeperError
+from aiozkqueue.zookeeper import ZooKeeperError, below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,10 +118,7 @@ class Sampler:
         engine = self._session.engine
         if self._queues is not None:
             return sorted(self._queues())[:MOST_QUEUES]
-        try:
-            names = sorted(await engine.zookeeper.children(engine.root))
-        except NoNodeError:
-            return []
+        names = sorted(await below(engine.zookeeper, engine.root))
         return [name for name in names if _is_queue(name)][:MOST_QUEUES]
 
     async def _sample(self, name: str) -> Sample:

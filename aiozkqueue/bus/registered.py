@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
 from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.zookeeper import NoAuthError, NoNodeError
+from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.session import QueueSession
@@ -27,9 +27,7 @@ class Buses:
         self._engine.check()
         base = buses_base(self._engine.root)
         try:
-            return sorted(await self._engine.zookeeper.children(base))
-        except NoNodeError:
-            return []
+            return sorted(await below(self._engine.zookeeper, base))
         except NoAuthError as error:
             raise _denied(base, error) from error
 

@@ -22,6 +22,8 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     ZooKeeperError,
+    below,
+    read_pages,
 )
 
 from .names import Kind
@@ -87,11 +89,7 @@ def service_url(data: bytes) -> str | None:
 async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[str]:
     """Return the addresses of all servers registered now. Raises: ZooKeeperError."""
     path = folder(cluster, kind)
-    try:
-        names = await zookeeper.children(path)
-    except NoNodeError:
-        return []
-    nodes = await zookeeper.read_many([f"{path}/{name}" for name in names])
+    nodes = await read_pages(zookeeper, [f"{path}/{name}" for name in await below(zookeeper, path)])
     return [url for node in nodes if node is not None and (url := service_url(node.data)) is not None]
 
 

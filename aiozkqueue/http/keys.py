@@ -28,6 +28,7 @@ from aiozkqueue.zookeeper import (
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
+    below,
 )
 
 from .permissions import Permissions
@@ -154,9 +155,7 @@ class Keys:
 
     async def _entries(self) -> list[str]:
         try:
-            return await self._engine.zookeeper.children(self._base)
-        except NoNodeError:
-            return []
+            return await below(self._engine.zookeeper, self._base)
         except NoAuthError as error:
             raise self._denied(error) from error
 

@@ -29,6 +29,7 @@ from aiozkqueue.zookeeper import (
     NotEmptyError,
     SessionExpiredError,
     SetData,
+    below,
 )
 
 from .candidates.listings import Earliest
@@ -38,7 +39,6 @@ from .claims.pages import Entry, owner_of_ledger, read_page, write_page
 from .commits.changes import apply
 from .commits.endings import CONSUME, Ending
 from .operators.admin import collect_children, lanes, put_into, seen, stat_lanes
-from .operators.leftovers import below
 from .tasks import several
 
 if TYPE_CHECKING:

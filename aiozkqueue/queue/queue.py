@@ -188,9 +188,10 @@ class Queue(Destination[T]):
     async def exists(self) -> bool:
         """Tell whether the queue is there: it is made by its first put or take.
 
-        Raises: SessionClosedError, WrongLoopError.
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await self.engine.zookeeper.exists(self.store.paths.items) is not None
+        self.engine.check()
+        return await self.store.exists()
 
     async def stats(self) -> admin.QueueStats:
         """Read the queue's figures. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
@@ -250,13 +251,21 @@ class Queue(Destination[T]):
         return await admin.release_claims(self.engine, self.store)
 
     async def ledgers(self) -> list[LedgerInfo]:
-        """Read which Spark streams hold messages of it, or did. Raises: as `stats`."""
+        """Read which Spark streams hold messages of it, or did.
+
+        Raises:
+            PayloadError: what is stored of one does not decode.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
         return await ledgers(self.engine, self.store)
 
     async def release_ledger(self, group: str) -> int:
         """Give back what a stream holds; return how many messages. If it still runs, it fails at its next change.
 
-        Raises: NotFoundError: there is no such stream; AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises:
+            NotFoundError: there is no such stream.
+            PayloadError: what is stored of it does not decode.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await release(self.engine, self.store, group)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
+from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -25,11 +26,11 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
+    below,
 )
 
 from .commits.items import PutSettlement
 from .commits.settlement import OPERATION_WEIGHT
-from .operators.leftovers import below
 from .operators.writers import WriterRecord, clear_away, give_up, unlocking
 from .puts.lifetime import with_field
 from .store import denied
@@ -220,11 +221,10 @@ class Staging:
     async def _read(self) -> tuple[WriterRecord | None, int]:
         await self._zookeeper.sync(self._store.paths.base)
         try:
-            data, stat = await self._zookeeper.read(self.path)
+            with allowed(self._store.name):
+                data, stat = await self._zookeeper.read(self.path)
         except NoNodeError:
             return None, -1
-        except NoAuthError as error:
-            raise denied(self._store.name, error) from error
         record = WriterRecord.decode(data)
         if record is None:
             msg = f"queue {self._store.name!r}: {self.path} does not decode; nothing was put"

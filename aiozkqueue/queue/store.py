@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -54,7 +55,7 @@ from .folders import complete, folders_of
 from .lanes import PutLanes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
     from random import Random
 
     from aiozkqueue.dialects import Dialect
@@ -391,19 +392,19 @@ class QueueStore:
         Raises: AccessDeniedError.
         """
         try:
-            return (await self._zookeeper.read(self.paths.key(key))).data.decode("utf-8", "replace")
+            with allowed(self.name):
+                return (await self._zookeeper.read(self.paths.key(key))).data.decode("utf-8", "replace")
         except NoNodeError:
             return None
-        except NoAuthError as error:
-            raise denied(self.name, error) from error
 
     def check(self) -> Operation:
         """Return the assertion that the configuration is still the one known."""
         return Check(self.paths.base, self.version)
 
     async def exists(self) -> bool:
-        """Tell whether there is such a queue on the server."""
-        return await self._zookeeper.exists(self.paths.items) is not None
+        """Tell whether there is such a queue on the server. Raises: AccessDeniedError."""
+        with allowed(self.name):
+            return await self._zookeeper.exists(self.paths.items) is not None
 
     async def configure(self, config: QueueConfig) -> None:
         """Store the settings that are not None, whatever was stored before; the others are kept.
@@ -490,6 +491,15 @@ def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:
     except MalformedError as error:
         msg = f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}"
         raise PayloadError(msg) from error
+
+
+@contextmanager
+def allowed(queue: str) -> Iterator[None]:
+    """Name the queue in the error when an ACL refuses an access. Raises: AccessDeniedError."""
+    try:
+        yield
+    except NoAuthError as error:
+        raise denied(queue, error) from error
 
 
 def denied(queue: str, error: NoAuthError) -> AccessDeniedError:

@@ -22,7 +22,16 @@ from aiozkqueue.queue.commits.register import RegisterSettlement, server_time
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.puts.putting import check
-from aiozkqueue.zookeeper import BadVersionError, Create, Delete, NoAuthError, NodeExistsError, NoNodeError, SetData
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Create,
+    Delete,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    below,
+)
 
 from .cron import load
 
@@ -297,10 +306,7 @@ async def read_jobs(engine: Engine, paths: SchedulePaths, names: set[str] | None
     """Read jobs (None: all) with their versions; those that are not there, or do not decode, are left out."""
     zookeeper = engine.zookeeper
     if names is None:
-        try:
-            names = set(await zookeeper.children(paths.base))
-        except NoNodeError:
-            return {}
+        names = set(await below(zookeeper, paths.base))
     found: dict[str, tuple[JobRecord, int]] = {}
     ordered = sorted(names)
     for start in range(0, len(ordered), _PAGE):

@@ -37,8 +37,9 @@ from aiozkqueue.layout import (
     parse_record,
 )
 from aiozkqueue.queue.candidates.listings import Matching
-from aiozkqueue.queue.claims.found import PAGE, attempts_of, find_pages, item_pages, read_all
+from aiozkqueue.queue.claims.found import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.queue.operators.admin import collect_children, due_of, lanes, list_children, seen
+from aiozkqueue.zookeeper import PAGE
 
 from .columns import Layout
 from .connection import linked, require_queue

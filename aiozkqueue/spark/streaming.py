@@ -24,7 +24,7 @@ from aiozkqueue.errors import ClaimLostError, InvalidOptionError
 from aiozkqueue.queue.claims.found import find_pages, item_pages
 from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.operators.leftovers import below
+from aiozkqueue.zookeeper import below
 
 from .columns import Layout
 from .connection import linked

@@ -2,7 +2,8 @@
 
 What lives here, from the outside in:
 
-- `interface` is the narrow protocol that the layers above program against, and `errors` what it raises.
+- `interface` is the narrow protocol that the layers above program against, `errors` what it raises, and `reading` what
+  is read through it in more than one request.
 - `client` implements it; `connect` opens one. `aiozk_client` is aiozk's own public client on the same machinery.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
   connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again,
@@ -60,8 +61,10 @@ from aiozkqueue.zookeeper.interface import (
     new_create,
     new_delete,
 )
+from aiozkqueue.zookeeper.reading import PAGE, below, read_pages
 
 __all__ = [
+    "PAGE",
     "Acl",
     "Auth",
     "AuthFailedError",
@@ -97,8 +100,10 @@ __all__ = [
     "ZooKeeper",
     "ZooKeeperClient",
     "ZooKeeperError",
+    "below",
     "connect",
     "new_create",
     "new_delete",
     "parse_hosts",
+    "read_pages",
 ]

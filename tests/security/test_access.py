@@ -12,6 +12,10 @@ from pydantic import BaseModel
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
+from aiozkqueue.layout import key_hash
+from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.operators.pins import pin
+from aiozkqueue.queue.staging import Staging
 from aiozkqueue.schedule import Jobs, Notifications
 from tests.security.conftest import IDENTITIES, Identity, session_of
 
@@ -115,9 +119,7 @@ async def test_a_stranger_is_denied_by_name_at_once_and_changes_nothing(
     secured: EmbeddedZooKeeper, superuser: Superuser, root: str, identity: Identity
 ) -> None:
     async with session_of(secured.hosts, root, identity.alice) as session:
-        await session.queue("jobs").put_many([b"1", b"2", b"3"])
-        async with session.queue("jobs").consume(settle="explicit") as deliveries:
-            await (await anext(deliveries)).reject("dead")
+        await fill(session.queue("jobs"))
     before = await superuser.data(root)
     async with session_of(secured.hosts, root, identity.mallory) as stranger:
         jobs: zq.Queue[bytes] = stranger.queue("jobs")
@@ -128,11 +130,25 @@ async def test_a_stranger_is_denied_by_name_at_once_and_changes_nothing(
     assert after == before
     async with session_of(secured.hosts, root, identity.alice) as session:
         assert [m.body for m in await session.queue("jobs").peek()] == [b"2", b"3"]
+        assert len(await session.queue("jobs").ledgers()) == len(await session.queue("jobs").unfinished()) == 1
         async with session.begin() as tx:
             assert await tx.take(session.queue("jobs"), timeout=30)
 
 
+async def fill(jobs: zq.Queue[bytes]) -> None:
+    """Put what there is to see of a queue into one: of three messages, one dead and one in a stream's ledger."""
+    await jobs.configure(zq.QueueConfig(history=zq.History()))
+    await jobs.put_many([b"1", b"2", b"3"])
+    async with jobs.consume(settle="explicit") as deliveries:
+        await (await anext(deliveries)).reject("dead")
+    assert await Ledger(jobs.engine, jobs.store, "stream").next_batch(-1, 1) == 0
+    await Staging(jobs.engine, jobs.store, "writer").begin(0, "first")
+    await pin(jobs.engine, jobs.store, "audit", datetime.now(UTC))
+
+
 def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callable[[], Awaitable[Any]]]:
+    """All that can be asked of a queue that `fill` has filled."""
+
     async def take() -> None:
         async with session.transaction() as tx:
             await tx.take(jobs, timeout=None)
@@ -150,6 +166,11 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
         async with session.begin() as tx:
             tx.put(jobs, b"4")
 
+    async def read_history() -> None:
+        async for _ in jobs.history():
+            pass
+
+    message_id = "abcdefghijkl000000"
     return [
         lambda: jobs.put(b"4"),
         lambda: jobs.put_many([b"4", b"5"]),
@@ -157,12 +178,33 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
         take,
         consume,
         listen,
+        jobs.exists,
+        jobs.size,
+        jobs.claimed,
         jobs.peek,
         jobs.stats,
+        jobs.consumers,
+        lambda: jobs.state(message_id),
+        read_history,
         jobs.purge,
+        lambda: jobs.cancel(id=message_id),
+        lambda: jobs.cancel(key="k"),
+        lambda: jobs.update(b"4", id=message_id),
+        lambda: jobs.update(b"4", key="k"),
+        jobs.reap,
         jobs.release_claims,
+        jobs.ledgers,
+        lambda: jobs.release_ledger("stream"),
+        jobs.unfinished,
+        lambda: jobs.discard_unfinished(key_hash("writer")),
+        jobs.pins,
+        lambda: jobs.unpin("audit"),
+        jobs.leases.take,
+        lambda: session.clean(jobs.name),
+        lambda: session.moves.start(jobs, "elsewhere"),
         jobs.configuration,
         lambda: jobs.configure(zq.QueueConfig(shards=2)),
+        jobs.dead_letters.size,
         jobs.dead_letters.peek,
         jobs.dead_letters.redrive,
         jobs.dead_letters.purge,

@@ -375,6 +375,11 @@ def test_records_of_any_bytes_beside_the_queues_are_told_of_by_a_typed_error(
         writer.create(f"{root}/{folder}/bad", record)
     writer.client.ensure_path(f"{root}/q/history/2023-11-14T22")
     writer.create(f"{root}/q/history/2023-11-14T22/1700000000000-abcdefghijklmnopqr", record)
+    for folder in (f"{root}/q/ledger/bad/b0", f"{root}/q/sinks"):
+        writer.client.ensure_path(folder)
+    writer.client.set(f"{root}/q/ledger/bad", record)
+    writer.create(f"{root}/q/ledger/bad/b0/p0", record)
+    writer.create(f"{root}/q/sinks/bad", record)
 
     async def look() -> None:
         async with consuming(zookeeper, root) as session:
@@ -392,6 +397,11 @@ def test_records_of_any_bytes_beside_the_queues_are_told_of_by_a_typed_error(
                     lambda: bus.post(_Event(number=1)),
                     lambda: Buses(session).queues("bad"),
                     lambda: session.queue("q").state("abcdefghijklmnopqr"),
+                    session.queue("q").stats,
+                    session.queue("q").ledgers,
+                    lambda: session.queue("q").release_ledger("bad"),
+                    session.queue("q").unfinished,
+                    lambda: session.queue("q").discard_unfinished("bad"),
                     lambda: session.clean("q"),
                 ):
                     with contextlib.suppress(zq.QueueError):

@@ -16,7 +16,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli.app import run
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import ALICE_SECRET, IDENTITIES, MALLORY_SECRET, Identity, session_of
-from tests.security.test_access import attempts_on, use_everything
+from tests.security.test_access import attempts_on, fill, use_everything
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import EmbeddedZooKeeper
@@ -37,13 +37,14 @@ async def test_logs_and_errors_tell_no_password(
     async with ZooKeeperProxy(secured.hosts) as proxy:
         async with session_of(proxy.hosts, root, identity.alice) as session:
             await use_everything(session)
+            await fill(session.queue("jobs"))
             proxy.reset_connections()
             await session.queue("plain").put(b"1")
             said += [repr(session), repr(vars(session)), repr(vars(session._engine))]
             client = session._engine.zookeeper
             said += [repr(client), repr(vars(client)), repr(vars(client._session))]  # type: ignore[attr-defined]
         async with session_of(proxy.hosts, root, identity.mallory) as stranger:
-            for act in attempts_on(stranger, stranger.queue("plain")):
+            for act in attempts_on(stranger, stranger.queue("jobs")):
                 with pytest.raises(zq.AccessDeniedError) as denied:
                     await act()
                 said.append("".join(traceback.format_exception(denied.value)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.queue.claims.found import PAGE, read_all
+from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.queue.operators.admin import content, lanes, list_items
 from aiozkqueue.queue.operators.records import find_record
 from aiozkqueue.queue.operators.states import Status
+from aiozkqueue.zookeeper import PAGE
 
 if TYPE_CHECKING:
     from datetime import datetime

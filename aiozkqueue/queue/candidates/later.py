@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
-from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError
+from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
 from .staged import visible
 
@@ -141,10 +141,7 @@ class Later:
 
     async def _look_for_hours(self, generation: int) -> None:
         before = dict(self._hours)
-        try:
-            names = await self._zookeeper.children(self._store.paths.later, generation=generation)
-        except NoNodeError:
-            names = []
+        names = await below(self._zookeeper, self._store.paths.later, generation=generation)
         numbers = {int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))}
         for gone in before.keys() - numbers:
             if self._hours.get(gone) is before[gone]:  # else it was heard of after the server had read the names

@@ -20,6 +20,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
+    below,
 )
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
         # What is put from here on has renewed its record: only what was put before can rest on a marked one.
         borne: set[str | None] = set()
         for folder in folders:
-            borne.update(name_digest(name) for name in await _children(zookeeper, folder, generation))
+            borne.update(name_digest(name) for name in await below(zookeeper, folder, generation=generation))
         removed = 0
         for digest, data in marked.items():
             path = paths.tags(digest)
@@ -134,13 +135,6 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
         return removed
     finally:
         await _try(zookeeper, [Delete(lock)], generation)
-
-
-async def _children(zookeeper: ZooKeeper, path: str, generation: int) -> list[str]:
-    try:
-        return await zookeeper.children(path, generation=generation)
-    except NoNodeError:
-        return []
 
 
 async def _try(zookeeper: ZooKeeper, operations: list[Operation], generation: int) -> bool:

@@ -15,8 +15,8 @@ from aiozkqueue.queue.claim import Claim, EphemeralBudget
 from aiozkqueue.queue.commits.changes import Change
 from aiozkqueue.queue.commits.endings import bury
 from aiozkqueue.queue.commits.keys import freed_with
-from aiozkqueue.queue.store import denied
-from aiozkqueue.zookeeper import Check, Create, Delete, NoAuthError, SetData
+from aiozkqueue.queue.store import allowed
+from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_pages
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation
 
-#: Znodes read at a time by whatever walks through a queue, and about how many bytes of items.
-PAGE = 100
+#: About how many bytes of items whatever walks through a queue reads at a time; more than `PAGE` items never.
 PAGE_BYTES = 4 * 1024 * 1024
 #: Items read at first, when nothing is known of their size.
 FIRST_PAGE = 4
@@ -150,13 +149,8 @@ async def _pages(
 
 async def read_all(engine: Engine, store: QueueStore, paths: Sequence[str]) -> list[Node | None]:
     """Read many znodes, a page at a time. Raises: AccessDeniedError."""
-    nodes: list[Node | None] = []
-    try:
-        for start in range(0, len(paths), PAGE):
-            nodes += await engine.zookeeper.read_many(paths[start : start + PAGE])
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
-    return nodes
+    with allowed(store.name):
+        return await read_pages(engine.zookeeper, paths)
 
 
 def removal(engine: Remover, store: QueueStore, found: Found, ending: Ending) -> Change:

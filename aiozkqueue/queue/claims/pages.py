@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiozkqueue.errors import PayloadError
+from aiozkqueue.layout import item_id
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -46,9 +48,19 @@ def write_page(entries: Sequence[Entry]) -> bytes:
 
 
 async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[Entry]:
-    """Read a page. Raises: NoNodeError."""
-    lines = (await read(path)).data.decode().split("\n")
-    return [Entry(place, int(version or 0)) for place, _, version in (line.partition(" ") for line in lines)]
+    """Read a page. Raises: NoNodeError; PayloadError: what is stored there is none."""
+    data = (await read(path)).data
+    try:
+        return [_entry(line) for line in data.decode().split("\n")]
+    except ValueError as error:
+        raise PayloadError(f"{path}: not a page of a ledger: {error}") from error
+
+
+def _entry(line: str) -> Entry:
+    """Read a line of a page. Raises: ValueError."""
+    place, _, version = line.partition(" ")
+    item_id(place.rpartition("/")[2])
+    return Entry(place, int(version or 0))
 
 
 async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) -> None:

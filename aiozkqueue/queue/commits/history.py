@@ -90,12 +90,21 @@ class Chronicler:
 
 def process_of(about: bytes) -> tuple[str, int]:
     """Read host and process number of what a session tells of itself; nothing of what is no such thing."""
+    return session_of(about)[1:]
+
+
+def session_of(about: bytes) -> tuple[str, str, int]:
+    """Read as `process_of` does, and first the session's own name, where it tells that, too."""
     try:
         fields: object = json.loads(about)
     except ValueError:
-        return "", 0
+        return "", "", 0
     if not isinstance(fields, dict):
-        return "", 0
+        return "", "", 0
     told = cast("dict[str, object]", fields)
-    host, pid = told.get("host"), told.get("pid")
-    return host if isinstance(host, str) else "", pid if type(pid) is int and pid > 0 else 0
+    client, host, pid = (told.get(name) for name in ("client", "host", "pid"))
+    return (
+        client if isinstance(client, str) else "",
+        host if isinstance(host, str) else "",
+        pid if type(pid) is int and pid > 0 else 0,
+    )

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
-from aiozkqueue.queue.store import denied
-from aiozkqueue.zookeeper import NoAuthError, NoNodeError
+from aiozkqueue.queue.store import allowed
+from aiozkqueue.zookeeper import below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,10 +70,6 @@ class CuratorShards(Generic[T]):
     async def _names(self) -> list[str]:
         """The names of the shards that are there, sorted."""
         self._engine.check()
-        try:
-            names = await self._engine.zookeeper.children(self._path)
-        except NoNodeError:
-            return []
-        except NoAuthError as error:
-            raise denied(self._path, error) from error
+        with allowed(self._path):
+            names = await below(self._engine.zookeeper, self._path)
         return sorted(name for name in names if is_shard(name))

@@ -33,8 +33,8 @@ from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.puts.sticky import node_of
-from aiozkqueue.queue.store import configuration_of, denied
-from aiozkqueue.zookeeper import Collector, Delete, NoAuthError, NoNodeError, SetData
+from aiozkqueue.queue.store import allowed, configuration_of
+from aiozkqueue.zookeeper import Collector, Delete, NoNodeError, SetData, below
 
 from .ledgers import count_ledgers
 
@@ -111,12 +111,8 @@ class QueueStats:
 
 async def list_children(engine: Engine, store: QueueStore, path: str) -> list[str]:
     """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
-    try:
-        return await engine.zookeeper.children(path)
-    except NoNodeError:
-        return []
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
+    with allowed(store.name):
+        return await below(engine.zookeeper, path)
 
 
 async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
@@ -125,19 +121,16 @@ async def collect_children(engine: Engine, store: QueueStore, path: str, collect
     Raises: AccessDeniedError.
     """
     try:
-        return await engine.zookeeper.children_into(path, collector)
+        with allowed(store.name):
+            return await engine.zookeeper.children_into(path, collector)
     except NoNodeError:
         return collector()
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
 
 
 async def count(engine: Engine, store: QueueStore, path: str) -> int:
     """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
-    try:
+    with allowed(store.name):
         stat = await engine.zookeeper.exists(path)
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
     return 0 if stat is None else stat.num_children
 
 
@@ -199,11 +192,10 @@ async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None
     Raises: AccessDeniedError, PayloadError.
     """
     try:
-        data, _ = await engine.zookeeper.read(store.paths.base)
+        with allowed(store.name):
+            data, _ = await engine.zookeeper.read(store.paths.base)
     except NoNodeError:
         return None
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
     return configuration_of(store.paths, data)
 
 
@@ -221,10 +213,8 @@ async def lanes(engine: Engine, store: QueueStore) -> list[str]:
 
 async def stat_lanes(engine: Engine, store: QueueStore) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
-    try:
+    with allowed(store.name):
         found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
     return {lane: stat for lane, stat in found.items() if stat is not None}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import DuplicateKeyError, InvalidOptionError, QueueError, QueueFullError
-from aiozkqueue.queue.claims.found import PAGE, read_all
+from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.transfer import transfer
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import positive, seconds
 from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.putting import restored
-from aiozkqueue.zookeeper import Delete
+from aiozkqueue.zookeeper import PAGE, Delete
 
 from .admin import content, count, list_items
 

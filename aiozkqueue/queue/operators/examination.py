@@ -18,7 +18,18 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.candidates.groups import lock_ids
 from aiozkqueue.queue.store import configuration_of
-from aiozkqueue.zookeeper import Create, Delete, MultiError, NoAuthError, NoNodeError, Permission, SetData, Stat
+from aiozkqueue.zookeeper import (
+    PAGE,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    Permission,
+    SetData,
+    Stat,
+    below,
+)
 
 from .admin import put_into
 from .diagnosis import (
@@ -30,7 +41,7 @@ from .diagnosis import (
     ServerFacts,
     diagnose,
 )
-from .leftovers import PAGE, bad_locks, below, old_clients, orphan_metas, stray_dues
+from .leftovers import bad_locks, old_clients, orphan_metas, stray_dues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.commits.history import session_of
+from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -21,16 +21,16 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
+    below,
+    read_pages,
 )
-
-from .leftovers import below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Operation, ZooKeeper
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
 #: Locks read at a time.
 TOGETHER: Final = 200
@@ -54,51 +54,58 @@ class LedgerInfo:
 
 
 async def ledgers(engine: Engine, store: QueueStore) -> list[LedgerInfo]:
-    """Read what there is of each ledger of a queue that has been used."""
-    zookeeper, found = engine.zookeeper, list[LedgerInfo]()
-    for group in sorted(await below(zookeeper, store.paths.ledgers)):
-        path = f"{store.paths.ledgers}/{group}"
-        node = await zookeeper.read(path)
-        manifests = await below(zookeeper, path)
-        messages, changed = 0, node.stat.mtime
-        for name in manifests:
-            stat = await zookeeper.exists(f"{path}/{name}")
-            changed = max(changed, 0 if stat is None else stat.ctime)
-            for page in await below(zookeeper, f"{path}/{name}"):
+    """Read what there is of each ledger of a queue that has been used.
+
+    Raises: AccessDeniedError; PayloadError: a page of one does not decode.
+    """
+    with allowed(store.name):
+        groups = sorted(await below(engine.zookeeper, store.paths.ledgers))
+        nodes = await read_pages(engine.zookeeper, [f"{store.paths.ledgers}/{group}" for group in groups])
+        return [
+            await _look_at(engine.zookeeper, f"{store.paths.ledgers}/{group}", group, node)
+            for group, node in zip(groups, nodes, strict=True)
+            if node is not None
+        ]
+
+
+async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> LedgerInfo:
+    manifests = await below(zookeeper, path)
+    messages, changed = 0, node.stat.mtime
+    for name in manifests:
+        stat = await zookeeper.exists(f"{path}/{name}")
+        changed = max(changed, 0 if stat is None else stat.ctime)
+        for page in await below(zookeeper, f"{path}/{name}"):
+            with suppress(NoNodeError):  # it has been acknowledged or given back meanwhile
                 messages += len(await read_page(zookeeper.read, f"{path}/{name}/{page}"))
-        about = json.loads(node.data)
-        found.append(
-            LedgerInfo(
-                group=group,
-                batches=len(manifests),
-                messages=messages,
-                client=str(about.get("client", "")),
-                host=str(about.get("host", "")),
-                pid=int(about.get("pid", 0)),
-                changed=datetime.fromtimestamp(changed / 1000, UTC),
-            )
-        )
-    return found
+    client, host, pid = session_of(node.data)
+    return LedgerInfo(
+        group=group,
+        batches=len(manifests),
+        messages=messages,
+        client=client,
+        host=host,
+        pid=pid,
+        changed=datetime.fromtimestamp(changed / 1000, UTC),
+    )
 
 
 async def count_ledgers(engine: Engine, store: QueueStore) -> int:
-    """Count the ledgers that hold a batch."""
+    """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
     held = 0
-    for group in await below(engine.zookeeper, store.paths.ledgers):
-        stat = await engine.zookeeper.exists(f"{store.paths.ledgers}/{group}")
-        held += stat is not None and stat.num_children > 0
+    with allowed(store.name):
+        for group in await below(engine.zookeeper, store.paths.ledgers):
+            stat = await engine.zookeeper.exists(f"{store.paths.ledgers}/{group}")
+            held += stat is not None and stat.num_children > 0
     return held
 
 
 async def release(engine: Engine, store: QueueStore, group: str) -> int:
     """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
 
-    Raises: NotFoundError: there is no such ledger; AccessDeniedError.
+    Raises: NotFoundError: there is no such ledger; AccessDeniedError; PayloadError: a page of it does not decode.
     """
-    try:
+    with allowed(store.name):
         return await _Releasing(engine.zookeeper, store, group).run()
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
 
 
 class _RefusedError(Exception):

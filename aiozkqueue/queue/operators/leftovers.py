@@ -14,7 +14,7 @@ from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.candidates.reaper import waiting
 from aiozkqueue.queue.candidates.staged import is_staged
 from aiozkqueue.queue.claims.pages import is_of_ledger
-from aiozkqueue.zookeeper import NoNodeError
+from aiozkqueue.zookeeper import below, read_pages
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -26,24 +26,6 @@ if TYPE_CHECKING:
 SLOT_LIFETIME: Final = 24 * 3600.0
 #: Seconds by which a lock may outlive its item or its end: its holder may be about to remove it.
 LATE: Final = 30.0
-#: Znodes read at a time.
-PAGE: Final = 100
-
-
-async def below(zookeeper: ZooKeeper, path: str) -> list[str]:
-    """List what is below a znode; nothing when it is not there."""
-    try:
-        return await zookeeper.children(path)
-    except NoNodeError:
-        return []
-
-
-async def read_pages(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[Node | None]:
-    """Read many znodes, a page at a time."""
-    nodes: list[Node | None] = []
-    for start in range(0, len(paths), PAGE):
-        nodes += await zookeeper.read_many(paths[start : start + PAGE])
-    return nodes
 
 
 class Left(NamedTuple):

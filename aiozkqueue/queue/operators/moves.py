@@ -45,6 +45,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SetData,
     ZooKeeperError,
+    below,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -291,9 +292,7 @@ class Moves:
 
     async def _references(self) -> list[str]:
         try:
-            return await self._engine.zookeeper.children(self._paths.base)
-        except NoNodeError:
-            return []
+            return await below(self._engine.zookeeper, self._paths.base)
         except NoAuthError as error:
             raise self._denied(error) from error
 

@@ -99,7 +99,10 @@ class Pins:
 
 
 async def read_pins(engine: Engine, store: QueueStore) -> Pins:
-    """Read the pins, the version of their folder first. One that names no hour pins everything."""
+    """Read the pins, the version of their folder first. One that names no hour pins everything.
+
+    Raises: NoAuthError of the zookeeper package.
+    """
     paths, zookeeper = store.paths, engine.zookeeper
     await zookeeper.ensure(paths.pins)
     stat = await zookeeper.exists(paths.pins)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import HistoryRecord, MalformedError, hour_of, parse_record
-from aiozkqueue.queue.claims.found import PAGE, read_all
+from aiozkqueue.queue.claims.found import read_all
+from aiozkqueue.zookeeper import PAGE
 
 from .admin import list_children
 

@@ -18,7 +18,7 @@ from pydantic_core import core_schema as schema
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.candidates.staged import stage_of
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.store import allowed, denied
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -28,10 +28,11 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
+    below,
+    read_pages,
 )
 
 from .admin import collect_children, lanes
-from .leftovers import below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.zookeeper import Operation, Stat
 
 #: Items removed in one multi.
 TOGETHER: Final = 500
@@ -117,14 +118,14 @@ class WriterInfo:
 
 
 async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
-    """List the writers of a queue that have a batch under way, or have left something of one."""
+    """List the writers of a queue that have a batch under way, or have left something of one.
+
+    Raises: AccessDeniedError.
+    """
     found: list[WriterInfo] = []
     counts: dict[str, int] = {}
-    names = sorted(await below(engine.zookeeper, store.paths.sinks))
-    for writer in names:
-        node = await engine.zookeeper.read(f"{store.paths.sinks}/{writer}")
-        record = WriterRecord.decode(node.data)
-        if record is None or (record.stage is None and not record.aborted):
+    for writer, stat, record in await _records(engine, store):
+        if record.stage is None and not record.aborted:
             continue
         if not counts:
             counts = await _count(engine, store)
@@ -136,20 +137,34 @@ async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
                 batch=record.batch,
                 messages=sum(counts.get(stage, 0) for stage in stages),
                 client=record.client,
-                changed=datetime.fromtimestamp(node.stat.mtime / 1000, UTC),
+                changed=datetime.fromtimestamp(stat.mtime / 1000, UTC),
             )
         )
     return found
 
 
 async def began_by(engine: Engine, store: QueueStore, origin: str, batch: int) -> list[str]:
-    """Return the names of the writers that have a batch under way which was begun by this origin."""
-    names: list[str] = []
-    for writer in await below(engine.zookeeper, store.paths.sinks):
-        record = WriterRecord.decode((await engine.zookeeper.read(f"{store.paths.sinks}/{writer}")).data)
-        if record is not None and record.stage and (record.origin, record.batch) == (origin, batch):
-            names.append(record.name)
-    return names
+    """Return the names of the writers that have a batch under way which was begun by this origin.
+
+    Raises: AccessDeniedError.
+    """
+    return [
+        record.name
+        for _, _, record in await _records(engine, store)
+        if record.stage and (record.origin, record.batch) == (origin, batch)
+    ]
+
+
+async def _records(engine: Engine, store: QueueStore) -> list[tuple[str, Stat, WriterRecord]]:
+    """Read what each writer of a queue has told of itself."""
+    with allowed(store.name):
+        writers = sorted(await below(engine.zookeeper, store.paths.sinks))
+        nodes = await read_pages(engine.zookeeper, [f"{store.paths.sinks}/{writer}" for writer in writers])
+    return [
+        (writer, node.stat, record)
+        for writer, node in zip(writers, nodes, strict=True)
+        if node is not None and (record := WriterRecord.decode(node.data)) is not None
+    ]
 
 
 async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | None = None) -> int:
@@ -157,13 +172,14 @@ async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | N
 
     Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
 
-    Raises: NotFoundError: there is no such writer.
+    Raises: NotFoundError: there is no such writer; AccessDeniedError.
     """
     zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
     while True:
         await zookeeper.sync(path)
         try:
-            node = await zookeeper.read(path)
+            with allowed(store.name):
+                node = await zookeeper.read(path)
         except NoNodeError as error:
             msg = f"queue {store.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
             raise NotFoundError(msg) from error
@@ -177,11 +193,15 @@ async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | N
 
 
 async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
-    """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere."""
+    """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
+
+    Raises: AccessDeniedError.
+    """
     zookeeper, path, removed = engine.zookeeper, f"{store.paths.sinks}/{writer}", 0
     while True:
         try:
-            node = await zookeeper.read(path)
+            with allowed(store.name):
+                node = await zookeeper.read(path)
         except NoNodeError:
             return removed
         record = WriterRecord.decode(node.data)
@@ -216,7 +236,8 @@ async def forget(engine: Engine, store: QueueStore, writer: str, before: int) ->
 async def unlocking(engine: Engine, store: QueueStore, stage: str) -> list[Operation]:
     """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
     lock = store.paths.lock(stage)
-    return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
+    with allowed(store.name):
+        return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
 
 
 async def _remove(engine: Engine, store: QueueStore, stage: str) -> int:

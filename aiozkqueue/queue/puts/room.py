@@ -33,8 +33,8 @@ from aiozkqueue.zookeeper import (
     EventKind,
     MultiError,
     NoAuthError,
-    NoNodeError,
     ZooKeeperError,
+    below,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -306,10 +306,7 @@ class Room:
                 return None
             if len(hours) == (0 if later is None else later.stat.num_children):
                 return sum(node.stat.num_children for node in held if node is not None)
-            try:
-                names = await self._zookeeper.children(paths.later, generation=generation)
-            except NoNodeError:
-                names = []
+            names = await below(self._zookeeper, paths.later, generation=generation)
             hours = [f"{paths.later}/{name}" for name in names]
 
     # -- waiting

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import encode_tags, tags_digest
 from aiozkqueue.queue.commits.plan import PutCompanion, PutPlan
-from aiozkqueue.queue.store import denied
-from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError
+from aiozkqueue.queue.store import allowed
+from aiozkqueue.zookeeper import BadVersionError, Check, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,10 +34,8 @@ class TagsCompanion(PutCompanion):
 
     async def prepare(self) -> None:
         """Make the record. Raises: AccessDeniedError."""
-        try:
+        with allowed(self._store.name):
             await self._store.tags.declare(self._digest, self._data)
-        except NoAuthError as error:
-            raise denied(self._store.name, error) from error
 
     def operation(self) -> Operation:
         """Assert that it is as it was made."""

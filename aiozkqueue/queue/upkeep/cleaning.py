@@ -28,10 +28,10 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.tags import sweep_tags
 from aiozkqueue.queue.operators.admin import configuration, lanes
-from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, below, old_clients, orphan_metas
+from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, old_clients, orphan_metas
 from aiozkqueue.queue.operators.pins import read_pins
 from aiozkqueue.queue.operators.writers import clear_away, forget
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -42,6 +42,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     SessionExpiredError,
     SetData,
+    below,
 )
 
 from .sweeping import sweep_expired
@@ -126,7 +127,7 @@ async def clean_queue(engine: Engine, store: QueueStore, *, late: float) -> Clea
     if config is None or not await store.exists():
         return Cleaned(queue=store.name)
     cleaning = _Cleaning(engine, store, late)
-    try:
+    with allowed(store.name):
         await cleaning.look_at_the_clock()
         return Cleaned(
             queue=store.name,
@@ -139,8 +140,6 @@ async def clean_queue(engine: Engine, store: QueueStore, *, late: float) -> Clea
             staged=await cleaning.writers(),
             more=cleaning.left <= 0,
         )
-    except NoAuthError as error:
-        raise denied(store.name, error) from error
 
 
 async def clean_clients(engine: Engine, moment: int) -> Cleaned:

@@ -1,0 +1,31 @@
+"""Reads of more than one request, or of what may not be there: over `interface.ZooKeeper`, whoever implements it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.zookeeper.errors import NoNodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.zookeeper.interface import Node, ZooKeeper
+
+#: Znodes read at a time.
+PAGE: Final = 100
+
+
+async def below(zookeeper: ZooKeeper, path: str, *, generation: int | None = None) -> list[str]:
+    """List what is below a znode; nothing when it is not there. Raises: as `ZooKeeper.children`, but NoNodeError."""
+    try:
+        return await zookeeper.children(path, generation=generation)
+    except NoNodeError:
+        return []
+
+
+async def read_pages(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[Node | None]:
+    """Read many znodes, a page at a time. Raises: as `ZooKeeper.read_many`."""
+    nodes: list[Node | None] = []
+    for start in range(0, len(paths), PAGE):
+        nodes += await zookeeper.read_many(paths[start : start + PAGE])
+    return nodes
