@@ -29,8 +29,7 @@ async def cancel(
     [dim]aiozkqueue cancel orders gx8YSxIzUYf8000002
     aiozkqueue cancel reminders --key invoice-7[/dim]
     """
-    async with connection.open() as session:
-        target = session.queue(queue)
+    async with connection.look_at(queue) as target:
         outcome = await (target.cancel(key=message) if by_key else target.cancel(id=message))
     return _told(queue, message, "cancelled", outcome, as_json=as_json)
 
@@ -48,8 +47,8 @@ async def update(
 
     [dim]aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
     """
-    async with connection.open() as session:
-        target, data = session.queue(queue), os.fsencode(body)
+    async with connection.look_at(queue) as target:
+        data = os.fsencode(body)
         outcome = await (target.update(data, key=message) if by_key else target.update(data, id=message))
     return _told(queue, message, "updated", outcome, as_json=as_json)
 

@@ -95,7 +95,7 @@ async def configure(
     as_json: AsJson = False,
     **settings: object,
 ) -> Exit:
-    """Show what has been decided for a queue, after changing what the options say.
+    """Show what has been decided for a queue, after changing what the options say. Only a change makes a new queue.
 
     Every client follows a change from its next put or claim on.
 
@@ -108,6 +108,9 @@ async def configure(
         if policy is not None or backoff is not None or exhausted is not None:
             now = (await target.configuration()).policy or zq.AtLeastOnce()
             changed["policy"] = _policy(now, policy, backoff, exhausted)
+        if not changed and not await target.exists():
+            connection.note_absent(queue)
+            return Exit.NOTHING
         if changed:
             await target.configure(zq.QueueConfig(**changed))  # type: ignore[arg-type]  # checked by its own hand
         config = await target.configuration()

@@ -6,8 +6,8 @@ import asyncio
 import functools
 import inspect
 import ssl
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Concatenate, Final, ParamSpec, cast
@@ -15,6 +15,7 @@ from typing import Annotated, Concatenate, Final, ParamSpec, cast
 import typer
 
 import aiozkqueue as zq
+from aiozkqueue.cli import output
 from aiozkqueue.cli.exits import Exit
 
 P = ParamSpec("P")
@@ -57,6 +58,19 @@ class Connection:
             tls=self._tls(),
             auth=tuple(map(_auth, self.auth)),
         )
+
+    @asynccontextmanager
+    async def look_at(self, queue: str) -> AsyncIterator[zq.Queue[bytes]]:
+        """Open a session for what is asked of one queue, and say so if there is none of this name."""
+        async with self.open() as session:
+            target = session.queue(queue)
+            if not await target.exists():
+                self.note_absent(queue)
+            yield target
+
+    def note_absent(self, queue: str) -> None:
+        """Say that there is no such queue, and where there is none."""
+        output.note(f"there is no queue {queue!r} below {self.root}")
 
     def environment(self) -> dict[str, str]:
         """The variables that give the same connection to a child process, whose arguments anybody could read."""

@@ -25,8 +25,8 @@ async def list_(
 
     [dim]aiozkqueue dlq list orders --limit 100[/dim]
     """
-    async with connection.open() as session:
-        letters = await session.queue(queue).dead_letters.peek(limit)
+    async with connection.look_at(queue) as target:
+        letters = await target.dead_letters.peek(limit)
     if as_json:
         for letter in letters:
             record = output.message_record(letter)
@@ -51,8 +51,8 @@ async def redrive(
 
     [dim]aiozkqueue dlq redrive orders --limit 1[/dim]
     """
-    async with connection.open() as session:
-        moved = await session.queue(queue).dead_letters.redrive(ids or None, limit=limit)
+    async with connection.look_at(queue) as target:
+        moved = await target.dead_letters.redrive(ids or None, limit=limit)
     output.print_count("redriven", moved, queue, as_json=as_json)
     return Exit.OK if moved else Exit.NOTHING
 
@@ -69,8 +69,8 @@ async def purge(
 
     [dim]aiozkqueue dlq purge orders --yes[/dim]
     """
-    async with connection.open() as session:
-        letters = session.queue(queue).dead_letters
+    async with connection.look_at(queue) as target:
+        letters = target.dead_letters
         if not yes:
             count = len(ids) if ids else await letters.size()
             output.confirm(f"Delete {count} dead letters of {queue}?", yes=yes)

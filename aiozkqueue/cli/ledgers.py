@@ -20,9 +20,8 @@ async def list_(connection: Connection, queue: QueueName, as_json: AsJson = Fals
 
     [dim]aiozkqueue ledgers list orders[/dim]
     """
-    async with connection.open() as session:
-        found = await session.queue(queue).ledgers()
-        unfinished = await session.queue(queue).unfinished()
+    async with connection.look_at(queue) as target:
+        found, unfinished = await target.ledgers(), await target.unfinished()
     if as_json:
         for one in found:
             output.print_json(

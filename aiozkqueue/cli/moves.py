@@ -26,15 +26,17 @@ async def move(
     target: Annotated[str, typer.Argument(metavar="TO")],
     as_json: AsJson = False,
 ) -> Exit:
-    """Move the messages that are in a queue now to another, and wait for the end.
+    """Move the messages that are in a queue now to another, and wait for the end. Fails with 1 when there is no FROM.
 
     Interrupted or killed, it goes on when somebody runs [bold]aiozkqueue moves --resume[/bold].
 
     [dim]aiozkqueue move orders orders-old[/dim]
     """
     async with connection.open() as session:
-        total = await session.queue(source).size()
+        there, total = await session.queue(source).exists(), await session.queue(source).size()
         reference = await session.moves.start(source, target)
+        if not there:
+            connection.note_absent(source)
         status = await _watched(session, reference, total)
     if as_json:
         output.print_json(_record(status))
@@ -42,7 +44,7 @@ async def move(
         output.note(f"moved {status.moved} messages from {source} to {target}")
     if status.error:
         output.note(status.error)
-    return Exit.OK if status.state == "done" else Exit.NOTHING
+    return Exit.OK if there and status.state == "done" else Exit.NOTHING
 
 
 @connected

@@ -23,8 +23,8 @@ async def peek(
 
     [dim]aiozkqueue peek orders --json | jq -r .body[/dim]
     """
-    async with connection.open() as session:
-        messages = await session.queue(queue).peek(limit)
+    async with connection.look_at(queue) as target:
+        messages = await target.peek(limit)
     if as_json:
         for message in messages:
             due = message.due.isoformat() if message.due else None
@@ -65,7 +65,7 @@ async def stats(
         found = [await queue.stats() for queue in there]
     for queue in asked:
         if queue not in there:
-            output.note(f"there is no queue {queue.name!r}")
+            connection.note_absent(queue.name)
     if not asked:
         output.note("there are no queues")
     if as_json:
@@ -144,8 +144,7 @@ async def purge(
 
     [dim]aiozkqueue purge orders --yes[/dim]
     """
-    async with connection.open() as session:
-        target = session.queue(queue)
+    async with connection.look_at(queue) as target:
         if not yes:
             output.confirm(f"Delete the {await target.size()} messages of {queue}?", yes=yes)
         purged = await target.purge()

@@ -28,8 +28,8 @@ async def state(
 
     [dim]aiozkqueue state orders 3FqzK1TXnNzR0000Ab[/dim]
     """
-    async with connection.open() as session:
-        found = await session.queue(queue).state(message_id)
+    async with connection.look_at(queue) as target:
+        found = await target.state(message_id)
     record: dict[str, Json] = {
         "id": found.id,
         "status": found.status.value,
@@ -66,8 +66,8 @@ async def history(
 
     [dim]aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
-    async with connection.open() as session:
-        told = session.queue(queue).history(since=_aware(since), until=_aware(until), limit=limit)
+    async with connection.look_at(queue) as target:
+        told = target.history(since=_aware(since), until=_aware(until), limit=limit)
         records = [record async for record in told]
     if as_json:
         for one in records:
@@ -112,8 +112,8 @@ async def consumers(connection: Connection, queue: QueueName, as_json: AsJson = 
 
     [dim]aiozkqueue consumers orders[/dim]
     """
-    async with connection.open() as session:
-        found = await session.queue(queue).consumers()
+    async with connection.look_at(queue) as target:
+        found = await target.consumers()
     if as_json:
         for one in found:
             output.print_json(
@@ -204,8 +204,8 @@ async def reap(
 
     [dim]aiozkqueue reap invoices[/dim]
     """
-    async with connection.open() as session:
-        reaped = await session.queue(queue).reap()
+    async with connection.look_at(queue) as target:
+        reaped = await target.reap()
     output.print_count("reaped", reaped, queue, as_json=as_json)
     return Exit.OK if reaped else Exit.NOTHING
 

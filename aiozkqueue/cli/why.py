@@ -36,8 +36,7 @@ async def why(
 
     [dim]aiozkqueue why orders 3FqzK1TXnNzR0000Ab[/dim]
     """
-    async with connection.open() as session:
-        target = session.queue(queue)
+    async with connection.look_at(queue) as target:
         state = await target.state(message_id)
         stats = await target.stats()
         records = [

@@ -116,10 +116,10 @@ class Leases(Generic[T]):
         """
         lasting = required_seconds(lifetime, "lifetime")
         places = self._places(tokens)
-        if not places:
+        if not places or not await self._is_there():
             return
         if lasting:
-            end = await self._moment() + round(lasting * 1000)
+            end = await self._engine.server_clock.learned(self._store.paths.due) + round(lasting * 1000)
             await self._change(places, lambda found: self._extension(found, end))
         else:
             await self._change(places, lambda found: None if found.end is None else opening(self._store, found))
@@ -157,17 +157,18 @@ class Leases(Generic[T]):
         with suppress(QueueError, ZooKeeperError):
             await self.renew(tokens, lifetime=0)
 
-    async def _moment(self) -> int:
-        """ZooKeeper's time, learnt by a write when it is not known."""
-        await self._store.open()
-        return await self._engine.server_clock.learned(self._store.paths.due)
+    async def _is_there(self) -> bool:
+        """Open the queue, if there is one: what tokens say of one that is gone makes none."""
+        if not self._store.ready:
+            if not await self._store.exists():
+                return False
+            await self._store.open()
+        return True
 
     async def _change(self, places: list[str], make: Callable[[Found], Change | None]) -> None:
         """Make and apply a change for each, anew for those that others were quicker with."""
-        if not places:
+        if not places or not await self._is_there():
             return
-        if not self._store.ready:
-            await self._store.open()
         for _ in range(TRIES):
             # A server that lags would show a message that is there as gone, and its acknowledgement would be lost.
             await self._engine.zookeeper.sync(self._store.paths.base)

@@ -240,6 +240,8 @@ class Queue(Destination[T]):
         Raises: AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         engine, store = self.engine, self.store
+        if not await store.exists():
+            return 0
         await store.open()
         return await hand_on(engine, store)
 
@@ -324,7 +326,7 @@ class Queue(Destination[T]):
         return await consumers(self.engine, self.store)
 
     async def configuration(self) -> QueueConfig:
-        """Read the configuration in force.
+        """Read the configuration in force. As a put does, it makes the queue if there is none, with the policy given.
 
         Raises: PayloadError: what is stored is none; AccessDeniedError, SessionClosedError, WrongLoopError.
         """

@@ -65,6 +65,33 @@ def test_stats_of_a_queue_that_is_not_there_fail_and_show_the_others(cli: Cli) -
     assert "there is no queue 'a'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "peek NAME",
+        "state NAME ID",
+        "why NAME ID",
+        "history NAME",
+        "consumers NAME",
+        "reap NAME",
+        "cancel NAME ID",
+        "update NAME ID 1",
+        "dlq list NAME",
+        "dlq redrive NAME",
+        "ledgers list NAME",
+        "configure NAME",
+        "move NAME elsewhere",
+    ],
+)
+def test_what_is_asked_of_a_queue_that_is_not_there_fails_and_says_so(command: str, cli: Cli, queue_root: str) -> None:
+    cli("put", "orders", "x")
+    said = f"there is no queue 'order' below {queue_root}"
+    mistyped = cli(*command.replace("NAME", "order").split(), "--json")
+    assert (mistyped.status, said in mistyped.stderr) == (1, True)
+    assert "there is no queue" not in cli(*command.replace("NAME", "orders").split(), "--json").stderr
+    assert [one["queue"] for one in cli("stats", "--json").records if one["queue"] != "elsewhere"] == ["orders"]
+
+
 def test_purge_empties_a_queue_and_says_how_many_went(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert cli("purge", "q", "--yes", "--json").records == [{"queue": "q", "purged": 3}]

@@ -92,6 +92,8 @@ class CuratorQueue(ForeignQueue[T]):
         engine, store = self.engine, self.store
         dialect = self._layout
         bears_id(dialect, "", key)
+        if not await store.exists():
+            return 0
         await store.open()
         placed = await admin.list_items(engine, store, [store.paths.items])
         places = [store.paths.place_of(one.path) for one in placed if bears_id(dialect, one.item.text, key)]

@@ -71,8 +71,10 @@ class DeadLetters(Generic[T]):
         wait = seconds(timeout, "timeout")
         engine, store = self._usable(), self._store
         patience = Patience(wait, engine.clock)
-        await store.open()
         items = (await self._chosen(ids))[: None if limit is None else positive(limit, "limit")]
+        if not items:
+            return 0
+        await store.open()
         moved = 0
         for start in range(0, len(items), PAGE):
             page = items[start : start + PAGE]

@@ -215,7 +215,7 @@ class Moves:
         source, target = engine.store(record.source), engine.store(record.target)
         ending = Ending("remove", reason=f"moved to {record.target}")
         patience, moved, failed = FIRST_PATIENCE, record.moved, dict[str, QueueError]()
-        while True:
+        while await source.exists():  # else there is nothing to move, and opening it would make it
             held, before, found = 0, moved, 0
             await source.open()
             await target.open()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.integration.queue.conftest import Locks, take_one
+from aiozkqueue.layout import lease_token
+from tests.integration.queue.conftest import Locks, eventually, take_one
 
 if TYPE_CHECKING:
     from tests.observer import Observer
@@ -66,7 +67,29 @@ async def test_the_figures_of_a_queue_that_is_not_there_are_zero_and_do_not_make
     assert (stats.size, stats.claimed, stats.delayed, stats.dead_letters, stats.oldest) == (0, 0, 0, 0, None)
     assert (await nothing.size(), await nothing.claimed(), await nothing.exists()) == (0, 0, False)
     assert (await nothing.purge(), await nothing.release_claims(), await nothing.dead_letters.purge()) == (0, 0, 0)
+    assert (await nothing.reap(), await nothing.dead_letters.redrive(), await nothing.consumers()) == (0, 0, [])
+    assert await nothing.cancel(key="k") is await nothing.update(b"1", key="k") is zq.Alteration.NOT_FOUND
+    assert (await nothing.ledgers(), await nothing.unfinished(), await nothing.pins()) == ([], [], [])
+    assert await session.curator_queue(f"{queue_root}/nothing", kind="id").remove("k") == 0
     assert not await server_view.exists(f"{queue_root}/nothing")
+
+
+async def test_what_a_token_or_a_move_says_of_a_queue_that_is_gone_makes_none(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    token = lease_token("gone", "items/item-ivictim-0000000001")
+    for gone in (session.queue("gone"), other.queue("gone")):
+        await gone.leases.acknowledge([token])
+        await gone.leases.renew([token], lifetime=60)
+        await gone.leases.renew([token], lifetime=0)
+    reference = await session.moves.start("gone", "elsewhere")
+
+    async def over() -> bool:
+        return (await session.moves.status(reference)).state == "done"
+
+    await eventually(over)
+    assert not await server_view.exists(f"{queue_root}/gone")
+    assert not await server_view.exists(f"{queue_root}/elsewhere")
 
 
 async def test_purge_removes_all_but_what_is_held(
