@@ -30,7 +30,6 @@ from aiozkqueue.layout import (
     priority_of,
 )
 from aiozkqueue.zookeeper import (
-    AuthFailedError,
     BadVersionError,
     Check,
     ConnectionLossError,
@@ -188,8 +187,6 @@ class QueueStore:
             await self._zookeeper.wait_connected()
         except NoAuthError as error:
             raise denied(self.name, error) from error
-        except AuthFailedError as error:
-            raise AccessDeniedError(f"queue {self.name!r}: {error}") from error
         except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
             msg = f"queue {self.name!r}: the server's answer makes no sense: {error}"
             raise ConnectionLostError(msg) from error

@@ -15,7 +15,7 @@ ZooKeeperError
 
 from __future__ import annotations
 
-from aiozkqueue.errors import SessionClosedError
+from aiozkqueue.errors import AccessDeniedError, SessionClosedError
 
 
 class ZooKeeperError(Exception):
@@ -38,8 +38,8 @@ class ClientClosedError(ZooKeeperError, SessionClosedError):
     """The client has been closed: whatever was under way in the layers above, this is what their caller is told."""
 
 
-class AuthFailedError(ZooKeeperError):
-    """The server refused the credentials."""
+class AuthFailedError(ZooKeeperError, AccessDeniedError):
+    """The server refused the credentials: no layer above can do more than tell its caller, whatever was asked for."""
 
 
 class RequestTooLargeError(ZooKeeperError):

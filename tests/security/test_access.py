@@ -17,6 +17,7 @@ from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.pins import pin
 from aiozkqueue.queue.staging import Staging
 from aiozkqueue.schedule import Jobs, Notifications
+from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import IDENTITIES, Identity, session_of
 
 if TYPE_CHECKING:
@@ -209,6 +210,24 @@ def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callabl
         jobs.dead_letters.redrive,
         jobs.dead_letters.purge,
     ]
+
+
+async def test_a_user_whose_password_has_changed_is_told_so_at_the_next_connection_by_every_operation(
+    secured: EmbeddedZooKeeper, superuser: Superuser, root: str
+) -> None:
+    async with (
+        ZooKeeperProxy(secured.hosts) as proxy,
+        session_of(proxy.hosts, root, IDENTITIES["sasl"].alice) as session,
+    ):
+        jobs: zq.Queue[bytes] = session.queue("jobs")
+        await fill(jobs)
+        before = await superuser.data(root)
+        session.engine.zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
+        proxy.reset_connections()
+        for act in attempts_on(session, jobs):
+            with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):
+                await asyncio.wait_for(act(), 30)
+        assert await superuser.data(root) == before
 
 
 @SCHEMES

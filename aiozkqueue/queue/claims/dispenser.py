@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, QueueError, SessionClosedError
+from aiozkqueue.errors import ConnectionLostError, QueueError, SessionClosedError
 from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
@@ -17,7 +17,6 @@ from aiozkqueue.queue.commits.holds import ReleaseSettlement
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
-    AuthFailedError,
     ClientClosedError,
     ConnectionLossError,
     MultiError,
@@ -268,8 +267,6 @@ class Dispenser:
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
             self._line.fail(denied(self.store.name, cause))
-        elif isinstance(cause, AuthFailedError):
-            self._line.fail(AccessDeniedError(f"queue {self.store.name!r}: {cause}"))
         elif isinstance(cause, NoNodeError):
             self.store.stale()  # somebody deleted the queue, or a part of it: it is made anew
         elif isinstance(cause, ClientClosedError):
