@@ -6,6 +6,7 @@ What lives here, from the bottom up (imports run one way, downwards; a test sees
 ``clock`` ``tasks`` ``crew`` ``deadlines`` ``patience`` ``background`` ``run``   time, and what runs beside the caller
 ``codec`` ``options`` ``outcome`` ``destination`` ``connection_state`` ``middleware``   what callers say and are told
 ``candidates``   what could be taken: items seen and not claimed, their order, and what tells of new ones
+``access``       what a caller is told whom an ACL refuses
 ``logs``         what records of the log carry beside their words
 ``meter``        what a session counts, if anybody wants to know
 ``tracing``      who follows messages on their way, if anybody

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
-from aiozkqueue.queue.store import allowed
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -29,11 +29,11 @@ from aiozkqueue.zookeeper import (
     below,
 )
 
+from .access import denied
 from .commits.items import PutSettlement
 from .commits.settlement import OPERATION_WEIGHT
 from .operators.writers import WriterRecord, clear_away, give_up, unlocking
 from .puts.lifetime import with_field
-from .store import denied
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import (
-    AccessDeniedError,
     ConnectionLostError,
     InvalidOptionError,
     NotCommittedError,
@@ -46,6 +44,7 @@ from aiozkqueue.zookeeper import (
     ZooKeeper,
 )
 
+from .access import allowed, denied
 from .candidates.backlog import Backlog
 from .candidates.groups import lock_id
 from .candidates.tags import TagRecords
@@ -54,7 +53,7 @@ from .folders import complete, folders_of
 from .lanes import PutLanes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from random import Random
 
     from aiozkqueue.dialects import Dialect
@@ -488,17 +487,3 @@ def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:
     except MalformedError as error:
         msg = f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}"
         raise PayloadError(msg) from error
-
-
-@contextmanager
-def allowed(queue: str) -> Iterator[None]:
-    """Name the queue in the error when an ACL refuses an access. Raises: AccessDeniedError."""
-    try:
-        yield
-    except NoAuthError as error:
-        raise denied(queue, error) from error
-
-
-def denied(queue: str, error: NoAuthError) -> AccessDeniedError:
-    """Make the error for an access that an ACL refuses."""
-    return AccessDeniedError(f"queue {queue!r}: {error}; connect with `auth=` of a user whom the ACL allows")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
 from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
+from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.connecting import connect
-from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError
 
 if TYPE_CHECKING:

@@ -27,7 +27,18 @@ LAYERS = (
 )
 QUEUE = (
     {"lanes", "conflicts", "folders"},
-    {"candidates", "clock", "codec", "connection_state", "deadlines", "destination", "options", "outcome", "tasks"},
+    {
+        "access",
+        "candidates",
+        "clock",
+        "codec",
+        "connection_state",
+        "deadlines",
+        "destination",
+        "options",
+        "outcome",
+        "tasks",
+    },
     {"crew"},
     {"patience"},
     {"store", "background", "run", "middleware", "tracing", "meter", "logs"},

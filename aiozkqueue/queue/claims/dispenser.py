@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConnectionLostError, QueueError, SessionClosedError
+from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.holds import ReleaseSettlement
 from aiozkqueue.queue.puts.lifetime import at_its_end
-from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claim import Claim, EphemeralBudget
 from aiozkqueue.queue.commits.changes import Change
 from aiozkqueue.queue.commits.endings import bury
 from aiozkqueue.queue.commits.keys import freed_with
-from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_pages
 
 if TYPE_CHECKING:

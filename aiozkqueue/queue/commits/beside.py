@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConflictError
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.access import denied
 from aiozkqueue.zookeeper import NoAuthError
 
 if TYPE_CHECKING:

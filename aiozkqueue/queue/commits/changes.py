@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.access import denied
 from aiozkqueue.zookeeper import NoAuthError
 
 from .settlement import OPERATION_WEIGHT, Settlement

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.access import denied
 from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
 
 from .settlement import OPERATION_WEIGHT

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.layout import End, History, HistoryRecord
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.access import denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError
 
 from .companions import Companion

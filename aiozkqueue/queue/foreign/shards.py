@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
-from aiozkqueue.queue.store import allowed
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.zookeeper import below
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import ItemName, QueueConfig, item_prefix
+from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.store import QueueStore, denied
+from aiozkqueue.queue.store import QueueStore
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from aiozkqueue.layout import (
     priority_at,
     priority_of,
 )
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.candidates.reaper import waiting
 from aiozkqueue.queue.candidates.staged import is_closed, is_staged, visible
@@ -33,7 +34,7 @@ from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.puts.sticky import node_of
-from aiozkqueue.queue.store import allowed, configuration_of
+from aiozkqueue.queue.store import configuration_of
 from aiozkqueue.zookeeper import Collector, Delete, NoNodeError, SetData, below
 
 from .ledgers import count_ledgers

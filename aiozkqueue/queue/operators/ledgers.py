@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord, item_id
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
 from aiozkqueue.queue.commits.history import session_of
-from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import hour_of, parse_hour
+from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.claims.found import read_all
-from aiozkqueue.queue.store import denied
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,

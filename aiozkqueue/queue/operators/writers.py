@@ -16,9 +16,9 @@ from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
+from aiozkqueue.queue.access import allowed, denied
 from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.candidates.staged import stage_of
-from aiozkqueue.queue.store import allowed, denied
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,

@@ -24,7 +24,7 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
-from aiozkqueue.queue.store import denied
+from aiozkqueue.queue.access import denied
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import encode_tags, tags_digest
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.commits.plan import PutCompanion, PutPlan
-from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import BadVersionError, Check, NoNodeError
 
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from aiozkqueue.layout import (
     parse_meta,
     parse_record,
 )
+from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.tags import sweep_tags
 from aiozkqueue.queue.operators.admin import configuration, lanes
 from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, old_clients, orphan_metas
 from aiozkqueue.queue.operators.pins import read_pins
 from aiozkqueue.queue.operators.writers import clear_away, forget
-from aiozkqueue.queue.store import allowed
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,

@@ -1,0 +1,26 @@
+"""What a caller is told whom an ACL refuses: an `AccessDeniedError` that names the queue."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.zookeeper import NoAuthError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def denied(queue: str, error: NoAuthError) -> AccessDeniedError:
+    """Make the error for an access that an ACL refuses."""
+    return AccessDeniedError(f"queue {queue!r}: {error}; connect with `auth=` of a user whom the ACL allows")
+
+
+@contextmanager
+def allowed(queue: str) -> Iterator[None]:
+    """Name the queue in the error when an ACL refuses an access. Raises: AccessDeniedError."""
+    try:
+        yield
+    except NoAuthError as error:
+        raise denied(queue, error) from error
