@@ -95,9 +95,10 @@ async def configure(
     as_json: AsJson = False,
     **settings: object,
 ) -> Exit:
-    """Show what has been decided for a queue, after changing what the options say. Only a change makes a new queue.
+    """Show what has been decided for a queue, after changing what the options say.
 
-    Every client follows a change from its next put or claim on.
+    Every client follows a change from its next put or claim on. A queue that is not there is made by a change alone:
+    without one this fails with 1.
 
     [dim]aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
     aiozkqueue configure orders --max-size 10000[/dim]

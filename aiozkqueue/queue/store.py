@@ -398,8 +398,12 @@ class QueueStore:
         return Check(self.paths.base, self.version)
 
     async def exists(self) -> bool:
-        """Tell whether there is such a queue on the server. Raises: AccessDeniedError."""
+        """Tell whether there is such a queue. Raises: AccessDeniedError.
+
+        A server that lags has not heard of one that is new: by its word an acknowledgement would be lost.
+        """
         with allowed(self.name):
+            await self._zookeeper.sync(self.paths.base)
             return await self._zookeeper.exists(self.paths.items) is not None
 
     async def configure(self, config: QueueConfig) -> None:

@@ -1,0 +1,72 @@
+"""A session whose server lags behind the one that made a queue: what it is asked of that queue is answered as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+from tests.simulation.stories.acts import simulated_client
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+#: Given the session that is ahead and the one that lags behind it.
+Told: TypeAlias = "Callable[[zq.QueueSession, zq.QueueSession], Awaitable[None]]"
+
+
+async def acknowledge(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
+    """A lease that was taken elsewhere is acknowledged, for good."""
+    [lease] = await ahead.queue("jobs").leases.take()
+    await behind.queue("jobs").leases.acknowledge([lease.token])
+    assert await ahead.queue("jobs").size() == 1
+
+
+async def renew(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
+    """A lease that was taken elsewhere is ended."""
+    [lease] = await ahead.queue("jobs").leases.take()
+    await behind.queue("jobs").leases.renew([lease.token], lifetime=0)
+    assert len(await ahead.queue("jobs").leases.take(2)) == 2
+
+
+async def cancel(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:
+    """A message of a key that was put elsewhere is removed."""
+    assert await behind.queue("jobs").cancel(key="k") is zq.Alteration.DONE
+    assert await ahead.queue("jobs").size() == 1
+
+
+async def move(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
+    """What was put elsewhere is moved."""
+    reference = await behind.moves.start("jobs", "elsewhere")
+    while (status := await behind.moves.status(reference)).state == "running":  # noqa: ASYNC110 - in ZooKeeper
+        await asyncio.sleep(0.1)
+    assert status.moved == 2
+
+
+async def look(ahead: zq.QueueSession, behind: zq.QueueSession) -> None:  # noqa: ARG001 - as the others
+    """Whether it is there."""
+    assert await behind.queue("jobs").exists()
+
+
+@pytest.mark.parametrize("told", [acknowledge, renew, cancel, move, look])
+def test_what_is_asked_of_a_queue_that_this_server_has_not_heard_of_is_done(told: Told) -> None:
+    async def main() -> None:
+        async with (
+            simulated(servers=3) as cluster,
+            cluster.connect(name="ahead") as ahead,
+            cluster.connect(name="behind") as behind,
+        ):
+            for name, session, server in (("ahead", ahead, 0), ("behind", behind, 1)):
+                zookeeper = simulated_client(session)
+                zookeeper.session.server = cluster.ensemble.servers[server]
+                cluster.cut(name)
+                await zookeeper.session.wait_connected()
+            cluster.ensemble.servers[1].lag = 2.0
+            await ahead.queue("jobs").put(b"1", key="k")
+            await ahead.queue("jobs").put(b"2")
+            await told(ahead, behind)
+
+    run_virtual(main)
