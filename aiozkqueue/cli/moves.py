@@ -28,7 +28,8 @@ async def move(
 ) -> Exit:
     """Move the messages that are in a queue now to another, and wait for the end.
 
-    Fails with 1 when there is no FROM. Interrupted or killed, it goes on when somebody runs [bold]aiozkqueue moves --resume[/bold].
+    Fails with 1 when there is no FROM. Interrupted or killed, it goes on when somebody runs
+    [bold]aiozkqueue moves --resume[/bold].
 
     [dim]aiozkqueue move orders orders-old[/dim]
     """
