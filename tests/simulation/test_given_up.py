@@ -199,7 +199,7 @@ def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_tol
 
             committer.submit(settlement)
             assert committer.withdraw(settlement)  # as one that has been refused
-            committer._tasks.spawn(committer._mend, settlement, mending(), name="mend")
+            committer._begin_mending(settlement, mending())
             monkeypatch.setattr(committer, "close", close_beside_it)
             waiting = asyncio.create_task(settlement.wait())
         async with asyncio.timeout(100):

@@ -270,3 +270,33 @@ def test_who_waits_for_room_in_a_queue_that_has_no_size_any_more_is_told_when_it
     for before in range(3):
         for milliseconds in range(30):
             run_virtual(partial(main, before, milliseconds))
+
+
+def test_a_commit_that_waits_for_room_anew_past_its_timeout_is_known_not_to_be_applied() -> None:
+    """It was refused because its queue had got a size: nothing of it is under way, and nothing of it comes later."""
+
+    async def main(timeout: float) -> tuple[str, zq.Outcome, list[bytes], list[bytes], int]:
+        cluster = cluster_of(0.002)
+        async with cluster.connect() as session, cluster.connect() as other:
+            small, jobs = other.queue("small"), session.queue("jobs")
+            await session.queue("small").put(b"opens it, and fills it")
+            await jobs.put(b"job")
+            async with session.transaction() as tx:
+                assert await tx.take(jobs) is not None
+                tx.put("small", b"more")
+                await small.configure(zq.QueueConfig(max_size=1))
+                with pytest.raises(zq.QueueError) as told:
+                    await tx.commit(timeout=timeout)
+            await asyncio.sleep(1)
+            async with small.consume(until_idle=5) as deliveries:
+                async for _ in deliveries:
+                    pass
+            await asyncio.sleep(5)
+            left = sum(room._under_way + len(room._line) for room in session._engine._rooms)
+            return type(told.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
+
+    ends = {milliseconds: run_virtual(partial(main, milliseconds / 1000)) for milliseconds in range(3, 60)}
+    nothing: list[bytes] = []
+    known = ("NotCommittedError", zq.Outcome.ROLLED_BACK, nothing, [b"b"], 0)
+    assert {end[0] for end in ends.values()} <= {"NotCommittedError", "OutcomeUnknownError"}
+    assert {milliseconds: end for milliseconds, end in ends.items() if end != known and milliseconds > 20} == {}

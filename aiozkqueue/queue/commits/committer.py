@@ -13,6 +13,8 @@ from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+import anyio
+
 from aiozkqueue.errors import (
     AccessDeniedError,
     NotCommittedError,
@@ -99,6 +101,7 @@ class Committer:
         self._clock = clock
         self._about = about
         self._waiting: deque[Settlement] = deque()
+        self._mending: dict[Settlement, anyio.CancelScope] = {}
         self._idle: list[tuple[Slot, asyncio.Future[_Flight | None]]] = []
         self._roused = False
         self._unsettled = 0
@@ -141,6 +144,10 @@ class Committer:
 
     def withdraw(self, settlement: Settlement) -> bool:
         """Take back one that is not under way, for its submitter to fail; False when it is."""
+        scope = self._mending.pop(settlement, None)
+        if scope is not None:
+            scope.cancel()
+            return True
         try:
             self._waiting.remove(settlement)
         except ValueError:
@@ -351,22 +358,35 @@ class Committer:
             msg = f"transaction {member.transaction_id}: refused {MENDINGS} times, at last: {error}"
             member.fail(NotCommittedError(msg))
         else:
-            self._tasks.spawn(self._mend, member, mending, name="mend")
+            self._begin_mending(member, mending)
 
-    async def _mend(self, settlement: Settlement, mending: Coroutine[object, object, None]) -> None:
-        """Mend the cause of a refusal away from the slots, so that nobody else waits for it."""
+    def _begin_mending(self, settlement: Settlement, mending: Coroutine[object, object, None]) -> None:
+        self._mending[settlement] = scope = anyio.CancelScope()
+        self._tasks.spawn(self._mend, settlement, mending, scope, name="mend")
+
+    async def _mend(
+        self, settlement: Settlement, mending: Coroutine[object, object, None], scope: anyio.CancelScope
+    ) -> None:
+        """Mend the cause of a refusal away from the slots, so that nobody else waits for it.
+
+        Nothing of it is under way meanwhile: until it is back in line, it can be withdrawn.
+        """
         try:
-            await mending
-            if any(store.room is not None for store in settlement.stores):
-                await settlement.readmit()
+            with scope:
+                await mending
+                if any(store.room is not None for store in settlement.stores):
+                    await settlement.readmit()
         except (QueueError, ZooKeeperError) as error:
             settlement.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
         except asyncio.CancelledError:
             settlement.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
             raise
         else:
-            self._put_back([settlement])
-            self._wake()
+            if not scope.cancel_called:
+                self._put_back([settlement])
+                self._wake()
+        finally:
+            self._mending.pop(settlement, None)
 
     def _split(self, batch: list[Settlement], error: RequestTooLargeError) -> None:
         """A group was estimated too low: send its first member alone; one that is too large alone fails."""
