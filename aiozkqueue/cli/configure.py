@@ -46,6 +46,18 @@ def _history(text: str) -> zq.History | Literal[False]:
     return zq.History(lifetime=parse_duration(lifetime), most=int(most or 100_000), payload=payload is not None)
 
 
+def _backoff(text: str) -> zq.Backoff:
+    try:
+        if ".." in text:
+            initial, _, maximum = text.partition("..")
+            return zq.Exponential(parse_duration(initial), maximum=parse_duration(maximum))
+        delays = [parse_duration(part) for part in text.split(",")]
+        return zq.Fixed(delays[0]) if len(delays) == 1 else zq.Schedule(delays)
+    except (typer.BadParameter, zq.InvalidOptionError) as error:
+        message = f"{text!r}: give 5, or 1,5,1m, or 1..1h ({error})"
+        raise typer.BadParameter(message) from error
+
+
 _HISTORY: Final = re.compile(r"([^,]+)(?:,most=([0-9]{1,9}))?(,payload)?")
 
 #: Every setting but the policy, which takes several options. A new field of `QueueConfig` is one line here.
@@ -83,10 +95,11 @@ async def configure(
         ),
     ] = None,
     backoff: Annotated[
-        str | None,
+        zq.Backoff | None,
         typer.Option(
-            metavar="SECONDS",
-            help="Until the next attempt: 5 (fixed), 1,5,60 (a schedule), or 1..60 (doubled each time).",
+            parser=_backoff,
+            metavar="TIME…",
+            help="Until the next attempt: 5 (fixed), 1,5,1m (a schedule), or 1..1h (doubled each time).",
         ),
     ] = None,
     exhausted: Annotated[
@@ -149,10 +162,10 @@ vars(configure)["__signature__"] = _with_settings()
 command: Final = connected(configure)
 
 
-def _policy(now: zq.Policy, policy: str | None, backoff: str | None, exhausted: Exhausted | None) -> zq.Policy:
+def _policy(now: zq.Policy, policy: str | None, backoff: zq.Backoff | None, exhausted: Exhausted | None) -> zq.Policy:
     """Change what the options say of a policy, and keep the rest as far as the other kind has it too."""
     rest = zq.Exponential() if isinstance(now, zq.ConsumeOnce) else now.backoff
-    rest = rest if backoff is None else _backoff(backoff)
+    rest = backoff or rest
     end = exhausted or now.exhausted
     kind, _, times = (policy or _kind(now)).partition("=")
     if kind == "consume-times" and times.isdigit():
@@ -172,18 +185,6 @@ def _kind(policy: zq.Policy) -> str:
     if isinstance(policy, zq.ConsumeTimes):
         return f"consume-times={policy.times}"
     return "consume-once" if isinstance(policy, zq.ConsumeOnce) else "at-least-once"
-
-
-def _backoff(text: str) -> zq.Backoff:
-    try:
-        if ".." in text:
-            initial, _, maximum = text.partition("..")
-            return zq.Exponential(float(initial), maximum=float(maximum))
-        delays = [float(part) for part in text.split(",")]
-    except ValueError:
-        message = f"--backoff {text}: give seconds: 5, or 1,5,60, or 1..60"
-        raise typer.BadParameter(message) from None
-    return zq.Fixed(delays[0]) if len(delays) == 1 else zq.Schedule(delays)
 
 
 def _shown(value: object) -> Json:

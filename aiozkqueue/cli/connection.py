@@ -16,6 +16,7 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 
 P = ParamSpec("P")
@@ -123,8 +124,8 @@ def connection(
         float | None,
         typer.Option(
             envvar=SESSION_TIMEOUT,
-            metavar="SECONDS",
-            min=0.001,
+            metavar=TIME,
+            parser=duration_from(0.001),
             help="After so long a silence the servers give our claims to others. "
             f"[dim]default: {DEFAULT_SESSION_TIMEOUT:g}[/dim]",
             rich_help_panel=_PANEL,
@@ -134,8 +135,8 @@ def connection(
         float,
         typer.Option(
             envvar=CONNECT_TIMEOUT,
-            metavar="SECONDS",
-            min=0.001,
+            metavar=TIME,
+            parser=duration_from(0.001),
             help="How long to look for a server.",
             rich_help_panel=_PANEL,
         ),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.worker import ask
 
@@ -15,7 +16,12 @@ def dump(
     pid: Annotated[
         int, typer.Argument(min=1, metavar="PID", help="The process of an `aiozkqueue worker`, on this host.")
     ],
-    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for its answer.")] = 10,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", parser=duration_from(0, to=86_400), metavar=TIME, help="How long to wait for its answer."
+        ),
+    ] = 10,
 ) -> Exit:
     """Show where each task of a worker waits, down the whole chain of awaits, those that handle a message first.
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What the help shows for one.
 TIME: Final = "TIME"
@@ -26,3 +29,17 @@ def parse_duration(text: str | float) -> float:
         message = f"{text!r} is no duration: give seconds, or a number with s, m, h or d, such as 15m"
         raise typer.BadParameter(message)
     return float(match[1]) * _UNITS[match[2]]
+
+
+def duration_from(least: float, to: float = math.inf) -> Callable[[str | float], float]:
+    """Make what reads as `parse_duration` does, and refuses what is shorter, or longer, with typer.BadParameter."""
+
+    def parse(text: str | float) -> float:
+        seconds = parse_duration(text)
+        if not least <= seconds <= to:
+            allowed = f"at least {least:g} s" if to == math.inf else f"{least:g} s to {to:g} s"
+            message = f"{text!r}: give {allowed}"
+            raise typer.BadParameter(message)
+        return seconds
+
+    return parse

@@ -12,6 +12,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.signals import draining
 from aiozkqueue.schedule import Job, Jobs, Scheduler
@@ -55,7 +56,9 @@ async def add(
         Literal["skip", "last", "all"], typer.Option(help="What to make up for when no scheduler ran.")
     ] = "last",
     limit: Annotated[int, typer.Option(min=1, help="So many at most, with --missed all.")] = 100,
-    tolerance: Annotated[float, typer.Option(min=1, help="Seconds; what is later than that was missed.")] = 60,
+    tolerance: Annotated[
+        float, typer.Option(parser=parse_duration, metavar=TIME, help="What is later than that was missed.")
+    ] = 60,
     as_json: AsJson = False,
 ) -> Exit:
     """Add a job: put BODY to QUEUE whenever CRON says so. It occurs while a scheduler runs somewhere.

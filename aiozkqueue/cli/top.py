@@ -20,6 +20,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
@@ -31,7 +32,10 @@ _COLUMNS = ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "oldest",
 async def top(
     connection: Connection,
     queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", "-i", parser=duration_from(0.1), metavar=TIME, help="How long between two looks."),
+    ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look twice, show what there is, and end.")] = False,
     as_json: AsJson = False,
 ) -> Exit:

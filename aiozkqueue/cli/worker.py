@@ -15,6 +15,7 @@ import typer
 import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
 from aiozkqueue.worker import Health, announce, dumping, load, opened, reloading, settled_heap, type_of_deliveries
 
@@ -54,7 +55,13 @@ async def worker(
         ),
     ] = None,
     drain_timeout: Annotated[
-        float, typer.Option("--drain-timeout", min=0, help="Seconds for handlers to finish once told to stop.")
+        float,
+        typer.Option(
+            "--drain-timeout",
+            parser=parse_duration,
+            metavar=TIME,
+            help="How long handlers may take to finish once told to stop.",
+        ),
     ] = 25,
     health_port: Annotated[
         int | None,

@@ -1,0 +1,60 @@
+"""Lengths of time as they are typed: the same for every option that is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+OPTIONS = [
+    ("put", "q", "x", "--delay"),
+    ("put", "q", "x", "--ttl"),
+    ("put", "q", "x", "--timeout"),
+    ("put", "q", "x", "--session-timeout"),
+    ("put", "q", "x", "--connect-timeout"),
+    ("configure", "q", "--backoff"),
+    ("configure", "q", "--reap-after"),
+    ("jobs", "add", "nightly", "@daily", "q", "--tolerance"),
+    ("top", "--once", "--interval"),
+    ("worker", "nothing:here", "--drain-timeout"),
+    ("dump", "1", "--timeout"),
+]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=" ".join)
+def test_what_is_none_is_refused_with_what_one_looks_like_before_anything_is_asked(
+    cli: Cli, option: tuple[str, ...]
+) -> None:
+    done = cli(*option, "15 minutes", AIOZKQUEUE_HOSTS="127.0.0.1:1")
+    assert (done.status, len(done.stderr.splitlines())) == (2, 1)
+    assert option[-1] in done.stderr
+    assert "such as 15m" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        (("top", "--once", "--interval"), "0"),
+        (("put", "q", "x", "--connect-timeout"), "0s"),
+        (("dump", "1", "--timeout"), "inf"),
+        (("jobs", "add", "nightly", "@daily", "q", "--tolerance"), "0.5s"),
+    ],
+)
+def test_what_is_too_short_or_too_long_is_refused_with_what_is_allowed(
+    cli: Cli, option: tuple[str, ...], given: str
+) -> None:
+    done = cli(*option, given)
+    assert (done.status, len(done.stderr.splitlines())) == (2, 1)
+    assert "give " in done.stderr
+
+
+def test_units_are_understood(cli: Cli) -> None:
+    cli("configure", "q", "--backoff", "1..1h")
+    assert "maximum=3600.0" in cli("configure", "q", "--json").records[0]["policy"]
+    cli("configure", "q", "--backoff", "1,5s,1m")
+    assert "1.0, 5.0, 60.0" in cli("configure", "q", "--json").records[0]["policy"]
+    assert cli("jobs", "add", "nightly", "@daily", "q", "--tolerance", "2m").status == 0
+    assert cli("top", "q", "--once", "--interval", "0.2s", AIOZKQUEUE_CONNECT_TIMEOUT="1m").status == 0
