@@ -14,6 +14,7 @@ from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.plan import PutPlan, join
+from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.putting import make_ready, prepare
@@ -151,11 +152,12 @@ class Bus(Generic[E]):
         it raises is a failure of it alone; `Retry` says when it is called again.
 
         Raises:
-            InvalidOptionError: no event of this bus, or not a name.
+            InvalidOptionError: no event of this bus, or not a name, or a handler that cannot be awaited.
             AlreadyExistsError: the group has a subscriber of this name here.
         """
         self._types.require(kind, self.name)
         self._paths.queue(group)
+        check_awaited(handler, "a subscriber")
         known_by = getattr(handler, "__name__", "") if name is None else name
         if not _NAME.fullmatch(known_by):
             msg = f"{known_by!r} cannot name a subscriber: give name=, 1 to 100 of A-Z a-z 0-9 . _ : -"

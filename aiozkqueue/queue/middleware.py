@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .delivery import Delivery
 
 T = TypeVar("T")
@@ -24,16 +23,30 @@ Middleware: TypeAlias = Callable[["Delivery[Any]", Callable[[], Awaitable[None]]
 def check_awaited(function: object, what: str) -> None:
     """Refuse what is called and then awaited, and cannot be: each message would be handled, and fail after that.
 
-    Refused is what is certain: no callable, a generator, a function that says that it returns None.
+    Refused is what is certain: no callable, a generator, a function that says that it returns None, or whose body
+    returns nothing else.
 
     Raises:
         InvalidOptionError.
     """
     plain = _plain(function)
-    if not (_never_awaited(plain) if isinstance(plain, FunctionType) else not callable(plain)):
+    body: object = plain if isinstance(plain, FunctionType) else getattr(type(plain), "__call__", None)  # noqa: B004 - its code
+    never = isinstance(body, FunctionType) and _never_awaited(body)
+    if callable(plain) and not never:
         return
-    msg = f"{getattr(plain, '__qualname__', None) or repr(plain)}: {what} is awaited; make it an `async def`"
+    name = getattr(plain, "__qualname__", None) or repr(plain)
+    yields = " that does not yield" if isinstance(body, FunctionType) and _yields(body) else ""
+    msg = f"{name}: {what} is awaited; make it an `async def`{yields}"
     raise InvalidOptionError(msg)
+
+
+def check_middleware(middleware: object) -> None:
+    """Refuse what is no list of functions to await. Raises: InvalidOptionError."""
+    if not isinstance(middleware, Sequence):  # one that can be gone through once would be lost on the way
+        msg = f"middleware takes a list, such as middleware=[timed], not {type(middleware).__name__}"
+        raise InvalidOptionError(msg)
+    for one in cast("Sequence[object]", middleware):
+        check_awaited(one, "a middleware")
 
 
 def name_of(function: object) -> str:
@@ -50,12 +63,34 @@ def _plain(function: object) -> object:
     return getattr(function, "__func__", function)  # a method's
 
 
+def _yields(function: FunctionType) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
 def _never_awaited(function: FunctionType) -> bool:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if _yields(function):
         return True
-    if inspect.iscoroutinefunction(function) or hasattr(function, "__wrapped__"):  # has another's annotations
+    if inspect.iscoroutinefunction(function):
         return False
-    return function.__annotations__.get("return", ...) in (None, "None")
+    says = ... if hasattr(function, "__wrapped__") else function.__annotations__.get("return", ...)  # else another's
+    return says in (None, "None") or _returns_nothing(function)
+
+
+def _returns_nothing(function: FunctionType) -> bool:
+    """Tell whether its body returns, and never anything but None; False wherever that cannot be seen for certain."""
+    returns = False
+    before: dis.Instruction | None = None
+    for one in dis.get_instructions(function):
+        if one.opname == "RETURN_VALUE":
+            if one.is_jump_target or before is None or (before.opname, before.argval) != ("LOAD_CONST", None):
+                return False
+            returns = True
+        elif one.opname == "RETURN_CONST":  # of Python 3.12 and 3.13
+            if one.argval is not None:
+                return False
+            returns = True
+        before = one
+    return returns
 
 
 def wrapped(

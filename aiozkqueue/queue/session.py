@@ -16,7 +16,7 @@ from .destination import not_own
 from .foreign.queue import CuratorQueue, ForeignQueue
 from .foreign.shards import CuratorShards
 from .listener import Listener
-from .middleware import check_awaited, name_of, wrapped
+from .middleware import check_awaited, check_middleware, name_of, wrapped
 from .operators.examination import examine
 from .operators.moves import Moves
 from .options import positive, seconds
@@ -290,8 +290,7 @@ class QueueSession:
             msg = f"listener takes a queue, made by session.queue(), not {type(queue).__name__}"
             raise InvalidOptionError(msg)
         check_awaited(handler, "a handler")
-        for around in middleware:
-            check_awaited(around, "a middleware")
+        check_middleware(middleware)
         if on_lost not in ("finish", "cancel"):
             msg = f"on_lost={on_lost!r}: give 'finish' or 'cancel'"
             raise InvalidOptionError(msg)

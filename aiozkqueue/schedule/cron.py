@@ -57,6 +57,10 @@ class Cron:
     def __init__(self, expression: str, zone: str = "UTC") -> None:
         self._expression = expression
         self._zone = _zone(zone)
+        given: object = expression
+        if not isinstance(given, str):  # as a file of settings may have it
+            msg = f"{expression!r} is no cron expression: give a text, such as '0 8 * * *'"
+            raise InvalidScheduleError(msg)
         try:
             next(self.after(0))
         except StopIteration:

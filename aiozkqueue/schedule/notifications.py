@@ -32,6 +32,7 @@ from aiozkqueue.queue.commits.changes import apply as apply_changes
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.register import server_time
+from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
 from aiozkqueue.queue.operators.alterations import alter_with, replacement
 from aiozkqueue.queue.patience import AT_ONCE
@@ -280,6 +281,7 @@ class NotificationQueue(Generic[T]):
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
+        check_awaited(handler, "a handler")
 
         async def handle(delivery: Delivery[T]) -> None:
             headers = delivery.headers

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
 import aiozkqueue as zq
-from aiozkqueue.schedule import Jobs, NotificationQueue
+from aiozkqueue.bus import Bus
+from aiozkqueue.schedule import Jobs, NotificationQueue, Notifications
 from tests.integration.queue.conftest import Locks, eventually, zookeeper_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
 MIB = 1024 * 1024
+
+
+class Notice(BaseModel):
+    number: int
 
 
 async def no_handler(_: zq.Delivery[bytes]) -> None: ...
@@ -292,6 +299,37 @@ async def yields(_: zq.Delivery[bytes]) -> AsyncIterator[None]:
     yield
 
 
+def says_nothing(delivery: zq.Delivery[bytes]) -> Any:  # checkers let it pass, as they do without annotations
+    if delivery.body:
+        delivery.put("seen", delivery.body)
+
+
+def returns_early(delivery: zq.Delivery[bytes]) -> Any:  # so too
+    with contextlib.suppress(OSError):
+        if delivery.body:
+            return
+    delivery.put("seen", delivery.body)
+
+
+def returns_it_or_nothing(delivery: zq.Delivery[bytes]) -> Any:  # so too
+    return no_handler(delivery) or None
+
+
+def returns_it_sometimes(delivery: zq.Delivery[bytes]) -> Any:  # so too
+    if delivery.body:
+        return no_handler(delivery)
+    return None
+
+
+def only_raises(_: zq.Delivery[bytes]) -> Any:  # so too
+    raise zq.Reject("not today")
+
+
+class NotAsync:
+    def __call__(self, delivery: zq.Delivery[bytes]) -> Any:  # so too
+        delivery.put("seen", delivery.body)
+
+
 class Handlers:
     def not_async(self, _: zq.Delivery[bytes]) -> None: ...
 
@@ -302,8 +340,30 @@ class Handlers:
 
 @pytest.mark.parametrize(
     "handler",
-    [not_async, yields, Handlers().not_async, functools.partial(not_async), 7],
-    ids=["function", "generator", "method", "partial", "number"],
+    [
+        not_async,
+        yields,
+        Handlers().not_async,
+        functools.partial(not_async),
+        7,
+        says_nothing,
+        returns_early,
+        lambda _: None,
+        functools.partial(says_nothing),
+        NotAsync(),
+    ],
+    ids=[
+        "function",
+        "generator",
+        "method",
+        "partial",
+        "number",
+        "says nothing",
+        "returns early",
+        "lambda",
+        "partial that says nothing",
+        "object",
+    ],
 )
 async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
     handler: Any,  # checkers refuse most of them, too
@@ -316,6 +376,30 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
         session.listener(jobs, no_handler, middleware=[handler])
 
 
+async def test_a_subscriber_or_a_handler_of_notifications_that_cannot_be_awaited_is_refused(
+    session: zq.QueueSession,
+) -> None:
+    handler: Any = says_nothing
+    with pytest.raises(zq.InvalidOptionError, match="says_nothing: a subscriber is awaited; make it an `async def`"):
+        Bus(session, "events", Notice).subscribe(Notice, handler)
+    reminders = await Notifications(session).create("shop", "reminders", Notice)
+    with pytest.raises(zq.InvalidOptionError, match="says_nothing: a handler is awaited; make it an `async def`"):
+        reminders.listener(handler)
+
+
+async def test_a_handler_that_yields_is_told_not_to(session: zq.QueueSession) -> None:
+    with pytest.raises(
+        zq.InvalidOptionError, match="yields: a handler is awaited; make it an `async def` that does no"
+    ):
+        session.listener(session.queue("jobs"), yields)  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("middleware", [no_handler, iter([no_handler]), 7], ids=["function", "iterator", "number"])
+async def test_middleware_that_is_no_list_is_refused(middleware: Any, session: zq.QueueSession) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=r"middleware takes a list, such as middleware=\[timed\], not "):
+        session.listener(session.queue("jobs"), no_handler, middleware=middleware)
+
+
 @pytest.mark.parametrize(
     "handler",
     [
@@ -326,8 +410,24 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
         functools.partial(no_handler),
         Handlers().is_async,
         Handlers(),
+        returns_it_or_nothing,
+        returns_it_sometimes,
+        only_raises,
+        AsyncMock(),
     ],
-    ids=["function", "returns it", "wraps it", "lambda", "partial", "method", "object"],
+    ids=[
+        "function",
+        "returns it",
+        "wraps it",
+        "lambda",
+        "partial",
+        "method",
+        "object",
+        "or nothing",
+        "sometimes",
+        "only raises",
+        "mock",
+    ],
 )
 async def test_whatever_returns_what_can_be_awaited_is_a_handler(
     handler: Any,  # no type that they share says what they give

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import islice, pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -94,6 +95,12 @@ def test_a_nickname_follows_the_clock_as_its_fields_do(nickname: str, fields: st
 )
 def test_what_is_no_expression_or_never_occurs_is_refused(expression: str) -> None:
     with pytest.raises(zq.InvalidScheduleError):
+        Cron(expression)
+
+
+@pytest.mark.parametrize("expression", [5, None, ["* * * * *"]])
+def test_what_is_no_text_is_no_expression(expression: Any) -> None:
+    with pytest.raises(zq.InvalidScheduleError, match=r"is no cron expression: give a text, such as '0 8 \* \* \*'"):
         Cron(expression)
 
 
