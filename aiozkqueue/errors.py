@@ -111,7 +111,7 @@ class SessionClosedError(QueueError, RuntimeError):
 
 
 class WrongLoopError(QueueError, RuntimeError):
-    """The session belongs to another event loop, or to the parent of this process."""
+    """The session belongs to another event loop, or to the parent of this process; or no loop of asyncio's runs."""
 
 
 class PayloadError(QueueError, ValueError):

@@ -143,7 +143,9 @@ class QueueConfig:
         if not (self.history is None or self.history is False or isinstance(self.history, History)):
             raise InvalidOptionError(f"history={self.history!r}: it must be a History, or False for none")
         if self.max_size is not None and not (type(self.max_size) is int and 0 <= self.max_size <= LARGEST_NUMBER):
-            raise InvalidOptionError(f"max_size={self.max_size!r}: it must be an integer from 0 (no limit) on")
+            raise InvalidOptionError(
+                f"max_size={self.max_size!r}: it must be an integer from 0 (no limit) to {LARGEST_NUMBER}"
+            )
         if self.ttl is not None:
             object.__setattr__(self, "ttl", lifetime(self.ttl))
         for name in ("clean_every", "reap_after", "reap_every"):

@@ -205,7 +205,7 @@ def _dead_letter(value: JsonValue) -> DeadLetter:
 
 def _text(option: str, value: str) -> str:
     if not is_text(value):
-        raise InvalidOptionError(f"{option}: {value!r} is not a text")
+        raise InvalidOptionError(f"{option}: {value!r} is not a text: give a str that UTF-8 can hold")
     return value
 
 

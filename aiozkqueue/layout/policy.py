@@ -53,10 +53,9 @@ def lifetime(value: Seconds) -> float:
     """Seconds that a message may wait to be taken; ``math.inf``: for ever. Raises: InvalidOptionError."""
     if value == math.inf:
         return math.inf
-    number = _seconds("ttl", value)
-    if number < SHORTEST_LIFE:
-        raise InvalidOptionError(f"ttl={value!r}: a message lives for a millisecond at least")
-    return number
+    allowed = f"seconds from {SHORTEST_LIFE:g} to 10**9, as a number or timedelta, or math.inf (for ever)"
+    given = value.total_seconds() if isinstance(value, timedelta) else value
+    return _number("ttl", given, SHORTEST_LIFE, LONGEST_DELAY, allowed)
 
 
 def _number(option: str, value: object, least: float, most: float, allowed: str) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError, WrongLoopError
 from aiozkqueue.layout import check_root
 from aiozkqueue.zookeeper import Acl, Auth, AuthFailedError, ZooKeeperError, parse_hosts
 from aiozkqueue.zookeeper import connect as connect_zookeeper
@@ -54,6 +55,14 @@ class _Connecting:
         self._engine: Engine | None = None
 
     async def __aenter__(self) -> QueueSession:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # trio's, or none
+            msg = (
+                "no event loop of asyncio runs here, and a session needs one: run the program with asyncio.run(main()) "
+                'or with anyio.run(main, backend="asyncio")'
+            )
+            raise WrongLoopError(msg) from None
         tracing = tracing_of(option=self._tracing)
         try:
             zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
@@ -109,15 +118,20 @@ def connect(
         ConnectionLostError: on entering, no server answered within ``connect_timeout``.
         AccessDeniedError: on entering, the credentials were refused.
         InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
+        WrongLoopError: on entering, no event loop of asyncio's runs here: trio's, say, or none.
         MissingExtraError: on entering, ``tracing=True`` without the extra ``observability``.
     """
     parse_hosts(hosts)
     check_root(root)
     timeout = required_seconds(session_timeout, "session_timeout")
     patience = required_seconds(connect_timeout, "connect_timeout")
-    if not timeout or not patience:
-        msg = "session_timeout and connect_timeout are greater than 0"
-        raise InvalidOptionError(msg)
+    for option, given, length in (
+        ("session_timeout", session_timeout, timeout),
+        ("connect_timeout", connect_timeout, patience),
+    ):
+        if not length:
+            msg = f"{option}={given!r}: give more than 0 seconds"
+            raise InvalidOptionError(msg)
     if tls is not None and not isinstance(cast("object", tls), ssl.SSLContext):
         msg = f"tls takes an ssl.SSLContext, as ssl.create_default_context() returns, not {type(tls).__name__}"
         raise InvalidOptionError(msg)

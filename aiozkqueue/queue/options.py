@@ -47,7 +47,7 @@ class PutOptions(TypedDict, total=False):
     at: datetime | None
     """The moment before which it is not handed over, with a time zone, in place of ``delay``."""
     key: str | None
-    """What ``unique``, collapsing, `Queue.cancel` and `Queue.update` know it by; up to 1,024 characters."""
+    """What ``unique``, collapsing, `Queue.cancel` and `Queue.update` know it by; up to 1,024 bytes of UTF-8."""
     group: str | None
     """Messages of one group are handed over one at a time, in the order of their puts."""
     headers: Mapping[str, str] | None
@@ -55,20 +55,19 @@ class PutOptions(TypedDict, total=False):
     ttl: Seconds | None
     """Seconds that it may wait to be taken, from when it is due; ``math.inf``: for ever; None: as the queue says."""
     unique: Literal[True, False, "raise", "ignore"]
-    """Put it only if no message with this ``key`` waits or is handled: else `DuplicateKeyError` (True, ``"raise"``),
-    or the id of the one that is there (``"ignore"``)."""
+    """Put it only if no message with this ``key``, or with this payload where no key is given, waits or is handled:
+    else `DuplicateKeyError` (True, ``"raise"``), or the id of the one that is there (``"ignore"``)."""
     filters: Mapping[str, str | int] | None
     """Tags, texts and integers, by which consumers choose."""
 
 
-#: Part of the frozen API; a value other than these is refused until the capability is there.
 #: Options that let a message be taken out of the order of its group: they contradict ``group=``.
 _OUT_OF_ORDER: dict[str, object] = {"priority": 0, "delay": None, "at": None}
 _OPTIONS = frozenset({"priority", "delay", "at", "key", "group", "headers", "ttl", "unique", "filters"})
 
 
-def seconds(value: object, option: str) -> float | None:
-    """Return a duration in seconds; None stands for ever.
+def seconds(value: object, option: str, *, endless: bool = True) -> float | None:
+    """Return a duration in seconds; None stands for ever, which the error offers if it may be ``endless``.
 
     Raises:
         InvalidOptionError: not a number or timedelta, negative, or not a number at all (NaN).
@@ -82,17 +81,19 @@ def seconds(value: object, option: str) -> float | None:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     else:
-        msg = f"{option} takes seconds (float or timedelta) or None for ever, not {type(value).__name__}"
+        ever = " or None for ever" if endless else ""
+        msg = f"{option} takes seconds (float or timedelta){ever}, not {type(value).__name__}"
         raise InvalidOptionError(msg)
     if math.isnan(number) or number < 0:
-        msg = f"{option}={value!r}: give 0 (at once), a positive number of seconds, or None (for ever)"
+        ever = "0 (at once), a positive number of seconds, or None (for ever)"
+        msg = f"{option}={value!r}: give {ever if endless else 'a finite number of seconds, 0 or more'}"
         raise InvalidOptionError(msg)
     return None if math.isinf(number) else number
 
 
 def required_seconds(value: object, option: str) -> float:
     """Return a duration that may not be endless. Raises: InvalidOptionError."""
-    number = seconds(value, option)
+    number = seconds(value, option, endless=False)
     if number is None:
         msg = f"{option}={value!r}: give a finite number of seconds"
         raise InvalidOptionError(msg)

@@ -53,10 +53,7 @@ async def run(
         await _until(served, stopping)
         for service in services:
             service.stop()
-        pending = [one for one in served if not one.done()]
-        if pending:
-            drained = asyncio.gather(*pending, return_exceptions=True)
-            await asyncio.wait((drained, aborting), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        await _drain(services, served, aborting, limit)
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
@@ -68,6 +65,23 @@ async def run(
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             raise outcome
+
+
+async def _drain(
+    services: Sequence[Service],
+    served: Sequence[asyncio.Future[None]],
+    aborting: asyncio.Future[Any],
+    limit: float | None,
+) -> None:
+    """Wait until all have finished, for so many seconds, or until they are not to; tell who has not in time."""
+    pending = [one for one in served if not one.done()]
+    if not pending:
+        return
+    drained = asyncio.gather(*pending, return_exceptions=True)
+    await asyncio.wait((drained, aborting), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+    for service, one in zip(services, served, strict=True):
+        if not one.done() and not aborting.done():
+            log.warning("%r: handlers did not finish within %g s and are cancelled", service, limit)
 
 
 async def _until(served: Sequence[asyncio.Future[None]], stopping: asyncio.Future[Any]) -> None:

@@ -19,6 +19,10 @@ class Auth:
     password: str = field(repr=False)
 
     def __post_init__(self) -> None:
+        for what in ("scheme", "user", "password"):
+            given: object = getattr(self, what)  # a variable that is not set gives None, which is no password
+            if not isinstance(given, str):
+                raise InvalidOptionError(f"Auth: the {what} is {type(given).__name__}: it must be a str")
         if not self.scheme or not self.user:
             raise InvalidOptionError(
                 "Auth needs a scheme and a user; use Auth.digest(user, password) or Auth.sasl(user, password)"

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import math
+import os
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
@@ -179,6 +181,37 @@ async def test_put_options_are_refused(option: str, value: object, session: zq.Q
         with pytest.raises(zq.InvalidOptionError, match=option):
             tx.put(jobs, b"1", **options)
     assert await jobs.size() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"delay": -1}, "give a finite number of seconds, 0 or more"),
+        ({"delay": "5s"}, "takes seconds (float or timedelta), not str"),
+        ({"delay": math.inf}, "give a finite number of seconds"),
+        ({"ttl": 0}, "ttl=0: it must be seconds from 0.001 to 10**9, as a number or timedelta, or math.inf (for ever)"),
+        ({"ttl": timedelta(0)}, "ttl=0.0: it must be seconds from 0.001 to 10**9"),
+        ({"headers": {"tries": 3}}, "headers: 3 is not a text: give a str"),
+    ],
+    ids=str,
+)
+async def test_the_advice_of_an_error_is_not_refused_in_turn(
+    options: dict[str, Any], advice: str, session: zq.QueueSession
+) -> None:
+    with pytest.raises(zq.InvalidOptionError, match=re.escape(advice)):
+        await session.queue("jobs").put(b"1", **options)
+
+
+async def test_a_size_that_is_too_large_is_told_the_largest() -> None:
+    with pytest.raises(zq.InvalidOptionError, match=r"max_size=1000000000000: .* from 0 \(no limit\) to 2147483647"):
+        zq.QueueConfig(max_size=10**12)
+
+
+async def test_a_password_that_is_not_set_is_no_password() -> None:
+    unset: Any = os.environ.get("AIOZKQUEUE_NO_SUCH_VARIABLE")
+    for credentials in (zq.Auth.digest, zq.Auth.sasl):
+        with pytest.raises(zq.InvalidOptionError, match="the password is NoneType: it must be a str"):
+            credentials("alice", unset)
 
 
 async def test_a_key_that_is_no_text_is_shown_as_it_is(session: zq.QueueSession) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from contextlib import suppress
@@ -398,7 +399,9 @@ async def test_a_second_signal_is_hard(session: zq.QueueSession, jobs: zq.Queue[
     assert (handler.cancelled, await locks()) == (1, [])
 
 
-async def test_one_deadline_holds_for_all_listeners_together(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> None:
+async def test_one_deadline_holds_for_all_listeners_together_and_the_log_says_whom_it_struck(
+    session: zq.QueueSession, jobs: zq.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
     handlers = [Handler(waits=True) for _ in range(3)]
     queues = [jobs, session.queue("mail"), session.queue("news")]
     for queue in queues:
@@ -412,6 +415,11 @@ async def test_one_deadline_holds_for_all_listeners_together(session: zq.QueueSe
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(running, 30)
     assert [handler.cancelled for handler in handlers] == [1, 1, 1]
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    for queue in queues:
+        assert any(
+            f"queue {queue.name!r}" in one and "did not finish within 1 s and are cancell" in one for one in said
+        )
     at = sorted(handler.cancelled_at for handler in handlers)
     assert at[0] - start > 0.9
     assert at[-1] - at[0] < 1  # not one after the other

@@ -143,3 +143,11 @@ async def test_connecting_to_a_server_that_does_not_answer_fails_after_the_conne
         async with zq.connect(zookeeper_proxy.hosts, connect_timeout=0.5):
             pass
     assert 0.4 < loop.time() - start < 10
+
+
+def test_without_a_loop_of_asyncios_connecting_says_what_to_do() -> None:
+    entering = zq.connect("127.0.0.1").__aenter__()
+    with pytest.raises(
+        zq.WrongLoopError, match=r'asyncio.run\(main\(\)\) or with anyio.run\(main, backend="asyncio"\)'
+    ):
+        entering.send(None)  # as a loop like trio's does
