@@ -105,7 +105,8 @@ def connect(
     ``root`` is where the queues lie. ``session_timeout`` is how long a dead process keeps its messages (the server
     may negotiate it), ``connect_timeout`` how long to wait for the first connection. ``tls`` is a context that
     verifies host names; ``auth`` is sent on every connection; ``acl`` is set on every znode made (with ``auth``:
-    for that user only; without: for everybody). ``clock`` replaces the system's, in tests.
+    for that user only, and for who presents the same client certificate, where there is one; without: for everybody).
+    ``clock`` replaces the system's, in tests.
     With ``janitor``, this session takes its turn at cleaning the queues it uses (see `QueueConfig.clean_every`).
     ``node`` names what queues with `QueueConfig.affinity` keep together, the host by default: one name for all that
     may take each other's messages, the same after a restart.

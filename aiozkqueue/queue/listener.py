@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Listener(Generic[T]):
+class Listener(Generic[T_co]):
     """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
 
     A handler that returns commits its delivery, one that raises rolls it back, after the policy's delay; it may raise
@@ -52,8 +52,8 @@ class Listener(Generic[T]):
     def __init__(
         self,
         engine: Engine,
-        queue: Destination[T],
-        handler: Callable[[Delivery[T]], Awaitable[None]],
+        queue: Destination[T_co],
+        handler: Callable[[Delivery[T_co]], Awaitable[None]],
         *,
         concurrency: int,
         drain_timeout: float | None,
@@ -258,7 +258,7 @@ class Listener(Generic[T]):
             told = about(claim, delivery.work.id)
             log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=told)
 
-    async def _failed(self, delivery: Delivery[T], claim: Claim, error: Exception) -> None:
+    async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
         """Settle what a handler failed on."""
         if not isinstance(error, Retry | Reject):
             log.warning(

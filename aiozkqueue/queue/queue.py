@@ -142,9 +142,10 @@ class Queue(Destination[T]):
         """Iterate over the messages: ``async with queue.consume() as deliveries: async for delivery in deliveries``.
 
         ``prefetch`` bounds what is claimed ahead of the loop. With ``settle="explicit"`` the loop settles nothing by
-        itself. ``until_idle`` ends it when no message has come for so many seconds (0: when the queue is empty) and
-        its own commits have been answered: what it could not commit, or has put there itself, comes before the end.
-        With ``filters`` it takes those whose tags pass, and leaves the others to others.
+        itself: what nobody settles stays held, without a word, as long as the session lives. ``until_idle`` ends it
+        when no message has come for so many seconds (0: when the queue is empty) and its own commits have been
+        answered: what it could not commit, or has put there itself, comes before the end. With
+        ``filters`` it takes those whose tags pass, and leaves the others to others.
 
         Raises:
             InvalidOptionError: an option is out of range.

@@ -89,7 +89,10 @@ class RowEncoder:
                 isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
             )
             if not isinstance(kind, _OPTIONS[name]) or not texts:
-                msg = f"column {name!r}: it cannot be {kind.simpleString()}"
+                allowed = " or ".join(
+                    "map<string,string>" if one is MapType else one.typeName() for one in _OPTIONS[name]
+                )
+                msg = f"column {name!r}: it cannot be {kind.simpleString()}; make it {allowed}"
                 raise InvalidOptionError(msg)
 
     def rows(self, batch: pa.RecordBatch) -> list[Row]:

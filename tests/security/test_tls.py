@@ -93,6 +93,23 @@ async def test_mutual_tls_lets_in_those_with_a_certificate_alone(
             pass
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["auth alone", "an acl"])
+async def test_another_user_with_the_same_certificate_is_let_in_unless_an_acl_names_who_may(
+    strict: EmbeddedZooKeeper, root: str, certificates: Certificates, *, named: bool
+) -> None:
+    shared = await asyncio.to_thread(lambda: certificates.client_context(client_certificate=True))
+    alice, mallory = zq.Auth.digest("alice", "a"), zq.Auth.digest("mallory", "m")
+    acl = [zq.Acl.digest("alice", "a")] if named else None
+    async with zq.connect(strict.secure_hosts, root=root, tls=shared, auth=[alice], acl=acl) as session:
+        await session.queue("q").put(b"1")
+    async with zq.connect(strict.secure_hosts, root=root, tls=shared, auth=[mallory]) as session:
+        if named:
+            with pytest.raises(zq.AccessDeniedError):
+                await session.queue("q").peek()
+        else:
+            assert [message.body for message in await session.queue("q").peek()] == [b"1"]
+
+
 def test_the_command_line_takes_the_same_files(
     strict: EmbeddedZooKeeper, certificates: Certificates, cli: Cli, root: str
 ) -> None:

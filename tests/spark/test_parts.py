@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, StringContains
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import ArrayType, DoubleType, StringType, StructField, StructType, VariantType
 
 import aiozkqueue as zq
 from aiozkqueue.spark.columns import default_schema
@@ -221,3 +221,12 @@ def test_a_stream_of_nothing_or_of_what_json_has_not_is_refused(options: dict[st
         QueueStreamReader(variants, parse_options({**options, "content": "history"}))
     with pytest.raises(zq.InvalidOptionError, match="idColumn='n': it must be a column of the type"):
         RowEncoder(StructType([StructField("body", StringType()), StructField("n", DoubleType())]), "n")
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("key", "string"), ("headers", "map<string,string>"), ("ttl", "double or integer or long")]
+)
+def test_a_column_of_the_wrong_type_is_told_the_right_ones(name: str, allowed: str) -> None:
+    schema = StructType([StructField("body", StringType()), StructField(name, ArrayType(StringType()))])
+    with pytest.raises(zq.InvalidOptionError, match=f"column '{name}': it cannot be array<string>; make it {allowed}$"):
+        RowEncoder(schema)
