@@ -243,6 +243,11 @@ COMMANDS: Final = (
                 "Revoke a key: within seconds no server knows it any more. "
                 "Fails with 1 when there is none of this name.",
             ),
+            Command(
+                "rotate",
+                "serve:rotate",
+                "Sign message ids with a new secret. Ids of the secret before stay valid until the next rotation.",
+            ),
         ),
     ),
 )

@@ -16,6 +16,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.extras import needs
 from aiozkqueue.http.keys import Keys
+from aiozkqueue.http.tokens import MessageIds
 
 
 @connected
@@ -134,3 +135,15 @@ async def revoke(connection: Connection, name: Annotated[str, typer.Argument(met
         revoked = await Keys(session.engine).revoke(name)
     output.note(f"key {name!r} is revoked" if revoked else f"there is no key {name!r}")
     return Exit.OK if revoked else Exit.NOTHING
+
+
+@connected
+async def rotate(connection: Connection) -> Exit:
+    """Sign message ids with a new secret. Ids of the secret before stay valid until the next rotation.
+
+    [dim]aiozkqueue keys rotate[/dim]
+    """
+    async with connection.open() as session:
+        await MessageIds(session.engine).rotate()
+    output.note("message ids are signed with a new secret; earlier ids stay valid until the next rotation")
+    return Exit.OK

@@ -27,6 +27,7 @@ from .gate import Gate
 from .keys import Keys
 from .names import Kind
 from .service import QueueService
+from .tokens import MessageIds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -116,7 +117,8 @@ class Backend:
             self.leaving.clear()
             self._session = session
             self._gate = Gate(Keys(session.engine), anonymous=settings.anonymous, rate=settings.rate)
-            self._services = {kind: QueueService(session, kind) for kind in Kind}
+            ids = MessageIds(session.engine)
+            self._services = {kind: QueueService(session, kind, ids) for kind in Kind}
             self._sampler = Sampler(session)
             tasks = [
                 asyncio.create_task(_take_up_moves(session), name="moves of others"),

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import QueueConfig, lease_token, parse_lock
+from aiozkqueue.layout import QueueConfig, leased_place, parse_lock
 from aiozkqueue.queue.claims.found import find_pages
 from aiozkqueue.queue.operators.admin import count, lanes, list_children, list_items
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.operators.moves import MoveStatus
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
+
+    from .tokens import MessageIds
 
 #: Queues that are known to be there; what is beyond is asked for again.
 REMEMBERED = 10_000
@@ -42,9 +44,10 @@ class Polled(NamedTuple):
 class QueueService:
     """One of the two services, on a session."""
 
-    def __init__(self, session: QueueSession, kind: Kind) -> None:
+    def __init__(self, session: QueueSession, kind: Kind, ids: MessageIds) -> None:
         self.kind = kind
         self._session = session
+        self._ids = ids
         self._known: set[str] = set()
 
     async def send(self, messages: Mapping[str, Sequence[bytes]]) -> None:
@@ -60,8 +63,13 @@ class QueueService:
         if not wait and name not in self._known and not await self._plain(name).exists():
             return []
         queue = await self._ready(name)
+        signer = await self._ids.signer()  # first: nobody could acknowledge what is claimed without it
         leases = await queue.leases.take(limit, lifetime=lifetime, timeout=wait)
-        return [Polled(lease.token, as_json(lease.body)) for lease in leases]
+        places = [leased_place(queue.name, lease.token) for lease in leases]
+        return [
+            Polled(signer.message_id(queue.name, place), as_json(lease.body))
+            for place, lease in zip(places, leases, strict=True)
+        ]
 
     async def peek(self, name: str, limit: int) -> list[Polled]:
         """Show messages, claimed ones too."""
@@ -69,11 +77,13 @@ class QueueService:
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages for good. Raises: InvalidOptionError: an id is malformed, or another queue's."""
-        await self._plain(name).leases.acknowledge(ids)
+        queue = self._plain(name)
+        await queue.leases.acknowledge(await self._ids.lease_tokens(queue.name, ids))
 
     async def renew(self, name: str, ids: Sequence[str], lifetime: int) -> None:
         """Lengthen claims, or with 0 end them. Raises: as `acknowledge`."""
-        await self._plain(name).leases.renew(ids, lifetime=lifetime)
+        queue = self._plain(name)
+        await queue.leases.renew(await self._ids.lease_tokens(queue.name, ids), lifetime=lifetime)
 
     async def size(self, name: str) -> int:
         """Count the messages."""
@@ -153,9 +163,10 @@ class QueueService:
     async def _shown(self, name: str, places: Sequence[str], limit: int) -> list[Polled]:
         """Read so many of these; those that are gone by now are passed over."""
         queue = self._plain(name)
+        signer = await self._ids.signer()
         shown: list[Polled] = []
         async for page in find_pages(self._session.engine, queue.store, places[: 2 * limit]):
-            shown += [Polled(lease_token(queue.name, one.place), as_json(one.body)) for one in page]
+            shown += [Polled(signer.message_id(queue.name, one.place), as_json(one.body)) for one in page]
             if len(shown) >= limit:
                 break
         return shown[:limit]

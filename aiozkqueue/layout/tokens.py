@@ -1,8 +1,10 @@
 """Lease tokens: what stands for a leased message outside of this process, so that any session can settle it.
 
-``<lane>~<item name>~<check>``, the lane's slashes as tildes too: where the item lies, and eight hexadecimal digits of
-the CRC-32 of queue and place, which tell a token of another queue, or a mangled one, from one of this. It is no secret:
-what it names is settled by whoever may write to the queue.
+``<lane>~<item name>~<check>``, with the slashes of the lane as tildes: where the item lies, and eight hexadecimal
+digits of the CRC-32 of queue and place. The digits detect a mangled token or one of another queue. They are not a
+signature: anyone can compute them, so a token proves nothing. Sessions that may write to the queue need no proof; the
+HTTP service signs what it gives its clients (`aiozkqueue.http.tokens`). A token only ever names a place that holds
+items, never a dead letter or a record.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Final
 from zlib import crc32
 
 from .errors import MalformedError
+from .lanes import is_lane
 from .names import ItemName
 
 _LONGEST: Final = 2048
@@ -31,13 +34,7 @@ def leased_place(queue: str, token: str) -> str:
     place, _, check = token.rpartition("~")
     place = place.replace("~", "/")
     lane, _, name = place.rpartition("/")
-    if (
-        len(token) > _LONGEST
-        or not lane
-        or {"", ".", ".."} & set(lane.split("/"))
-        or check != _check(queue, place)
-        or ItemName.parse(name) is None
-    ):
+    if len(token) > _LONGEST or not is_lane(lane) or check != _check(queue, place) or ItemName.parse(name) is None:
         raise MalformedError(f"{token[:_SHOWN]!r} is no lease of queue {queue!r}")
     return place
 

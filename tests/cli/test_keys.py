@@ -51,3 +51,11 @@ def test_a_key_is_revoked_by_its_name(cli: Cli) -> None:
     assert cli("keys", "revoke", "one").status == 1
     none = cli("keys", "list", "--json")
     assert (none.status, none.records) == (1, [])
+
+
+def test_rotating_makes_the_secret_that_signs_message_ids_and_then_replaces_it(cli: Cli) -> None:
+    for _ in range(2):
+        rotated = cli("keys", "rotate")
+        assert (rotated.status, rotated.stdout) == (0, b"")
+        assert "new secret" in rotated.stderr
+    assert cli("keys", "list").status == 1

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
+from aiozkqueue.http.tokens import MessageIds
 from aiozkqueue.layout import key_hash
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.queue.operators.pins import pin
@@ -89,6 +90,7 @@ async def use_every_feature(session: zq.QueueSession) -> None:
     await bus.join("audit")
     await bus.post(Event(number=1))
     await Keys(session.engine).create("client", ["queue|post|orders"])
+    await MessageIds(session.engine).signer()
     await session.clean()
 
 

@@ -1,0 +1,194 @@
+"""Message ids over HTTP: signed places, so that a client can only name messages that a server has shown.
+
+An id is ``<lane>~<item name>~<secret's id>~<signature>``, with the slashes of the lane as tildes. The signature is the
+first 128 bits of an HMAC-SHA256 of queue and place. ``<root>/.tokens`` holds the secrets, which all servers under one
+root share: ``{"secrets": [{"id": "0f3a…", "secret": "…"}, …]}``, the one that signs first. The first server that needs
+it makes it, with the access control list of everything else that it makes. A rotation puts a new secret in front and
+keeps the one before, whose ids stay valid until the next rotation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError, PayloadError
+from aiozkqueue.layout import MalformedError, lease_token, leased_place
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.zookeeper import Operation
+
+#: Seconds for which secrets that were read are believed.
+FRESH: Final = 5.0
+#: Secrets kept: the one that signs, and the one before.
+KEPT: Final = 2
+_SIGNATURE_DIGITS: Final = 32
+_SHOWN: Final = 80
+
+
+class Signer(BaseModel):
+    """A secret that signs message ids."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str = Field(pattern=r"^[0-9a-f]{8}$")
+    secret: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    def message_id(self, queue: str, place: str) -> str:
+        """Return the id of the message at a place relative to its queue, ``<lane>/<name>``."""
+        return f"{place.replace('/', '~')}~{self.id}~{self.signature(queue, place)}"
+
+    def signature(self, queue: str, place: str) -> str:
+        """Return what only the holders of this secret can tell of a queue and a place."""
+        text = f"{queue}/{place}".encode("utf-8", "surrogatepass")
+        return hmac.digest(bytes.fromhex(self.secret), text, hashlib.sha256).hex()[:_SIGNATURE_DIGITS]
+
+
+class _Secrets(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    secrets: list[Signer] = Field(min_length=1, max_length=16)
+
+    def by_id(self, id: str) -> Signer | None:
+        return next((one for one in self.secrets if one.id == id), None)
+
+
+class MessageIds:
+    """Signs and checks message ids, with secrets that all servers under one root share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._path = f"{engine.root}/.tokens"
+        self._known: _Secrets | None = None
+        self._read_at = float("-inf")
+
+    async def signer(self) -> Signer:
+        """Return what signs ids now.
+
+        Raises: AccessDeniedError, NotCommittedError, PayloadError: the secrets cannot be read or made;
+        ConnectionLossError, SessionExpiredError of the zookeeper package.
+        """
+        return (await self._secrets()).secrets[0]
+
+    async def lease_tokens(self, queue: str, ids: Iterable[str]) -> list[str]:
+        """Return the lease tokens of the messages with these ids.
+
+        Raises: as `signer`; InvalidOptionError: an id is malformed, forged, of another queue, or signed with a secret
+        that two rotations have replaced.
+        """
+        return [await self._lease_token(queue, one) for one in ids]
+
+    async def rotate(self) -> None:
+        """Sign with a new secret from now on; what the one before has signed stays valid until the next rotation.
+
+        Raises: as `signer`.
+        """
+        while True:
+            node = await self._read()
+            if node is None:
+                await self._make()
+                return
+            known, version = node
+            rotated = _Secrets(secrets=[_new(), *known.secrets][:KEPT])
+            if await self._write(SetData(self._path, _encode(rotated), version)):
+                self._read_at = float("-inf")
+                return
+
+    # -- inside
+
+    async def _lease_token(self, queue: str, text: str) -> str:
+        place, signed_by, signature = ("", "", *text.rsplit("~", 2))[-3:]
+        secret = (await self._secrets()).by_id(signed_by)
+        if secret is None:  # another server may sign with a new one; a request with a forged id costs this one read
+            secret = (await self._refreshed()).by_id(signed_by)
+        place = place.replace("~", "/")
+        given = signature.encode("utf-8", "surrogatepass")  # compare_digest refuses a str that is not ASCII
+        if secret is not None and hmac.compare_digest(given, secret.signature(queue, place).encode()):
+            token = lease_token(queue, place)
+            try:
+                leased_place(queue, token)
+            except MalformedError:
+                pass
+            else:
+                return token
+        msg = f"queue {queue!r}: {text[:_SHOWN]!r} is not the id of a message of this queue; pass ids from poll or peek"
+        raise InvalidOptionError(msg)
+
+    async def _secrets(self) -> _Secrets:
+        if self._known is None or time.monotonic() - self._read_at > FRESH:
+            return await self._refreshed()
+        return self._known
+
+    async def _refreshed(self) -> _Secrets:
+        begun = time.monotonic()
+        while (node := await self._read()) is None:
+            await self._make()
+        self._known, self._read_at = node[0], begun
+        return node[0]
+
+    async def _read(self) -> tuple[_Secrets, int] | None:
+        try:
+            data, stat = await self._engine.zookeeper.read(self._path)
+            return _Secrets.model_validate_json(data), stat.version
+        except NoNodeError:
+            return None
+        except NoAuthError as error:
+            raise self._denied(error) from error
+        except ValidationError as error:
+            msg = f"the secrets at {self._path} do not decode; remove this znode and the servers make new ones"
+            raise PayloadError(msg) from error
+
+    async def _make(self) -> None:
+        """Make the first secret, unless another server does."""
+        while not await self._write(Create(self._path, _encode(_Secrets(secrets=[_new()])))):
+            if await self._read() is not None:
+                return
+
+    async def _write(self, operation: Operation) -> bool:
+        """Apply this; tell whether it was. One whose reply is lost may have been: read again."""
+        zookeeper = self._engine.zookeeper
+        try:
+            await zookeeper.multi([operation])
+        except (ConnectionLossError, SessionExpiredError):
+            await zookeeper.wait_connected()
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                raise self._denied(error.error) from error
+            if isinstance(error.error, NoNodeError):
+                await zookeeper.ensure(self._engine.root)
+            elif not isinstance(error.error, NodeExistsError | BadVersionError):
+                raise NotCommittedError(str(error)) from error
+        else:
+            return True
+        return False
+
+    def _denied(self, error: NoAuthError) -> AccessDeniedError:
+        return AccessDeniedError(f"secrets at {self._path}: {error}; connect with `auth=` of an allowed user")
+
+
+def _new() -> Signer:
+    return Signer(id=secrets.token_hex(4), secret=secrets.token_hex(32))
+
+
+def _encode(known: _Secrets) -> bytes:
+    return json.dumps(known.model_dump()).encode()

@@ -1,0 +1,116 @@
+"""Message ids: a client can settle messages that a server has shown it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.http import Keys
+from aiozkqueue.http.tokens import MessageIds
+from aiozkqueue.layout import lease_token
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+    from tests.http.conftest import Service, Starter
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(180)
+
+JSON = {"Content-Type": "application/json"}
+ILLEGAL = "java.lang.IllegalArgumentException"
+
+
+async def bury(session: zq.QueueSession, number: int) -> None:
+    queue = session.queue("q")
+    await queue.put_many([b"%d" % one for one in range(number)])
+    async with session.begin() as tx:
+        for message in await tx.take_many(queue, number, timeout=30):
+            tx.reject(message, "broken")
+
+
+async def refused(service: Service, queue: str, ids: list[str]) -> None:
+    """Neither ack nor renew takes any of these ids, alone or among others."""
+    for path in ("ack", "renew"):
+        for one in ids:
+            answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps([one]), headers=JSON)
+            assert (answer.status_code, answer.headers.get("X-BV-Exception")) == (400, ILLEGAL), one
+        answer = await service.post(f"/queue/1/{queue}/{path}", content=json.dumps(ids), headers=JSON)
+        assert answer.status_code == 400
+
+
+async def test_a_poll_key_cannot_delete_or_claim_dead_letters_by_ids_of_its_own_making(
+    service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await bury(session, 3)
+    service.http.headers["X-BV-API-Key"] = await Keys(session.engine).create("polls", ["queue|poll|*"])
+    await service.post("/queue/1/q/send", json=1)
+    names = [name.rpartition("/")[2] for name in await server_view.tree(f"{queue_root}/q/dlq")]
+    letters = [name for name in names if name.startswith("item-")]
+    assert len(letters) == 3
+    before = sorted(await server_view.tree(f"{queue_root}/q"))
+    await refused(service, "q", [lease_token("q", f"dlq/{name}") for name in letters])
+    assert sorted(await server_view.tree(f"{queue_root}/q")) == before
+
+
+@pytest.mark.parametrize("folder", ["dlq", "meta", "history/1700000000", "locks", "items/..", "lanes", "later/x"])
+async def test_even_a_signed_id_settles_only_what_lies_where_messages_lie(
+    service: Service, session: zq.QueueSession, folder: str
+) -> None:
+    signer = await MessageIds(session.engine).signer()
+    await refused(service, "q", [signer.message_id("q", f"{folder}/item-iabcdef-0000000001")])
+
+
+async def test_a_forged_a_mangled_and_a_foreign_id_are_refused_and_change_nothing(service: Service) -> None:
+    await service.post("/queue/1/q/sendbatch", json=[1, 2])
+    await service.post("/queue/1/other/send", json=3)
+    (one, two) = await service.poll("q", ttl=3600)
+    (foreign,) = await service.poll("other", ttl=3600)
+    place, secret, signature = one["id"].rsplit("~", 2)
+    forged = [
+        foreign["id"],
+        lease_token("q", place.replace("~", "/")),
+        f"{place}~{secret}~{'0' * 32}",
+        f"{place}~{secret}~{signature[:-1]}",
+        f"{place}~{secret}~☃",
+        f"{place}~{secret}~\ud800",
+        f"{place}~00000000~{signature}",
+        f"{two['id'].rsplit('~', 2)[0]}~{secret}~{signature}",
+        one["id"] + " ",
+        "",
+        "~~",
+        "~" * 3000,
+    ]
+    await refused(service, "q", forged)
+    assert (await service.get("/queue/1/q/claimcount")).json() == 2
+    assert (await service.get("/queue/1/q/size")).json() == 2
+
+
+async def test_an_id_shown_by_one_server_is_good_at_another(
+    service: Service, start: Starter, session: zq.QueueSession
+) -> None:
+    second = await start()
+    await service.post("/queue/1/q/sendbatch", json=[1, 2])
+    ids = [one["id"] for one in (await service.get("/queue/1/q/peek")).json()]
+    assert (await second.post("/queue/1/q/ack", json=ids)).status_code == 200
+    assert await session.queue("q").size() == 0
+
+
+async def test_after_a_rotation_earlier_ids_are_good_and_after_two_they_are_refused(
+    service: Service, start: Starter, session: zq.QueueSession
+) -> None:
+    await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
+    (one,) = await service.poll("q", limit=1, ttl=3600)
+    (two,) = await service.poll("q", limit=1, ttl=3600)
+    secrets = MessageIds(session.engine)
+    await secrets.rotate()
+    newest = (await secrets.signer()).id
+    assert newest not in one["id"]
+    assert (await service.post("/queue/1/q/ack", json=[one["id"]])).status_code == 200
+    await secrets.rotate()
+    fresh = await start()
+    assert (await fresh.post("/queue/1/q/ack", json=[two["id"]])).status_code == 400
+    (three,) = await fresh.poll("q")
+    assert (await service.post("/queue/1/q/ack", json=[three["id"]])).status_code == 200
+    assert await session.queue("q").size() == 1
