@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 from urllib.parse import quote, urlsplit
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError, QueueError
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.options import required_seconds
+from aiozkqueue.queue.options import collection, required_seconds
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .discovery import DEFAULT_CLUSTER, service_urls
@@ -205,19 +206,32 @@ class QueueServiceClient:
         """Put several messages into a queue, or into several: ``send_all({"a": [1, 2], "b": [3]})``.
 
         Raises:
+            InvalidOptionError: the messages of a queue are one str, bytes or mapping; none was sent.
             PayloadError: a message is not JSON; none was sent.
             ServiceError: some may have been put.
         """
         if isinstance(queue, str):
-            await self._request("POST", f"{_part(queue)}/sendbatch", content=_json(list(messages or ())))
+            if messages is None:
+                msg = f"send_all({queue!r}): give the messages, or a mapping of queues to their messages"
+                raise InvalidOptionError(msg)
+            await self._request("POST", f"{_part(queue)}/sendbatch", content=_json(_listed(queue, messages)))
         else:
-            await self._request("POST", "_sendbatch", content=_json({name: list(one) for name, one in queue.items()}))
+            if messages is not None:
+                msg = "send_all takes messages= with one queue only; a mapping of queues holds its messages"
+                raise InvalidOptionError(msg)
+            batches: dict[str, JsonValue] = {name: _listed(name, one) for name, one in queue.items()}
+            await self._request("POST", "_sendbatch", content=_json(batches))
 
     async def poll(
         self, queue: str, claim_ttl: Seconds = 30, limit: int = 10, *, wait: Seconds = 0
     ) -> list[ServiceMessage]:
-        """Claim messages for ``claim_ttl`` seconds; wait up to ``wait`` seconds for the first. Raises: ServiceError."""
-        waiting = round(required_seconds(wait, "wait"))
+        """Claim messages for ``claim_ttl`` seconds; wait up to ``wait`` seconds for the first.
+
+        The service counts in whole seconds: both are rounded up. With ``claim_ttl=0`` nothing is claimed.
+
+        Raises: InvalidOptionError, ServiceError.
+        """
+        waiting = ceil(required_seconds(wait, "wait"))
         parameters = {"ttl": _whole(claim_ttl), "limit": limit, **({"wait": waiting} if waiting else {})}
         return _messages(await self._request("GET", f"{_part(queue)}/poll", parameters, patience=waiting))
 
@@ -226,14 +240,15 @@ class QueueServiceClient:
         return _messages(await self._request("GET", f"{_part(queue)}/peek", {"limit": limit}))
 
     async def acknowledge(self, queue: str, message_ids: Collection[str]) -> None:
-        """Remove messages that were polled. May be repeated. Raises: ServiceError."""
-        await self._request("POST", f"{_part(queue)}/ack", content=_json(list(message_ids)))
+        """Remove messages that were polled. May be repeated. Raises: InvalidOptionError, ServiceError."""
+        await self._request("POST", f"{_part(queue)}/ack", content=_ids(message_ids))
 
     async def renew(self, queue: str, message_ids: Collection[str], claim_ttl: Seconds = 30) -> None:
-        """Lengthen claims; with 0, end them. Raises: ServiceError."""
-        await self._request(
-            "POST", f"{_part(queue)}/renew", {"ttl": _whole(claim_ttl)}, content=_json(list(message_ids))
-        )
+        """Lengthen claims to ``claim_ttl`` seconds from now, rounded up to whole seconds; with 0, end them.
+
+        Raises: InvalidOptionError, ServiceError.
+        """
+        await self._request("POST", f"{_part(queue)}/renew", {"ttl": _whole(claim_ttl)}, content=_ids(message_ids))
 
     # -- queues
 
@@ -378,4 +393,12 @@ def _is_address(text: str) -> bool:
 
 
 def _whole(value: Seconds) -> int:
-    return round(required_seconds(value, "claim_ttl"))
+    return ceil(required_seconds(value, "claim_ttl"))  # never 0 for a positive time: that claims nothing, or releases
+
+
+def _listed(queue: str, messages: Sequence[JsonValue]) -> list[JsonValue]:
+    return list(collection(messages, f"queue {queue!r}: send_all", "messages"))
+
+
+def _ids(message_ids: Collection[str]) -> bytes:
+    return _json([*collection(message_ids, "message_ids", "message ids")])

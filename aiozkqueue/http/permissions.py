@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, Self
 
 from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.queue.options import collection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +33,7 @@ class Permissions:
     __slots__ = ("_allowed", "patterns")
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self.patterns: tuple[str, ...] = tuple(patterns)
+        self.patterns: tuple[str, ...] = tuple(collection(patterns, "permissions", "'queue|VERB|NAME'"))
         self._allowed = tuple(_parse(pattern) for pattern in self.patterns)
 
     def allows(self, verb: Verb, queue: str) -> bool:

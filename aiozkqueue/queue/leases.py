@@ -12,6 +12,7 @@ was or as it was to be.
 from __future__ import annotations
 
 from contextlib import suppress
+from math import ceil
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, QueueError
@@ -24,7 +25,7 @@ from .claims.tenure import due_data
 from .commits.changes import Change, apply
 from .commits.endings import CONSUME, Ending
 from .message import Message
-from .options import positive, required_seconds, seconds
+from .options import collection, positive, required_seconds, seconds
 from .outcome import Outcome
 from .transaction import TransactionBlock
 
@@ -119,7 +120,7 @@ class Leases(Generic[T]):
         if not places or not await self._is_there():
             return
         if lasting:
-            end = await self._engine.server_clock.learned(self._store.paths.due) + round(lasting * 1000)
+            end = await self._engine.server_clock.learned(self._store.paths.due) + ceil(lasting * 1000)
             await self._change(places, lambda found: self._extension(found, end))
         else:
             await self._change(places, lambda found: None if found.end is None else opening(self._store, found))
@@ -184,11 +185,9 @@ class Leases(Generic[T]):
         raise NotCommittedError(msg)
 
     def _places(self, tokens: Iterable[str]) -> list[str]:
-        if isinstance(tokens, str):
-            msg = "tokens takes a collection of lease tokens, not one str"
-            raise InvalidOptionError(msg)
+        listed = collection(tokens, "tokens", "lease tokens")
         self._engine.check()
-        return list(dict.fromkeys(self._place(token) for token in tokens))
+        return list(dict.fromkeys(self._place(token) for token in listed))
 
     def _place(self, token: object) -> str:
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, cast
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import (
@@ -24,6 +24,8 @@ from aiozkqueue.layout import (
 
 if TYPE_CHECKING:
     from typing import Any
+
+E = TypeVar("E")
 
 Seconds = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
@@ -106,6 +108,19 @@ def positive(value: object, option: str) -> int:
         msg = f"{option}={value!r}: give an integer of at least 1"
         raise InvalidOptionError(msg)
     return value
+
+
+def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
+    """Return what holds several values. A str, bytes or mapping can be iterated too, which is never what is meant.
+
+    Raises:
+        InvalidOptionError: it is one of these, or no collection at all.
+    """
+    given: object = values
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
+        msg = f"{option} takes a collection of {of}, not one {type(given).__name__}; put it into a list"
+        raise InvalidOptionError(msg)
+    return values
 
 
 def reason_text(value: object) -> str:

@@ -30,7 +30,7 @@ from .operators.records import read_history
 from .operators.registry import ConsumerInfo, consumers
 from .operators.states import MessageState, state_of
 from .operators.writers import give_up, writers
-from .options import positive, seconds
+from .options import collection, positive, seconds
 from .patience import Patience
 from .puts.putting import prepare
 from .puts.room import credits_of
@@ -119,14 +119,14 @@ class Queue(Destination[T]):
         stored, and a note of the error says how many. For all or nothing use a transaction. ``timeout`` is as for
         `put`.
 
-        Raises: as `put`.
+        Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """
         patience = seconds(timeout, "timeout")
         engine = self.engine
         self._warn_of_transaction(engine)
         if engine.tracing is None:
             return await self._put_many(engine, values, options, patience)
-        listed = list(values)
+        listed = list(collection(values, f"queue {self.name!r}: put_many", "messages"))
         with engine.tracing.sending(self.name, len(listed)):
             return await self._put_many(engine, listed, options, patience)
 
@@ -368,7 +368,7 @@ class Queue(Destination[T]):
         puts: list[Put] = []
         ids: list[str] = []
         keys: dict[tuple[str, str], str] = {}
-        for value in values:
+        for value in collection(values, f"queue {self.name!r}: put_many", "messages"):
             put = prepare(engine, self, value, options)
             earlier = None if put.plan is None else bearer(keys, put)
             if earlier is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -149,6 +150,52 @@ class _Flaky(httpx.AsyncBaseTransport):
                 raise failure
             return httpx.Response(failure, text="trouble", request=request)
         return httpx.Response(200, json=7, request=request)
+
+
+@pytest.mark.parametrize("ttl", [0.4, timedelta(milliseconds=1), 0.999])
+async def test_a_claim_of_less_than_a_second_is_a_claim_and_its_renewal_no_release(
+    queues: QueueServiceClient, ttl: float | timedelta
+) -> None:
+    await queues.send_all("q", [1, 2])
+    short = await queues.poll("q", claim_ttl=ttl)
+    assert len(short) == 2
+    assert await queues.get_claim_count("q") == 2
+    await queues.unclaim_all("q")
+    (held, other) = await queues.poll("q", claim_ttl=60)
+    await queues.renew("q", [held.id, other.id], claim_ttl=ttl)
+    assert await queues.get_claim_count("q") == 2
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(0, "0"), (0.4, "1"), (1, "1"), (1.2, "2"), (timedelta(minutes=1), "60")])
+async def test_durations_are_rounded_up_to_whole_seconds(asked: float | timedelta, sent: str) -> None:
+    seen: list[httpx.URL] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url)
+        return httpx.Response(200, json=[])
+
+    async with QueueServiceClient("http://one", transport=httpx.MockTransport(answer)) as queues:
+        await queues.poll("q", claim_ttl=asked, wait=asked)
+        await queues.renew("q", ["id"], claim_ttl=asked)
+    poll, renew = seen
+    assert (poll.params["ttl"], poll.params.get("wait", "0"), renew.params["ttl"]) == (sent, sent, sent)
+
+
+@pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}, 5, None])
+async def test_what_is_no_collection_is_refused_before_it_is_sent(wrong: Any) -> None:
+    unused = _Flaky()
+    async with QueueServiceClient("http://one", transport=unused) as queues:
+        calls = [
+            queues.send_all("q", wrong),
+            queues.send_all({"good": [1], "q": wrong}),
+            queues.send_all({"q": [1]}, [2]),
+            queues.acknowledge("q", wrong),
+            queues.renew("q", wrong),
+        ]
+        for call in calls:
+            with pytest.raises(zq.InvalidOptionError):
+                await call
+    assert unused.asked == []
 
 
 @pytest.mark.parametrize("failure", [500, 502, 503, httpx.ConnectError("refused"), httpx.ReadTimeout("late")])

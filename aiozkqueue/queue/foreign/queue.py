@@ -10,7 +10,7 @@ from aiozkqueue.queue.claims.found import find_pages, removal
 from aiozkqueue.queue.commits.changes import apply
 from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.operators import admin
-from aiozkqueue.queue.options import seconds
+from aiozkqueue.queue.options import collection, seconds
 from aiozkqueue.queue.puts.foreign import prepare_foreign
 from aiozkqueue.queue.queue import Queue
 
@@ -76,7 +76,8 @@ class CuratorQueue(ForeignQueue[T]):
         """
         engine, patience = self.engine, seconds(timeout, "timeout")
         self._warn_of_transaction(engine)
-        payloads = [self.codec.encode(value, self.name) for value in values]
+        listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
+        payloads = [self.codec.encode(value, self.name) for value in listed]
         if len(payloads) != 1 and self._layout.prefix == "qn-":
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
             raise InvalidOptionError(msg)

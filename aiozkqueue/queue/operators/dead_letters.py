@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiozkqueue.errors import DuplicateKeyError, InvalidOptionError, QueueError, QueueFullError
+from aiozkqueue.errors import DuplicateKeyError, QueueError, QueueFullError
 from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.transfer import transfer
 from aiozkqueue.queue.message import DeadLetter
-from aiozkqueue.queue.options import positive, seconds
+from aiozkqueue.queue.options import collection, positive, seconds
 from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.putting import restored
 from aiozkqueue.zookeeper import PAGE, Delete
@@ -105,10 +105,8 @@ class DeadLetters(Generic[T]):
         return self._engine
 
     async def _chosen(self, ids: Collection[str] | None) -> list[Placed]:
-        if isinstance(ids, str):
-            msg = "ids takes a collection of message ids, not one str"
-            raise InvalidOptionError(msg)
+        if ids is not None:
+            ids = frozenset(collection(ids, "ids", "message ids"))
         engine, store = self._usable(), self._store
         items = await list_items(engine, store, [store.paths.dlq])
-        wanted = None if ids is None else set(ids)
-        return [one for one in items if wanted is None or one.item.id in wanted]
+        return [one for one in items if ids is None or one.item.id in ids]

@@ -549,6 +549,28 @@ async def test_a_transaction_of_many_small_messages_goes_through(session: zq.Que
     assert await session.queue("jobs").purge() == 3000
 
 
+@pytest.mark.parametrize("wrong", ["abc", b"abc", bytearray(b"a"), memoryview(b"a"), {"a": 1}, 5, None])
+async def test_one_value_where_several_are_taken_is_refused_and_nothing_is_stored(
+    session: zq.QueueSession, wrong: Any, queue_root: str
+) -> None:
+    untyped: zq.Queue[Any] = session.queue("untyped", Any)
+    curators: Any = session.curator_queue(f"{queue_root}/curators", type=Any)
+    for call in (
+        untyped.put_many(wrong),
+        curators.put_many(wrong),
+        curators.put_multi(wrong),
+        untyped.leases.acknowledge(wrong),
+        untyped.leases.renew(wrong),
+    ):
+        with pytest.raises(zq.InvalidOptionError, match="takes a collection of"):
+            await call
+    if wrong is not None:
+        with pytest.raises(zq.InvalidOptionError, match="takes a collection of message ids"):
+            await untyped.dead_letters.purge(wrong)
+    assert await untyped.exists() is False
+    assert await curators.size() == 0
+
+
 async def test_put_many_splits_what_one_request_does_not_hold(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     ids = await jobs.put_many([bytes(300_000)] * 5 + [b""] * 2500)
