@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
+#: Somebody else may delete a parent between its creation and its child's; a server that denies it this often is broken.
+_PARENT_TRIES = 8
+
 
 async def connect(
     hosts: str,
@@ -56,6 +59,7 @@ async def connect(
         InvalidOptionError: an option cannot be meant.
         ConnectionLossError: no server has answered in ``connect_timeout`` seconds (None: waits for ever).
         AuthFailedError: the credentials were refused.
+        ProtocolError: the server contradicts itself.
     """
     session = Session(parse_hosts(hosts), timeout=session_timeout, tls=tls, auth=auth, max_request=max_request)
     client = ZooKeeperClient(session, acl=acl if acl is not None else CREATOR if auth else OPEN)
@@ -183,14 +187,21 @@ class ZooKeeperClient:
 
         Raises:
             NoAuthError: the ACL of an existing one does not allow it.
+            ProtocolError: the server does not find a parent that has just been created, again and again.
         """
         await self._ensure(wire.full_path(path, self._chroot))
 
     async def _ensure(self, full_path: str) -> None:
+        tries = 0
         while full_path != "/":
             try:
                 await self._create(full_path)
             except NoNodeError:
+                tries += 1
+                if tries > _PARENT_TRIES:
+                    raise ProtocolError(
+                        f"the server does not find the parent of {full_path} after {_PARENT_TRIES} attempts to create it"
+                    ) from None
                 await self._ensure(full_path.rpartition("/")[0] or "/")
             except ConnectionLossError as loss:
                 if isinstance(loss.__cause__, ProtocolError):

@@ -86,6 +86,7 @@ class Connection(asyncio.Protocol):
         self.peer = peer
         self.last_zxid: int = 0
         self.answered: int = 0  # requests, whatever the answer
+        self.received: int = 0  # bytes
         self.last_received: float = self._loop.time()
         self.last_sent: float = self.last_received
         #: The server has said on this connection that the session is over.
@@ -124,6 +125,11 @@ class Connection(asyncio.Protocol):
         self._pending.append((xid, future, decode, path, pieces))
         self._send(_LENGTH_AND_XID.pack(len(body) + 4, xid), body)
         return future
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not answered yet."""
+        return len(self._pending)
 
     def ping(self) -> None:
         """Keep the session alive; the answer shows in ``last_received``."""
@@ -195,6 +201,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Cut the stream into frames."""
         self.last_received = self._loop.time()
+        self.received += len(data)
         incoming = self._incoming
         offset = 0
         try:

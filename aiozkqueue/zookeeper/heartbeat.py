@@ -1,4 +1,8 @@
-"""Keeps the session alive while nothing else is sent, gives up a silent connection, and notices a blocked loop."""
+"""Keep the session alive, give up a connection that does not answer, and notice a blocked event loop.
+
+A server answers the requests and pings of a session in the order in which they arrive. So a ping that is answered while
+an earlier request is not proves that the server, or something in front of it, is broken. `Progress` finds this out.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ _SHORTEST_TICK = 0.01  # seconds, whatever timeout a server comes up with
 _PING_AFTER = 1 / 3  # of the session timeout, without a write
 _DEAD_AFTER = 2 / 3  # of the session timeout, without a read: time is left to resume the session elsewhere
 _BLOCKED_AFTER = 1 / 3  # of the session timeout, that the timer came late
+_SLOWEST = 64 * 1024  # bytes of a long reply that have to arrive within _DEAD_AFTER to count as progress
 
 
 class Beating(Protocol):
@@ -43,10 +48,35 @@ class Beating(Protocol):
         ...
 
 
+class Progress:
+    """Since when a connection has owed an answer without making progress with it."""
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self._answered = 0
+        self._received = 0
+        self._since = 0.0
+
+    def since(self, connection: Connection, now: float) -> float:
+        """Return the time of the last progress: an answer, a sizeable part of one, or nothing being waited for."""
+        if (
+            connection is not self._connection
+            or not connection.waiting
+            or connection.answered != self._answered
+            or connection.received - self._received >= _SLOWEST
+        ):
+            self._connection = connection
+            self._answered = connection.answered
+            self._received = connection.received
+            self._since = now
+        return self._since
+
+
 async def run(session: Beating) -> None:
     """Watch over the session's connections until cancelled."""
     clock = asyncio.get_running_loop().time
     resumed = 0.0
+    progress = Progress()
     while True:
         timeout = session.timeout
         tick = max(timeout / _TICKS, _SHORTEST_TICK)
@@ -65,8 +95,11 @@ async def run(session: Beating) -> None:
         if now - connection.last_sent > timeout * _PING_AFTER - tick:
             connection.ping()
         silent = now - max(connection.last_received, resumed)
+        stuck = now - max(progress.since(connection, now), resumed)
         if silent > timeout * _DEAD_AFTER:
             connection.abort(f"no answer for {silent:.1f} s")
+        elif stuck > timeout * _DEAD_AFTER:
+            connection.abort(f"{connection.waiting} requests without an answer for {stuck:.1f} s, though bytes arrive")
 
 
 def _warn_blocked(late: float, timeout: float) -> None:

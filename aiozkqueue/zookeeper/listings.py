@@ -55,7 +55,7 @@ class Listing(Generic[T]):
         """Bytes from that beginning on without which nothing can be gone on with."""
 
     def feed(self, piece: bytes) -> None:
-        """Read what has come. Raises: ProtocolError: a count or length that cannot be, or a name that is not UTF-8."""
+        """Read the next piece. Raises: ProtocolError: an impossible count or length, or a name that is not UTF-8."""
         self._ahead -= len(piece)
         if self._count == 0:
             return
@@ -104,9 +104,9 @@ class Listing(Generic[T]):
                 break
             (length,) = _INT.unpack_from(data, offset)
             begin = offset + _INT.size
-            end = begin + max(length, 0)  # -1 stands for null
-            if length < -1 or end > len(data) + self._ahead:
-                raise ProtocolError(f"a length of {length} with {len(data) - begin + self._ahead} bytes left")
+            end = begin + length
+            if length < 1 or end > len(data) + self._ahead:  # no znode has an empty name
+                raise ProtocolError(f"a name of {length} bytes with {len(data) - begin + self._ahead} bytes left")
             if end > len(data):
                 self._needed = end - offset
                 break

@@ -43,7 +43,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.01, 1.0  # between rounds over the servers, seconds, before jitter
-_STABLE = 1.0  # a connection that lived this long, seconds, or answered requests, starts the delays anew
+_STABLE = 1.0  # a connection that lived this long, seconds, resets the delays
+_SHORT_LIVED = 8  # connections in a row that lived less long and reset the delays, too, as they answered requests
 _SHORTEST_ATTEMPT = 0.5
 _LONGEST_TIMEOUT = 2_147_483.0  # the protocol carries milliseconds in 31 bits
 _GOODBYE = 0.9  # for the server's answer when closing, seconds
@@ -243,8 +244,9 @@ class Session:
                 await self._connection.submit(wire.CLOSE)
             except ConnectionLossError:
                 _log.debug("the connection went before the session was closed")
-            except SessionExpiredError:
-                return  # the server was quicker
+            except ZooKeeperError as refused:  # the session is over already, or will be at its timeout
+                _log.debug("the server has not confirmed the end of the session: %s", refused)
+                return
             else:
                 return
 
@@ -269,7 +271,7 @@ class Session:
     async def _keep_connected(self) -> None:
         clock = asyncio.get_running_loop().time
         self._outage = Outage(clock())
-        delay, previous = 0.0, None
+        delay, previous, short_lived = 0.0, None, 0
         while self.states.state is not State.CLOSED:
             await asyncio.sleep(delay * self._random.uniform(0.5, 1.0))
             delay = min(max(delay * 2, _FIRST_DELAY), _LONGEST_DELAY)
@@ -281,8 +283,10 @@ class Session:
             if connection is not None:
                 began, answered = clock(), connection.answered
                 await connection.closed
-                if clock() - began >= _STABLE or connection.answered > answered:
-                    delay = _FIRST_DELAY
+                if clock() - began >= _STABLE:
+                    delay, short_lived = _FIRST_DELAY, 0
+                elif connection.answered > answered and short_lived < _SHORT_LIVED:
+                    delay, short_lived = _FIRST_DELAY, short_lived + 1
                 previous = connection.peer
 
     async def _reconnect(self, *, avoid: str | None) -> Connection | None:

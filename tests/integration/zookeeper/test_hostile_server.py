@@ -143,3 +143,106 @@ async def test_notifications_that_nobody_asked_for_do_no_harm() -> None:
         zk = await connect(server.hosts)
         assert await zk.multi([Check("/")]) == [None]
         await zk.close()
+
+
+async def test_a_connection_that_answers_pings_and_nothing_else_is_given_up() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1, timeout=600))
+        while True:  # `request` answers pings
+            await peer.request()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=0.6)
+        with pytest.raises(ConnectionLossError, match="1 requests without an answer for"):
+            await asyncio.wait_for(zk.multi([Create("/a")]), 30)
+        await zk.close()
+
+
+async def test_a_server_that_sends_a_reply_a_byte_at_a_time_is_given_up() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1, timeout=600))
+        xid, _ = await peer.request()
+        for byte in reply(xid, body=struct.pack(">i", 10_000) + b"\0\0\0\1a" * 10_000):
+            peer.send(bytes((byte,)))
+            await asyncio.sleep(0.05)
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=0.6)
+        with pytest.raises(ConnectionLossError, match="1 requests without an answer for"):
+            await asyncio.wait_for(zk.multi([Create("/a")]), 30)
+        await zk.close()
+
+
+async def test_a_long_reply_over_a_slow_line_is_waited_for() -> None:
+    names = [b"%07d" % number for number in range(60_000)]
+    body = struct.pack(">i", len(names)) + b"".join(struct.pack(">i", 7) + name for name in names)
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1, timeout=1500))
+        xid, _ = await peer.request()
+        whole = reply(xid, body=body)
+        for begin in range(0, len(whole), 70_000):  # ten pieces, three times as long as silence is put up with
+            peer.send(whole[begin : begin + 70_000])
+            await asyncio.sleep(0.3)
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=1.5)
+        assert len(await asyncio.wait_for(zk.children("/"), 60)) == len(names)
+        assert server.connections == 1
+        await zk.close()
+
+
+@pytest.mark.parametrize("error", [-112, -101])
+async def test_a_server_that_refuses_everything_is_not_hammered(error: int) -> None:
+    requests = 0
+
+    async def script(peer: Peer) -> None:
+        nonlocal requests
+        await peer.asked()
+        peer.send(connected(peer.number, timeout=60_000))
+        while True:
+            await peer.answer(error=error)
+            requests += 1
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts, session_timeout=60)
+        ensured = asyncio.create_task(zk.ensure("/a/b/c"))
+        await asyncio.wait([ensured], timeout=3)
+        assert server.connections < 30
+        assert requests < 600
+        ensured.cancel()
+        await asyncio.gather(ensured, return_exceptions=True)
+        await zk.close()
+
+
+async def test_a_server_that_denies_the_parents_it_has_created_is_a_typed_error() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        while True:
+            await peer.answer(error=-101)
+
+    async with ScriptedServer(script) as server:
+        with pytest.raises(ProtocolError, match="does not find the parent of /"):
+            await asyncio.wait_for(connect(server.hosts + "/chroot/of/ours", connect_timeout=None), 30)
+
+
+async def test_a_listing_of_empty_names_is_refused_at_the_first() -> None:
+    count = 20_000_000
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.send(connected(1))
+        xid, _ = await peer.request()
+        peer.send(reply(xid, body=struct.pack(">i", count) + bytes(4 * count)))
+        await peer.keep_alive()
+
+    async with ScriptedServer(script) as server:
+        zk = await connect(server.hosts)
+        with pytest.raises(ProtocolError, match="a name of 0 bytes"):
+            await asyncio.wait_for(zk.children("/"), 30)
+        await zk.close()

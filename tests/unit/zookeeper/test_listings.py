@@ -17,12 +17,13 @@ from aiozkqueue.zookeeper.listings import Collected, Listing
 from tests.unit.zookeeper.test_connection import Opened, frame, reply
 
 _names = st.one_of(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), max_size=20), max_size=12),
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20), max_size=12),
     # Of one length, or nearly: what is read by length, up to where it is not so any more.
     st.integers(1, 130).flatmap(
         lambda size: st.lists(
             st.one_of(
-                st.text("ab\0\4\5\x7f", min_size=size, max_size=size), st.text("aé", min_size=size - 1, max_size=size)
+                st.text("ab\0\4\5\x7f", min_size=size, max_size=size),
+                st.text("aé", min_size=max(1, size - 1), max_size=size),
             ),
             max_size=12,
         )
