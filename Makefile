@@ -118,13 +118,18 @@ docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000, anew with eac
 	@$(MKDOCS) serve --watch aiozkqueue --watch docsite --watch README.md
 
 .PHONY: check
-check: $(STAMP)  ## lint, format, and types by mypy and pyright; all four run, whichever fails
+check: $(STAMP)  ## lint, format, types by mypy and pyright, and audit; all run, whichever fails
 	@status=0; \
 	$(BIN)/ruff check --quiet || status=1; \
 	$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; status=1; }; \
 	$(BIN)/mypy || status=1; \
 	$(BIN)/pyright --warnings || status=1; \
+	$(BIN)/python -m tests.packaging.audit constraints.txt || status=1; \
 	exit $$status
+
+.PHONY: audit
+audit: $(STAMP)  ## look for known vulnerabilities of the pinned dependencies
+	@$(BIN)/python -m tests.packaging.audit constraints.txt
 
 .PHONY: format
 format: $(STAMP)  ## put the code into form
@@ -135,7 +140,7 @@ format: $(STAMP)  ## put the code into form
 constraints: | $(BIN)/pip  ## renew constraints.txt: the newest versions that pyproject.toml allows
 	@$(PIP) install --upgrade uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --no-header \
-	  --no-annotate --no-emit-package aiozkqueue --output-file constraints.txt pyproject.toml
+	  --no-annotate --no-emit-package aiozkqueue --no-emit-package pip --output-file constraints.txt pyproject.toml
 
 .PHONY: build
 build: $(STAMP)  ## make the wheel and the source archive in dist/

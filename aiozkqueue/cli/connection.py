@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Concatenate, Final, ParamSpec, cast
 
@@ -18,6 +19,7 @@ import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.zookeeper import parse_hosts
 
 P = ParamSpec("P")
 
@@ -31,9 +33,11 @@ CONNECT_TIMEOUT: Final = "AIOZKQUEUE_CONNECT_TIMEOUT"
 TLS_CA: Final = "AIOZKQUEUE_TLS_CA"
 TLS_CERT: Final = "AIOZKQUEUE_TLS_CERT"
 TLS_KEY: Final = "AIOZKQUEUE_TLS_KEY"
+TLS: Final = "AIOZKQUEUE_TLS"
 AUTH: Final = "AIOZKQUEUE_AUTH"
 
 _PANEL: Final = "Connection"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,21 @@ class Connection:
     tls_ca: Path | None
     tls_cert: Path | None
     tls_key: Path | None
-    auth: tuple[str, ...] = field(repr=False)
+    tls: bool
+    auth: tuple[zq.Auth, ...]
 
     def open(self) -> AbstractAsyncContextManager[zq.QueueSession]:
-        """A session with these servers. Raises: typer.BadParameter, which never shows a password."""
+        """A session with these servers. Raises: typer.BadParameter."""
+        tls = self._tls()
+        if tls is None and any(one.scheme == "digest" for one in self.auth) and not self._is_local():
+            output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
         return zq.connect(
             DEFAULT_HOSTS if self.hosts is None else self.hosts,
             root=self.root,
             session_timeout=self.session_timeout or DEFAULT_SESSION_TIMEOUT,
             connect_timeout=self.connect_timeout,
-            tls=self._tls(),
-            auth=tuple(map(_auth, self.auth)),
+            tls=tls,
+            auth=self.auth,
         )
 
     @asynccontextmanager
@@ -83,15 +91,25 @@ class Connection:
             TLS_CA: self.tls_ca,
             TLS_CERT: self.tls_cert,
             TLS_KEY: self.tls_key,
-            AUTH: " ".join(self.auth) or None,
+            TLS: "1" if self.tls else None,
+            AUTH: self.credentials() or None,
         }
         return {name: str(value) for name, value in variables.items() if value is not None}
+
+    def credentials(self) -> str:
+        """The credentials as one text, which `Auth.parse_all` reads."""
+        return "\n".join(f"{one.scheme}:{one.user}:{one.password}" for one in self.auth)
+
+    def _is_local(self) -> bool:
+        """Whether all servers are on this machine."""
+        hosts = DEFAULT_HOSTS if self.hosts is None else self.hosts
+        return all(server.host in _LOOPBACK for server in parse_hosts(hosts).servers)
 
     def _tls(self) -> ssl.SSLContext | None:
         if self.tls_key is not None and self.tls_cert is None:
             message = "--tls-key needs --tls-cert"
             raise typer.BadParameter(message)
-        if self.tls_ca is None and self.tls_cert is None:
+        if self.tls_ca is None and self.tls_cert is None and not self.tls:
             return None
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)
@@ -144,25 +162,37 @@ def connection(
     tls_ca: Annotated[Path | None, _file(TLS_CA, "PEM file: who signed the servers' certificates.")] = None,
     tls_cert: Annotated[Path | None, _file(TLS_CERT, "PEM file: our certificate, its key too or in --tls-key.")] = None,
     tls_key: Annotated[Path | None, _file(TLS_KEY, "PEM file: our private key.")] = None,
+    tls: Annotated[
+        bool,
+        typer.Option(
+            "--tls",
+            envvar=TLS,
+            help="Encrypt, and trust the system's authorities; implied by the files above.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False,
     auth: Annotated[
         list[str] | None,
         typer.Option(
-            envvar=AUTH,
             metavar="digest:USER:PASSWORD",
-            help="Who we are, or sasl:USER:PASSWORD; may be repeated. Others see arguments: rather set the variable, "
-            "spaces between several.",
+            help="Credentials, or sasl:USER:PASSWORD; may be repeated. Other users of the machine see arguments: set "
+            f"the variable instead. [dim]\\[env var: {AUTH}][/dim]",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
     ] = None,
 ) -> Connection:
-    """Put the options together."""
-    return Connection(hosts, root, session_timeout, connect_timeout, tls_ca, tls_cert, tls_key, tuple(auth or ()))
+    """Put the options together. Raises: typer.BadParameter, which never shows a password."""
+    credentials = _credentials(auth)
+    return Connection(hosts, root, session_timeout, connect_timeout, tls_ca, tls_cert, tls_key, tls, credentials)
 
 
-def _auth(text: str) -> zq.Auth:
+def _credentials(given: list[str] | None) -> tuple[zq.Auth, ...]:
+    """Return what the options say, or else the variable. Typer would split the variable at the spaces in a password."""
     try:
-        return zq.Auth.parse(text)
+        if given:
+            return tuple(map(zq.Auth.parse, given))
+        return tuple(zq.Auth.parse_all(os.environ.get(AUTH, "")))
     except zq.InvalidOptionError as error:
         message = f"--auth: {error}"
         raise typer.BadParameter(message) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -18,7 +17,7 @@ from anyio import to_thread
 import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
-from aiozkqueue.cli.connection import Connection, connected
+from aiozkqueue.cli.connection import AUTH, Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import draining
@@ -47,7 +46,8 @@ async def consume(
             "--exec",
             metavar="COMMAND",
             help="A shell command for each message, the payload on its stdin, AIOZKQUEUE_MESSAGE_ID and "
-            "AIOZKQUEUE_ATTEMPT in its environment. Exit status 0 commits; with any other the message comes again.",
+            "AIOZKQUEUE_ATTEMPT in its environment, but not AIOZKQUEUE_AUTH. Exit status 0 commits; any other status "
+            "redelivers the message.",
         ),
     ] = None,
     filters: Annotated[
@@ -126,7 +126,7 @@ async def _settle(queue: zq.Queue[bytes], delivery: zq.Delivery[bytes], handler:
 async def _print(delivery: zq.Delivery[bytes], *, as_json: bool) -> None:
     line = delivery.body
     if as_json:
-        line = json.dumps(output.message_record(delivery), ensure_ascii=False).encode()
+        line = output.json_line(output.message_record(delivery)).encode()
     # In a thread: a reader may be slow, and the session must stay alive meanwhile.
     await to_thread.run_sync(_write, line + b"\n")
 
@@ -140,7 +140,8 @@ async def _execute(command: str, delivery: zq.Delivery[bytes]) -> str | None:
     process = await asyncio.create_subprocess_shell(
         command,
         stdin=asyncio.subprocess.PIPE,
-        env=os.environ | {"AIOZKQUEUE_MESSAGE_ID": delivery.id, "AIOZKQUEUE_ATTEMPT": str(delivery.attempt)},
+        env={name: value for name, value in os.environ.items() if name != AUTH}
+        | {"AIOZKQUEUE_MESSAGE_ID": delivery.id, "AIOZKQUEUE_ATTEMPT": str(delivery.attempt)},
         # A group of its own: the Ctrl-C that tells us to finish must not reach it.
         process_group=0,
     )

@@ -27,8 +27,19 @@ _PREVIEW: Final = 60
 
 def print_json(record: Mapping[str, Json]) -> None:
     """One object, on one line, sent at once."""
-    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_line(record) + "\n")
     sys.stdout.flush()
+
+
+def json_line(record: Mapping[str, Json]) -> str:
+    """One object on one line, with every character escaped that is not printable.
+
+    Programs that split at line separators other than a newline read one object a line, and a terminal is not steered.
+    """
+    text = json.dumps(record, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 #: Columns whose cells go into the next command: they stay whole while the window is wide enough for them.
@@ -80,8 +91,8 @@ def print_verdict(text: str, *, good: bool) -> None:
 
 
 def note(text: str) -> None:
-    """One line to stderr: an error, or how things stand."""
-    sys.stderr.write(f"aiozkqueue: {' '.join(text.split())}\n")
+    """One line to stderr: an error, or the state of the work. Characters that are not printable are escaped."""
+    sys.stderr.write(f"aiozkqueue: {visible(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 

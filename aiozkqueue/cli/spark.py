@@ -61,7 +61,7 @@ ELSEWHERE: Final = re.compile(r"\w[\w+.-]*:")
 def options_of(connection: Connection) -> dict[str, str]:
     """The connection as the options of Spark's format; credentials go by the environment, never among them."""
     if connection.auth:
-        os.environ[AUTH] = " ".join(connection.auth)
+        os.environ[AUTH] = connection.credentials()
     given = {
         "hosts": DEFAULT_HOSTS if connection.hosts is None else connection.hosts,
         "root": connection.root,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -17,6 +16,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit, status_of_child
+from aiozkqueue.cli.logs import log_to_stderr
 from aiozkqueue.worker import Health, announce, dumping, load, opened, reloading, settled_heap, type_of_deliveries
 
 if TYPE_CHECKING:
@@ -84,9 +84,8 @@ async def worker(
     [dim]aiozkqueue worker shop.workers:listeners --health-port 8081
     aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    log_to_stderr(log_level)
+    _find_modules_of(Path.cwd())
     if reload:
         own = [argument for argument in sys.argv[1:] if argument != "--reload"]
         return status_of_child(await reloading([sys.executable, "-m", "aiozkqueue.cli", *own], Path.cwd()))
@@ -110,6 +109,14 @@ async def worker(
         announce(services)
         await zq.run(*map(health.told, services), drain_timeout=drain_timeout)
     return Exit.OK
+
+
+def _find_modules_of(folder: Path) -> None:
+    """Have Python look for modules in a folder, before what is installed and after the standard library's own."""
+    here = str(folder)
+    if here not in sys.path:
+        installed = (index for index, path in enumerate(sys.path) if Path(path).name.endswith("-packages"))
+        sys.path.insert(next(installed, len(sys.path)), here)
 
 
 def _metrics(session: zq.QueueSession) -> Metrics | None:

@@ -109,12 +109,8 @@ def _auth(servers: Servers) -> list[Auth]:
         except (OSError, UnicodeDecodeError) as error:
             msg = f"{where} cannot be read here: {type(error).__name__}; it must be on the driver and every executor"
             raise InvalidOptionError(msg) from None
-    return [_credentials(one, where) for one in text.split()]
-
-
-def _credentials(text: str, where: str) -> Auth:
     try:
-        return Auth.parse(text)
+        return Auth.parse_all(text)
     except InvalidOptionError as error:
         msg = f"{where}: {error}"
         raise InvalidOptionError(msg) from None

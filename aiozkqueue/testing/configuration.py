@@ -76,7 +76,8 @@ def write(folder: Path, options: ServerOptions, number: int, members: Mapping[in
         members: the ports of all nodes by their number; a single node is no ensemble.
     """
     data = folder / "data"
-    data.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # of its user alone: it holds what every queue holds
+    data.mkdir(mode=0o700, exist_ok=True)
     (folder / "zoo.cfg").write_text(_settings(data, options, number, members))
     (folder / "log4j2.xml").write_text(_LOGGING.format(log=escape(str(folder / "zookeeper.log"))))
     (data / "myid").write_text(f"{number}\n")

@@ -56,12 +56,13 @@ def ask(pid: int, *, timeout: float) -> str:
 def answer(text: str) -> None:
     """Write what is told where somebody asks for it, if anybody does."""
     try:
-        descriptor = os.open(_file(os.getpid(), os.geteuid()), os.O_WRONLY | os.O_NOFOLLOW)
+        # Anybody may have put a FIFO in its place: without O_NONBLOCK this would wait for its reader.
+        descriptor = os.open(_file(os.getpid(), os.geteuid()), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return  # nobody asked but by the signal alone
     with os.fdopen(descriptor, "wb") as file:
         made = os.fstat(descriptor)
-        if stat.S_ISREG(made.st_mode) and made.st_uid == os.geteuid():
+        if stat.S_ISREG(made.st_mode) and made.st_uid == os.geteuid() and made.st_nlink == 1:
             file.write(text.encode() + _END)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import re
 from dataclasses import dataclass, field
 
 from aiozkqueue.errors import InvalidOptionError
+
+_BETWEEN = re.compile(r"\s+(?=(?:digest|sasl):)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,16 @@ class Auth:
         if scheme not in ("digest", "sasl") or not user or not colon:
             raise InvalidOptionError("credentials are digest:USER:PASSWORD or sasl:USER:PASSWORD")
         return cls(scheme, user, password)
+
+    @classmethod
+    def parse_all(cls, text: str) -> list[Auth]:
+        """Read several credentials, as `parse` reads one, separated by white space. A password may contain spaces.
+
+        Raises:
+            InvalidOptionError: one of them is neither; the error does not repeat the text.
+        """
+        text = text.strip()
+        return [cls.parse(one) for one in _BETWEEN.split(text)] if text else []
 
 
 class Permission(enum.IntFlag):

@@ -200,7 +200,7 @@ class ZooKeeperClient:
                 tries += 1
                 if tries > _PARENT_TRIES:
                     raise ProtocolError(
-                        f"the server does not find the parent of {full_path} after {_PARENT_TRIES} attempts to create it"
+                        f"the server does not find the parent of {full_path}, which was created {_PARENT_TRIES} times"
                     ) from None
                 await self._ensure(full_path.rpartition("/")[0] or "/")
             except ConnectionLossError as loss:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import aiozkqueue as zq
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 COMMANDS = [
     ["demo"],
@@ -34,6 +36,7 @@ VARIABLES = {
     "--tls-ca": "AIOZKQUEUE_TLS_CA",
     "--tls-cert": "AIOZKQUEUE_TLS_CERT",
     "--tls-key": "AIOZKQUEUE_TLS_KEY",
+    "--tls": "AIOZKQUEUE_TLS",
     "--auth": "AIOZKQUEUE_AUTH",
 }
 
@@ -127,3 +130,39 @@ def test_a_service_that_cannot_begin_says_why_in_one_line(cli: Cli) -> None:
         refused = cli("serve", "--port", port)
     assert (refused.status, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
     assert f"--port {port}" in refused.stderr
+
+
+async def test_a_password_with_spaces_is_taken_from_the_variable(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    owner = zq.Auth.digest("owner", "a pass  phrase")
+    async with zq.connect(zookeeper, root=queue_root, auth=[owner], acl=[zq.Acl.creator()]) as session:
+        await session.queue("q").put(b"private")
+    known = await asyncio.to_thread(lambda: cli("peek", "q", "--json", AIOZKQUEUE_AUTH="digest:owner:a pass  phrase"))
+    assert [m["body"] for m in known.records] == ["private"]
+
+
+def test_a_password_that_would_go_over_a_network_unencrypted_is_warned_of(cli: Cli) -> None:
+    arguments = ("put", "q", "x", "--hosts", "zookeeper.invalid:2181", "--connect-timeout", "0.1")
+    assert "unencrypted: use --tls" in cli(*arguments, AIOZKQUEUE_AUTH="digest:u:p").stderr
+    assert "unencrypted" not in cli(*arguments, AIOZKQUEUE_AUTH="sasl:u:p").stderr
+    assert "unencrypted" not in cli(*arguments, "--tls", AIOZKQUEUE_AUTH="digest:u:p").stderr
+    assert "unencrypted" not in cli("put", "q", "x", AIOZKQUEUE_AUTH="digest:u:p").stderr
+
+
+def test_tls_with_the_systems_authorities_refuses_a_server_that_speaks_none(cli: Cli) -> None:
+    put = cli("put", "q", "x", "--tls", "--connect-timeout", "0.5")
+    assert put.status == 3
+    assert "TLS" in put.stderr
+
+
+async def test_nothing_that_is_stored_steers_the_terminal_by_an_error(
+    cli: Cli, server_view: Observer, queue_root: str
+) -> None:
+    assert not (await asyncio.to_thread(cli, "put", "q", "x")).status
+    stored = json.loads(await server_view.get(f"{queue_root}/q"))
+    stored.setdefault("policy", {})["kind"] = "\x1b[2Jevil\u202e"
+    await server_view.set(f"{queue_root}/q", json.dumps(stored).encode())
+    for command in ("peek", "put", "stats"):
+        refused = await asyncio.to_thread(cli, command, "q", *(("x",) if command == "put" else ()))
+        assert refused.status
+        assert "evil" in refused.stderr
+        assert refused.stderr.removesuffix("\n").isprintable()

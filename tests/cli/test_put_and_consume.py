@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -202,3 +203,25 @@ def _alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_an_object_of_json_is_one_line_whatever_the_payload_holds(cli: Cli) -> None:
+    body = "a\u2028b\x85c\x7f\x9b2J\u202ed\U000e0001"
+    cli("put", "q", body)
+    for command in (("peek", "q", "--json"), ("consume", "q", "--json")):
+        text = cli(*command).text
+        assert len(text.splitlines()) == 1
+        assert text.removesuffix("\n").isprintable()
+        assert json.loads(text)["body"] == body
+
+
+def test_a_command_is_not_given_the_credentials(cli: Cli) -> None:
+    cli("put", "q", "x")
+    done = cli(
+        "consume",
+        "q",
+        "--exec",
+        'test -z "$AIOZKQUEUE_AUTH" && test -n "$AIOZKQUEUE_ROOT"',
+        AIOZKQUEUE_AUTH="digest:u:p",
+    )
+    assert done.status == 0, done.stderr

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+
+from aiozkqueue.cli.worker import _find_modules_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -333,3 +336,13 @@ def test_a_worker_is_run_anew_when_its_code_has_changed(cli: Cli, tmp_path: Path
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=90)
     assert worker.returncode == 0
+
+
+def test_a_module_of_the_present_folder_comes_before_installed_ones_and_after_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", ["/usr/lib/python3.11", "/usr/lib/python3.11/site-packages"])
+    _find_modules_of(tmp_path)
+    assert sys.path == ["/usr/lib/python3.11", str(tmp_path), "/usr/lib/python3.11/site-packages"]
+    _find_modules_of(tmp_path)
+    assert len(sys.path) == 3

@@ -18,6 +18,7 @@ import typer
 from mkdocs.utils.yaml import yaml_load
 
 from aiozkqueue.cli.app import command as the_command
+from aiozkqueue.cli.connection import AUTH
 from tests.docs.pages import blocks
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_the_deployment_runs_workers_that_are_asked_how_they_are() -> None:
     assert template["spec"]["terminationGracePeriodSeconds"] > seconds_to_stop()
     for probe, path in (("readinessProbe", "/ready"), ("livenessProbe", "/live")):
         assert container[probe]["httpGet"] == {"path": path, "port": port["name"]}
-    known = {parameter.envvar for parameter in member(COMMAND, "worker").params}
+    known = {AUTH} | {parameter.envvar for parameter in member(COMMAND, "worker").params}
     assert {variable["name"] for variable in container["env"]} <= known
 
 

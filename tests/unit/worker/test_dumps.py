@@ -38,3 +38,16 @@ def test_it_does_not_follow_a_link_that_somebody_laid(asked: Path, tmp_path: Pat
     asked.symlink_to(other)
     answer("9 tasks\n")
     assert other.read_text() == "untouched"
+
+
+def test_it_does_not_wait_for_the_reader_of_a_fifo_that_somebody_made(asked: Path) -> None:
+    os.mkfifo(asked)
+    answer("9 tasks\n")  # a signal handler that waits here freezes the worker
+
+
+def test_it_does_not_fill_a_file_that_has_another_name_as_well(asked: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("untouched")
+    asked.hardlink_to(other)
+    answer("9 tasks\n")
+    assert other.read_text() == "untouched"

@@ -30,3 +30,25 @@ def test_credentials_and_acls_are_values() -> None:
 def test_a_digest_acl_holds_the_hash_that_the_server_computes() -> None:
     # The example of ZooKeeper's own documentation: super:admin.
     assert Acl.digest("super", "admin").id == "super:xQJmxLMiHGwaqBvst5y6rkB6HQs="
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \n", []),
+        ("digest:u:p", [Auth.digest("u", "p")]),
+        ("digest:u:a pass  phrase", [Auth.digest("u", "a pass  phrase")]),
+        ("digest:u:p sasl:v:q", [Auth.digest("u", "p"), Auth.sasl("v", "q")]),
+        ("digest:u:a b\nsasl:v:c d\n", [Auth.digest("u", "a b"), Auth.sasl("v", "c d")]),
+    ],
+)
+def test_credentials_are_separated_by_white_space_and_passwords_may_contain_it(text: str, expected: list[Auth]) -> None:
+    assert Auth.parse_all(text) == expected
+
+
+@pytest.mark.parametrize("text", ["s3cret", "x digest:u:s3cret", "digest:s3cret sasl:v:q"])
+def test_credentials_in_another_form_are_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(InvalidOptionError, match="digest:USER:PASSWORD") as refused:
+        Auth.parse_all(text)
+    assert "s3cret" not in str(refused.value)

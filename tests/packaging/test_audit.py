@@ -1,0 +1,24 @@
+"""The audit of dependencies fails for a known vulnerability, and says so when it could not look."""
+
+from __future__ import annotations
+
+from tests.packaging.audit import verdict
+
+SOUND = {"name": "anyio", "version": "4.6.0", "vulns": []}
+SKIPPED = {"name": "aiozk", "skip_reason": "not found"}
+VULNERABLE = {"name": "jinja2", "version": "2.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2.1"]}]}
+
+
+def test_a_known_vulnerability_fails_and_names_the_fix() -> None:
+    assert verdict([SOUND, VULNERABLE]) == (1, ["jinja2 2.0: PYSEC-1, fixed in 2.1"])
+    assert verdict([VULNERABLE, SKIPPED])[0] == 1
+
+
+def test_packages_that_the_database_does_not_know_are_named() -> None:
+    assert verdict([SOUND, SKIPPED]) == (0, ["not audited: aiozk"])
+
+
+def test_without_a_database_the_audit_says_that_nothing_was_audited() -> None:
+    status, [line] = verdict([SKIPPED])
+    assert status == 0
+    assert line.startswith("not audited: no database")
