@@ -144,7 +144,12 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to say how a delivery 
     With a ``schedule`` (seconds, `RETRY_SCHEDULE` for one) the n-th retry comes ``schedule[n - 1]`` after the message's
     own date: when it was put, or, for one that was put with a delay, when it was due. When the schedule is used up, the
     message goes to the dead letters, and before that ``exhausted(delivery)`` is awaited: what it puts is committed with
-    the dead letter, all or nothing. If that commit fails, or the process dies before it, it is called again.
+    the dead letter, all or nothing. If that commit fails, or the process dies before it, the message is handed over
+    again, which calls it again.
+
+    The schedule replaces the limit of `ConsumeTimes`. That limit comes on top of the schedule for hand-overs that end
+    in a crash or in another error, also those of ``exhausted``. `ConsumeOnce` allows no retry: ``exhausted`` is called,
+    and the message goes to the dead letters. n counts the hand-overs that are recorded: see `Message.attempt`.
 
     ``headers`` are kept for the next attempt, over the message's own.
     """

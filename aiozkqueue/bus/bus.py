@@ -221,7 +221,8 @@ class Bus(Generic[E]):
                 delivery.leave_word({DONE: " ".join(sorted(done))})
         if not failures:
             return
-        asked = next((error for error in failures if isinstance(error, Retry)), None)
+        retries = [error for error in failures if isinstance(error, Retry)]
+        asked = next((error for error in retries if error.schedule is not None), retries[0] if retries else None)
         raise Retry(
             delay=None if asked is None else asked.delay,
             schedule=None if asked is None else asked.schedule,

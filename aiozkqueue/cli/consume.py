@@ -96,7 +96,7 @@ async def consume(
         async with consumer as deliveries:
             with draining(deliveries.stop):
                 async for delivery in deliveries:
-                    if await _settle(target, delivery, handler):
+                    if await _settle(delivery, handler):
                         done += 1
                     else:
                         failed += 1
@@ -107,11 +107,11 @@ async def consume(
     return Exit.OK if done and not failed else Exit.NOTHING
 
 
-async def _settle(queue: zq.Queue[bytes], delivery: zq.Delivery[bytes], handler: Handler) -> bool:
+async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
     failure = await handler(delivery)
     if failure is not None:
-        limit = queue.store.policy.limit
-        fate = "comes again" if limit is None or delivery.attempt < limit else "has used up its attempts"
+        ended = any(claim.used_up for claim in delivery.work.claims)
+        fate = "has used up its attempts" if ended else "comes again"
         await delivery.leave(CommandFailedError(failure))
         output.note(f"{delivery.id} {fate}: {failure}")
         return False

@@ -190,6 +190,14 @@ class Policy:
     def __init__(self) -> None:
         raise TypeError("a policy is an AtLeastOnce, a ConsumeTimes or a ConsumeOnce")
 
+    def allowed(self, retries: int) -> int | None:
+        """Return how many hand-overs a message may have whose handler gave a schedule of so many retries.
+
+        None: there is no limit. A handler that keeps raising the schedule ends the message itself, after ``retries`` +
+        1 hand-overs. The limit comes on top, for what ends without it: a crash, or another error.
+        """
+        return None if self.limit is None else self.limit + retries
+
 
 def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhausted) -> None:
     if not isinstance(backoff, Exponential | Fixed | Schedule):
@@ -225,6 +233,8 @@ class AtLeastOnce(Policy):
 class ConsumeTimes(Policy):
     """Hand the message over ``times`` times at most, counting also those that a crash ended.
 
+    A schedule that a handler raises (`Retry`) replaces this limit: the message then gets all retries of the schedule.
+
     Args:
         times: 1 or more.
         backoff: when it is offered again.
@@ -259,6 +269,8 @@ class ConsumeTimes(Policy):
 class ConsumeOnce(Policy):
     """Hand the message over once at most: never twice, even if the handler or its process dies.
 
+    A handler that raises `Retry` gets no retry: not with a delay, and not with a schedule.
+
     Args:
         exhausted: what becomes of a message that failed: ``"dead-letter"`` or ``"drop"``.
 
@@ -270,6 +282,10 @@ class ConsumeOnce(Policy):
 
     def __init__(self, *, exhausted: Exhausted = "dead-letter") -> None:
         _fill(self, 1, _AT_ONCE, exhausted)
+
+    def allowed(self, retries: int) -> int | None:  # noqa: ARG002 - a schedule does not lift the promise
+        """Return 1, whatever the schedule: the message is never handed over twice."""
+        return 1
 
     def __repr__(self) -> str:
         return f"ConsumeOnce(exhausted={self.exhausted!r})"

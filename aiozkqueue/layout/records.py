@@ -1,7 +1,8 @@
 """Lock and attempt records: small JSON objects beside the items.
 
 A lock: ``{"claim":"…","owner":"…","end":<ms>,"leased":true}``, ``end`` only when it is timed, ``leased`` only when it
-then is a lease. Attempts: ``{"attempts":<n>,"claim":"…","error":"…","due":<ms>}``, all but the first optional.
+then is a lease. Attempts: ``{"attempts":<n>,"claim":"…","error":"…","due":<ms>,"retries":<n>}``, all but the first
+optional.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class AttemptRecord:
     """What went wrong, at most 4 KiB of UTF-8; longer texts are cut."""
     due: int | None = None
     """When it is offered again, in milliseconds since 1970."""
+    retries: int = 0
+    """The retries of the schedule that a handler gave last, by which the policy allows more hand-overs; 0: none."""
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the record is rewritten."""
 
@@ -112,6 +115,8 @@ class AttemptRecord:
             fields["error"] = self.error
         if self.due is not None:
             fields["due"] = self.due
+        if self.retries:
+            fields["retries"] = self.retries
         data = write_object({**self.unknown, **fields}) if self.unknown else write_object(fields)
         # What can be read again goes before what others may want to know.
         return data if len(data) <= OBJECT_LIMIT else write_object(fields)
@@ -132,5 +137,6 @@ class AttemptRecord:
             pop_text(fields, "claim", _ATTEMPTS) or "",
             pop_text(fields, "error", _ATTEMPTS),
             pop_number(fields, "due", _ATTEMPTS),
+            pop_number(fields, "retries", _ATTEMPTS, most=LARGEST_NUMBER) or 0,
             unknown_fields(fields, _ATTEMPTS),
         )

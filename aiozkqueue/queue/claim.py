@@ -126,6 +126,7 @@ class Claim:
         "raw",
         "recorded",
         "rest",
+        "retries",
         "since",
         "size",
         "store",
@@ -171,6 +172,8 @@ class Claim:
         """What is to be left of the item when its message has been consumed: further ones; None: nothing."""
         self.created: int = 0
         self.attempts: int = 0
+        self.retries: int = 0
+        """Of the schedule that a handler gave last; see `AttemptRecord`."""
         self.meta_version: int | None = None
         """Of the record of attempts; None: there is none."""
         self.fields: ItemName | None = None
@@ -206,6 +209,12 @@ class Claim:
     def attempt(self) -> int:
         """The number of this hand-over, from 1."""
         return self.attempts if self.recorded else self.attempts + 1
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the policy, and a handler's schedule, allow no hand-over after those that have been counted."""
+        allowed = self.store.policy.allowed(self.retries)
+        return allowed is not None and (self.attempt if self.handed else self.attempts) >= allowed
 
     def settled(self, fate: Fate) -> None:
         """Tell that the lock is known to be gone, and what has become of the item."""

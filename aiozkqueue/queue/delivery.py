@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 
 from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
-from aiozkqueue.layout import ItemName, encode
+from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 
 from .claim import UNDECODED
 from .commits.endings import Ending
@@ -55,6 +55,11 @@ class Settling(Protocol):
     @property
     def lost(self) -> bool:
         """Whether the claim is known to be gone."""
+        ...
+
+    @property
+    def once(self) -> bool:
+        """Whether the policy allows one hand-over and no retry, not even of a schedule."""
         ...
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
@@ -172,8 +177,11 @@ class Delivery(Message[T_co]):
 
     async def leave(self, error: BaseException) -> None:
         """Settle as the error says that ended the handler: `Retry`, `Reject`, or any other."""
-        if isinstance(error, Retry) and error.schedule is not None and self.attempt > len(error.schedule):
-            await self._settling.give_up(used_up(error, self.attempt), partial(_exhausted, error, self))
+        if not isinstance(error, Retry) or error.schedule is None:
+            await self._settling.leave(error)
+        elif self._settling.once or self.attempt > len(error.schedule):
+            reason = used_up(error, self.attempt, once=self._settling.once)
+            await self._settling.give_up(reason, partial(_exhausted, error, self))
         else:
             await self._settling.leave(error)
 
@@ -199,6 +207,11 @@ class WorkSettling:
     def lost(self) -> bool:
         """See `Delivery`."""
         return self.work.lost
+
+    @property
+    def once(self) -> bool:
+        """See `Settling`."""
+        return isinstance(self._claim.store.policy, ConsumeOnce)
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
         """See `Delivery`."""
@@ -254,6 +267,8 @@ class WorkSettling:
         claim = self._claim
         try:
             delay = retry_delay(error, claim.attempt, due_of(claim), self.work.engine.server_clock.now())
+            if error.schedule is not None:
+                claim.retries = len(error.schedule)
             rewrite = self._rewritten({**self.word, **(error.headers or {})})
         except QueueError as refused:  # of a bad option: the message goes back all the same
             await self.work.rollback(None, describe(refused))
@@ -291,9 +306,12 @@ def due_of(claim: Claim) -> int:
     return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
 
 
-def used_up(error: Retry, attempts: int) -> str:
-    """The reason of a dead letter whose scheduled retries are used up."""
-    reason = f"handed over {attempts} times, all of its scheduled retries, without success"
+def used_up(error: Retry, attempts: int, *, once: bool) -> str:
+    """Say why a message whose scheduled retries are used up, or not allowed, becomes a dead letter."""
+    if once:
+        reason = "its handler failed and asked for scheduled retries, which the queue's policy, ConsumeOnce, rules out"
+    else:
+        reason = f"handed over {attempts} times, all of its scheduled retries, without success"
     return reason if error.__cause__ is None else f"{reason}; at last: {describe(error.__cause__)}"
 
 

@@ -85,7 +85,11 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """How many times it has been handed over, this time included; 1 at first. For a peeked one, so far."""
+        """The number of this hand-over, from 1; for a peeked message, the hand-overs counted so far.
+
+        `ConsumeTimes` and `ConsumeOnce` count every hand-over before it happens. `AtLeastOnce` counts one when it ends
+        in a rollback, a failure or a lease: one that the death of its process cut short is not counted.
+        """
         return self._content.attempt
 
     @property
@@ -146,7 +150,7 @@ class DeadLetter(Message[T_co]):
 
     @property
     def attempts(self) -> int:
-        """How many times it had been handed over."""
+        """How many hand-overs had been counted; see `Message.attempt`."""
         dead = self._content.header.dead
         return 0 if dead is None else dead.attempts
 

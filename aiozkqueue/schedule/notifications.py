@@ -83,7 +83,7 @@ class Notification(Generic[T]):
     """When it was scheduled, in ZooKeeper's time."""
     status: Status
     attempt: int
-    """How often it has been handed over: for a handler, this time included."""
+    """How many hand-overs have been counted: for a handler, this one included. See `Message.attempt`."""
     delivery: Delivery[T] | None = None
     """For a handler: what it puts, or schedules with ``tx=``, is committed with the end of this notification."""
 
@@ -276,8 +276,9 @@ class NotificationQueue(Generic[T]):
 
         Up to ``concurrency`` at a time; ``drain_timeout`` is as for `QueueSession.listener`.
 
-        It may raise `Retry` and `Reject`; otherwise one that fails is called three times more, at once, and has then
-        failed: it is a dead letter, with the number of its attempts.
+        The handler may raise `Retry` and `Reject`; a schedule that it raises is followed to its end. For a notification
+        on which it fails otherwise it is called three times more, at once (`DEFAULT_POLICY`). Then the notification is
+        a dead letter, with the number of its attempts.
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """

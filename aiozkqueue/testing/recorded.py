@@ -55,6 +55,7 @@ class _Record:
         self._put_at = put_at
         self.outcome: Outcome = Outcome.OPEN
         self.lost = False
+        self.once = False
         self.puts: list[Put[Any]] = []
         self.delay: float | None = None
         self.reason: str | None = None

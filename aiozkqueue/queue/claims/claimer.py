@@ -382,15 +382,13 @@ class Claimer:
             if meta is not None:
                 record = AttemptRecord.decode(meta.data)
                 claim.meta_version, claim.attempts, error = meta.version, record.attempts, record.error
+                claim.retries = record.retries
         except MalformedError as malformed:
             claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
             return Ending("dead", reason=f"what is stored does not decode: {malformed}")
-        policy = self._store.policy
-        if policy.limit is None or claim.attempts < policy.limit:
-            return None
-        return exhausted(policy, claim.attempts, error)
+        return exhausted(claim, error) if claim.used_up else None
 
     def examine_name(self, claim: Claim, locked: int) -> Ending | None:
         """Say how it ends when its life had ended by the time at which ZooKeeper made the lock."""

@@ -209,7 +209,8 @@ def as_claim(store: QueueStore, found: Found, engine: Remover) -> Claim:
         claim.header, claim.body = decode(found.item.data)
     except MalformedError:
         claim.body = found.item.data
-    claim.attempts = attempts_of(found.meta)
+    record = record_of_attempts(found.meta)
+    claim.attempts, claim.retries = (0, 0) if record is None else (record.attempts, record.retries)
     claim.meta_version = None if found.meta is None else found.meta.stat.version
     claim.since = None if found.lock is None else found.lock.stat.ctime
     return claim

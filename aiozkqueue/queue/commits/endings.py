@@ -16,7 +16,6 @@ from .settlement import OPERATION_WEIGHT
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from aiozkqueue.layout import Policy
     from aiozkqueue.queue.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
@@ -94,9 +93,11 @@ def refusal_of(claim: Claim, error: ZooKeeperError) -> QueueError:
     )
 
 
-def exhausted(policy: Policy, attempts: int, error: str | None) -> Ending:
+def exhausted(claim: Claim, error: str | None) -> Ending:
     """Say how a message ends that has used up its attempts."""
-    reason = f"handed over {attempts} of {policy.limit} times without success"
+    policy = claim.store.policy
+    attempts = claim.attempt if claim.handed else claim.attempts
+    reason = f"handed over {attempts} of {policy.allowed(claim.retries)} times without success"
     reason = f"{reason}; at last: {error}" if error else reason
     if policy.exhausted == "drop":
         return Ending("consume", reason=reason, outcome=End.FAILED)
@@ -108,8 +109,8 @@ def release_ending(
 ) -> Ending:
     """Say how a claim that was handed over ends when the work is undone: pure, by the queue's policy."""
     policy = claim.store.policy
-    if claim.handed and policy.limit is not None and claim.attempt >= policy.limit:
-        return exhausted(policy, claim.attempt, error)
+    if claim.handed and claim.used_up:
+        return exhausted(claim, error)
     if delay is None:
         delay = policy.backoff.delay(claim.attempt, random)
     return Ending("release", delay=delay, error=error)

@@ -224,10 +224,11 @@ class HoldSettlement(Settlement):
     def _count(self, claim: Claim, ending: Ending, due: int | None) -> Iterator[tuple[Claim, Operation]]:
         """Record the attempt that a release ends, or take it back."""
         if claim.handed:
-            yield claim, write_meta(claim, AttemptRecord(claim.attempt, claim.id, ending.error, due))
+            record = AttemptRecord(claim.attempt, claim.id, ending.error, due, claim.retries)
+            yield claim, write_meta(claim, record)
         elif claim.recorded:
             # Counted, but nobody has seen it: what was never handed over costs no attempt.
-            yield claim, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id))
+            yield claim, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id, retries=claim.retries))
 
     def _end_grouped(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
         """End the hold on one message of a group; what becomes of the group's lock is for the tenure to say."""

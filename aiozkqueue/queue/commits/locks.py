@@ -31,7 +31,7 @@ class AttemptSettlement(Settlement):
     def compose(self, sent: list[Operation]) -> None:
         """Assert that the item is still ours, and count."""
         claim = self._claim
-        record = AttemptRecord(claim.attempts + 1, claim.id)
+        record = AttemptRecord(claim.attempts + 1, claim.id, retries=claim.retries)
         sent += [Check(claim.path, claim.version)] if claim.tenure is None else claim.tenure.checks(claim)
         sent.append(write_meta(claim, record))
 

@@ -60,13 +60,21 @@ def test_the_bytes_of_attempts_are_pinned() -> None:
     assert AttemptRecord(1).encode() == b'{"attempts":1}'
     full = AttemptRecord(3, "A1", "größe", 1_795_000_000_000)
     assert full.encode() == '{"attempts":3,"claim":"A1","error":"größe","due":1795000000000}'.encode()
+    assert AttemptRecord(3, retries=5).encode() == b'{"attempts":3,"retries":5}'
 
 
-@given(st.integers(0, 2**31 - 1), ids | texts, st.none() | texts, st.none() | moments, unknown_fields)
+@given(
+    st.integers(0, 2**31 - 1),
+    ids | texts,
+    st.none() | texts,
+    st.none() | moments,
+    st.integers(0, 2**31 - 1),
+    unknown_fields,
+)
 def test_attempts_are_read_back(
-    attempts: int, claim: str, error: str | None, due: int | None, unknown: dict[str, JsonValue]
+    attempts: int, claim: str, error: str | None, due: int | None, retries: int, unknown: dict[str, JsonValue]
 ) -> None:
-    record = AttemptRecord(attempts, claim, error, due, unknown)
+    record = AttemptRecord(attempts, claim, error, due, retries, unknown)
     assert AttemptRecord.decode(record.encode()) == record
 
 
