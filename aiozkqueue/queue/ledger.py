@@ -4,7 +4,8 @@
 asserts it, so that a process that was taken for dead and comes back can change nothing. Below it, ``batch-<n>`` is a
 manifest: a batch that is always the same, with pages that name its items. A page is made in one multi with the locks
 of its items, which are persistent and have no end; a manifest whose data is empty is not sealed yet, and is gone on
-with. Acknowledging removes items, locks and pages, a few pages at a time, and goes on where it was.
+with. Acknowledging first marks the manifest as done. It then removes items, locks and pages, a few pages at a time.
+No batch is returned once it is marked, because part of it may be gone: the next process finishes the removal instead.
 
 The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,7 +37,7 @@ from aiozkqueue.zookeeper import (
 from .candidates.listings import Earliest
 from .candidates.staged import is_closed
 from .claims.found import burial, find, removal
-from .claims.pages import Entry, owner_of_ledger, read_page, write_page
+from .claims.pages import Entry, Manifest, owner_of_ledger, read_page, write_page
 from .commits.changes import apply
 from .commits.endings import CONSUME, Ending
 from .operators.admin import collect_children, lanes, put_into, seen, stat_lanes
@@ -110,14 +112,12 @@ class Ledger:
         """
         if self._epoch is not None:
             return
-        store, zookeeper = self._store, self._zookeeper
+        store = self._store
         if not await store.exists():
             msg = f"there is no queue {store.name!r}; its first put makes it"
             raise NotFoundError(msg)
         await self._reopen()
-        await zookeeper.ensure(store.paths.ledgers)
-        while self._epoch is None:
-            self._epoch = await self._take_over()
+        await self._take_over()
 
     async def freeze(self) -> None:
         """From now on take only what is there now: of each lane, what was put before."""
@@ -135,7 +135,10 @@ class Ledger:
         """
         await self.open()
         numbers = [number for number in await self.batches() if number > after]
-        if numbers and await self._sealed(numbers[0]):
+        if numbers and (await self._read(numbers[0])).done:
+            await self.finish()
+            numbers = [number for number in await self.batches() if number > after]
+        if numbers and (await self._read(numbers[0])).sealed:
             return numbers[0]
         if not self._left:
             self._candidates = await self._free(_enough(limit))
@@ -149,8 +152,7 @@ class Ledger:
         if not count:
             await self._change([Delete(self._manifest(number))], partial(self._gone, self._manifest(number)))
             return after
-        sealed = json.dumps({"items": count}).encode()
-        await self._change([SetData(self._manifest(number), sealed)], self._never)
+        await self._change([SetData(self._manifest(number), Manifest(count).encode())], self._never)
         return number
 
     async def batches(self) -> list[int]:
@@ -164,23 +166,24 @@ class Ledger:
         """
         manifest = self._manifest(number)
         await self._zookeeper.sync(manifest)
-        if not sealed or await self._sealed(number):
+        state = await self._read(number)
+        if not state.done and (state.sealed or not sealed):
             paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
-            try:
-                return [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
-            except NoNodeError:
-                pass  # it is being acknowledged
+            with suppress(NoNodeError):  # it is being acknowledged
+                pages = [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+                if not sealed or sum(page.items for page in pages) == state.items:
+                    return pages
         msg = (
             f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
             "acknowledged, or its ledger released. Begin anew with another checkpoint"
         )
         raise ClaimLostError(msg)
 
-    async def _sealed(self, number: int) -> bool:
+    async def _read(self, number: int) -> Manifest:
         try:
-            return bool((await self._zookeeper.read(self._manifest(number))).data)
+            return Manifest.decode((await self._zookeeper.read(self._manifest(number))).data)
         except NoNodeError:
-            return False
+            return Manifest()
 
     async def acknowledge(self, number: int) -> int:
         """Remove the batches up to this one, with their messages; return how many messages these were.
@@ -194,13 +197,37 @@ class Ledger:
         if not batches:
             await self._change([], self._never)  # only to hear whether it is still ours
         for batch in batches:
-            manifest = self._manifest(batch)
-            names = sorted(await below(self._zookeeper, manifest))
-            removed += sum(
-                await several(UNDER_WAY, [partial(self._end_page, batch, f"{manifest}/{name}") for name in names])
-            )
-            await self._change([Delete(manifest)], partial(self._gone, manifest))
+            state = await self._read(batch)
+            if not state.done:
+                done = state._replace(done=True).encode()
+                await self._change([SetData(self._manifest(batch), done)], self._never)
+            removed += await self._remove(batch)
         return removed
+
+    async def finish(self) -> int:
+        """Remove what is left of batches that are done; return how many messages these batches had in all.
+
+        A process that was killed while it acknowledged leaves such batches.
+
+        Raises: ClaimLostError: another process has taken the ledger over; AccessDeniedError.
+        """
+        await self._refresh()
+        await self._take_over()
+        finished = 0
+        for batch in await self.batches():
+            state = await self._read(batch)
+            if not state.done:
+                break  # batches are acknowledged in order
+            await self._remove(batch)
+            finished += state.items or 0
+        return finished
+
+    async def _remove(self, batch: int) -> int:
+        manifest = self._manifest(batch)
+        names = sorted(await below(self._zookeeper, manifest))
+        ended = await several(UNDER_WAY, [partial(self._end_page, batch, f"{manifest}/{name}") for name in names])
+        await self._change([Delete(manifest)], partial(self._gone, manifest))
+        return sum(ended)
 
     # -- making
 
@@ -217,7 +244,13 @@ class Ledger:
         self._store.stale()
         await self._store.open()
 
-    async def _take_over(self) -> int | None:
+    async def _take_over(self) -> None:
+        if self._epoch is None:
+            await self._zookeeper.ensure(self._store.paths.ledgers)
+        while self._epoch is None:
+            self._epoch = await self._try_to_take_over()
+
+    async def _try_to_take_over(self) -> int | None:
         """Write to the group's znode; return its version if that is still ours."""
         zookeeper = self._zookeeper
         about = {"client": self._engine.ids.client, **json.loads(self._engine.about or b"{}")}

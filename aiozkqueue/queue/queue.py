@@ -15,11 +15,13 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import QueueConfig, check_condition
 
+from .access import allowed
 from .commits.items import PutSettlement, weigh_puts
 from .commits.keys import bearer, stored_as
 from .consumer import Consumer
 from .destination import Destination
 from .leases import Leases
+from .ledger import Ledger
 from .message import Message
 from .operators import admin, alterations
 from .operators.alterations import Wanted
@@ -265,11 +267,16 @@ class Queue(Destination[T]):
     async def release_ledger(self, group: str) -> int:
         """Give back what a stream holds; return how many messages. If it still runs, it fails at its next change.
 
+        The messages of a batch whose acknowledgement had begun are removed, not given back: they have been processed.
+
         Raises:
             NotFoundError: there is no such stream.
             PayloadError: what is stored of it does not decode.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
+        with allowed(self.name):
+            if await self.engine.zookeeper.exists(f"{self.store.paths.ledgers}/{group}") is not None:
+                await Ledger(self.engine, self.store, group).finish()
         return await release(self.engine, self.store, group)
 
     async def unfinished(self) -> list[WriterInfo]:

@@ -110,6 +110,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if waiting:
                 yield layout.batch(waiting)
 
+    def finish(self) -> int:
+        """Finish an acknowledgement that was cut off; return how many messages its batch had. Raises: as `commit`."""
+        link, ledger = self._ledger()
+        return link.call(ledger.finish)
+
     def commit(self, end: dict[str, int]) -> None:
         """Acknowledge up to a batch. Raises: as `latestOffset`."""
         link, ledger = self._ledger()

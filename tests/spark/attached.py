@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.spark.folder import Folder
+from aiozkqueue.zookeeper.client import ZooKeeperClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,15 +22,28 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parents[2]
 #: The step of every single move of a file, besides those that a work tells of.
 MOVE = "move"
+_WRITES = ", write "
 
 Work = Callable[["SparkSession", "Sequence[str]", Callable[[str], object]], object]
 
 
 def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> None:
     """Have a driver run the ``work`` of a module of tests, and kill it as it begins a step."""
+    done = _run(spark, module, step, *arguments)
+    assert done.returncode == -signal.SIGKILL, f"step {step!r} was not reached: {done.stdout}{done.stderr}"
+
+
+def killed_after(spark: SparkSession, module: str, step: str, writes: int, *arguments: str) -> bool:
+    """Kill a driver when ZooKeeper has answered its n-th write of a step; return False if it ends before that."""
+    done = _run(spark, module, f"{step}{_WRITES}{writes}", *arguments)
+    assert done.returncode in {0, -signal.SIGKILL}, done.stdout + done.stderr
+    return done.returncode != 0
+
+
+def _run(spark: SparkSession, module: str, step: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     gateway: Any = spark.sparkContext._gateway
     parameters = gateway.gateway_parameters
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "tests.spark.attached", module, step, *arguments],
         cwd=PROJECT,
         env={
@@ -43,7 +57,6 @@ def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> N
         timeout=240,
         check=False,
     )
-    assert done.returncode == -signal.SIGKILL, f"step {step!r} was not reached: {done.stdout}{done.stderr}"
 
 
 def _attached() -> SparkSession:
@@ -62,12 +75,46 @@ def _attached() -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
+class _Writes:
+    """Counts the writes to ZooKeeper in one step of the work, and kills the driver when the last one is answered."""
+
+    def __init__(self, step: str, last: int) -> None:
+        self._step = step
+        self._left = last
+        self._counting = False
+        self._multi: Any = ZooKeeperClient.multi
+        client: Any = ZooKeeperClient
+        client.multi = self._counted()
+
+    def on_step(self, reached: str) -> None:
+        self._counting = reached == self._step
+
+    def _counted(self) -> Any:
+        def multi(client: ZooKeeperClient, *arguments: Any, **more: Any) -> Any:
+            answer = self._multi(client, *arguments, **more)
+            if self._counting:
+                self._left -= 1
+                if not self._left:
+                    answer.add_done_callback(lambda _: _die())
+            return answer
+
+        return multi
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _main(module: str, step: str, arguments: Sequence[str]) -> None:
     work: Work = import_module(module).work
+    if _WRITES in step:
+        name, _, last = step.partition(_WRITES)
+        work(_attached(), arguments, _Writes(name, int(last)).on_step)
+        return
 
     def on_step(reached: str) -> None:
         if reached == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            _die()
 
     rename = Folder.rename
 

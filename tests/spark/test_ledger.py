@@ -204,6 +204,79 @@ async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
     assert step > 10
 
 
+async def test_a_batch_whose_acknowledgement_was_cut_off_is_never_returned_again(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.queue.ledger.UNDER_WAY", 1)
+    step, died = 0, True
+    while died:
+        step += 1
+        root = f"{queue_root}/{step}"
+        await fill(zookeeper, root, 8)
+        async with driver(zookeeper, root) as ledger:
+            batch = await ledger.next_batch(-1, 6)
+            ledger._zookeeper = Mortal(ledger._zookeeper, step, applied=True)  # type: ignore[assignment]
+            died = False
+            try:
+                await ledger.acknowledge(batch)
+            except _DriverKilledError:
+                died = True
+        async with driver(zookeeper, root) as heir:
+            if died:
+                with pytest.raises(zq.ClaimLostError, match="is not there"):
+                    await heir.pages(batch)
+            another = await heir.next_batch(-1, None)
+            assert sum(page.items for page in await heir.pages(another)) == 2, f"killed at write {step}"
+            await heir.acknowledge(another)
+        async with zq.connect(zookeeper, root=root) as session:
+            stats = await session.queue("orders").stats()
+            assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
+    assert step == 6
+
+
+async def test_a_driver_that_comes_back_while_its_batch_is_removed_is_given_no_part_of_it(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.queue.ledger.UNDER_WAY", 1)
+    await fill(zookeeper, queue_root, 8)
+    async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
+        batch = await zombie.next_batch(-1, None)
+        heir._zookeeper = Mortal(heir._zookeeper, 4, applied=True)  # type: ignore[assignment]
+        read, removed = zombie._read, False
+
+        async def read_before_it_is_marked(number: int) -> object:
+            nonlocal removed
+            state = await read(number)
+            with pytest.raises(_DriverKilledError):
+                await heir.acknowledge(batch)
+            removed = True
+            return state
+
+        monkeypatch.setattr(zombie, "_read", read_before_it_is_marked)
+        with pytest.raises(zq.ClaimLostError):
+            await zombie.pages(batch)
+        assert removed
+
+
+async def test_a_released_ledger_gives_back_nothing_of_a_batch_that_is_done(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 2)
+    await fill(zookeeper, queue_root, 9)
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        first = await ledger.next_batch(-1, 4)
+        await ledger.next_batch(first, 3)
+        ledger._zookeeper = Mortal(ledger._zookeeper, 1, applied=True)  # type: ignore[assignment]
+        with pytest.raises(_DriverKilledError):
+            await ledger.acknowledge(first)
+        queue = session.queue("orders")
+        assert await queue.release_ledger("spark") == 3
+        stats = await queue.stats()
+        assert (stats.size, stats.claimed, stats.ledgers) == (5, 0, 0)
+
+
 async def test_a_driver_that_comes_back_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:

@@ -12,7 +12,7 @@ from pyarrow.dataset import dataset
 
 import aiozkqueue as zq
 from aiozkqueue.spark.transfer import unload
-from tests.spark.attached import MOVE, killed_at
+from tests.spark.attached import MOVE, killed_after, killed_at
 from tests.spark.test_batch import put
 from tests.spark.test_stream import left
 
@@ -67,3 +67,69 @@ def test_killed_before_any_step_and_run_again_nothing_is_lost_and_nothing_double
     assert unload(spark, str(folder), options).messages == 1
     assert written(folder) == Counter([*bodies, b"last"])
     assert left(options) == (0, 0, 0)
+
+
+def configured(options: Mapping[str, str], config: zq.QueueConfig) -> None:
+    """Make the queue such."""
+
+    async def configure() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            await session.queue("orders").configure(config)
+
+    asyncio.run(configure())
+
+
+def put_with_more(options: Mapping[str, str], bodies: Sequence[bytes]) -> None:
+    """Put messages that have a lifetime, a key, attempts behind them or another version, each by turns."""
+
+    async def put_all() -> None:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            queue = session.queue("orders")
+            for number, body in enumerate(bodies):
+                match number % 4:
+                    case 0:
+                        await queue.put(body, ttl=3600)
+                    case 1:
+                        await queue.put(b"draft", key=body.decode())
+                        await queue.update(body, key=body.decode())
+                    case 2:
+                        await queue.put(body)
+                        async with session.begin() as tx:
+                            taken = await tx.take(queue)
+                            assert taken is not None
+                            await tx.rollback()
+                    case _:
+                        await queue.put(body)
+
+    asyncio.run(put_all())
+
+
+CONFIGURATIONS = {
+    "plain": zq.QueueConfig(),
+    "lifetimes and versions": zq.QueueConfig(policy=zq.AtLeastOnce(backoff=zq.Fixed(0))),
+    "attempts and a history": zq.QueueConfig(policy=zq.ConsumeTimes(5, backoff=zq.Fixed(0)), history=zq.History()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_killed_after_any_write_of_an_acknowledgement_each_message_is_once_in_the_folder(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path, config: zq.QueueConfig
+) -> None:
+    writes = 0
+    while True:
+        writes += 1
+        there = {**options, "root": f"{options['root']}/{writes}"}
+        folder = tmp_path / str(writes)
+        configured(there, config)
+        bodies = [b"%d" % number for number in range(12)]
+        put(there, *bodies) if config == zq.QueueConfig() else put_with_more(there, bodies)
+        arguments = str(folder), json.dumps(there)
+        killed = killed_after(spark, "tests.spark.small_pages", "acknowledge", writes, *arguments)
+        if killed:
+            assert unload(spark, str(folder), there).resumed
+        assert written(folder) == Counter(bodies), f"killed after write {writes}"
+        assert left(there) == (0, 0, 0)
+        if not killed:
+            break
+    assert writes > 5

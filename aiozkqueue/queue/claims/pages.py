@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import PayloadError
@@ -30,6 +31,35 @@ class Entry(NamedTuple):
 
     place: str
     version: int = 0
+
+
+class Manifest(NamedTuple):
+    """What a batch's own znode holds; an empty znode is a batch that is still being made."""
+
+    items: int | None = None
+    """How many messages it has; None until it is sealed."""
+    done: bool = False
+    """Whether its messages are being removed: it must be read no more."""
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it will never get another message."""
+        return self.items is not None
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        return json.dumps({"items": self.items or 0, **({"done": True} if self.done else {})}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read what is stored. Raises: PayloadError."""
+        if not data:
+            return cls()
+        try:
+            fields = json.loads(data)
+            return cls(int(fields["items"]), bool(fields.get("done")))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise PayloadError(f"a batch of a ledger does not decode: {error!r}") from error
 
 
 def owner_of_ledger(group: str) -> str:

@@ -3,7 +3,8 @@
 The messages are taken as a stream takes them (`streaming`): a batch is written down in a ledger of the queue, and is
 the same, divided in the same way, whenever it is asked for, until it is acknowledged. Its files are written where no
 reader looks, then published under names made of the run, the batch and the number of the task, and then its messages
-are removed. Who is cut off and run again finds the batch in the ledger, and writes the same rows under the same names.
+are removed. A run that follows one that was cut off finds the batch in the ledger, and writes the same rows under the
+same names. If the batch was published, the ledger says that it is done, and the run only removes what is left of it.
 """
 
 from __future__ import annotations
@@ -136,8 +137,10 @@ class _Unload:
 
     def all(self, most: int, on_batch: Callable[[int], object]) -> int:
         """Take one after the other, the first of which may have been cut off."""
-        reader, messages = self._reader, 0
-        start = reader.initialOffset()
+        reader, start = self._reader, self._reader.initialOffset()
+        messages = reader.finish()  # of a batch that an earlier run has published
+        if messages:
+            on_batch(messages)
         reader.prepareForTriggerAvailableNow()
         while (end := reader.latestOffset(start, ReadMaxRows(most))) != start:
             shares = reader.partitions(start, end)

@@ -1,0 +1,14 @@
+"""A driver that unloads a queue in batches of several small pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiozkqueue.queue import ledger
+from tests.spark.test_unload import work
+
+kind: Any = ledger
+kind.PAGE = 2  # a batch of few messages has several pages, too
+kind.UNDER_WAY = 1  # so that a driver is killed between two of them
+
+__all__ = ["work"]
