@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidNameError, QueueError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.queue.operators.admin import count, lanes, list_items, put_into
+from aiozkqueue.queue.operators.admin import count, lanes, put_into
+from aiozkqueue.queue.operators.listing import first_items
 from aiozkqueue.zookeeper import ZooKeeperError, below
 
 if TYPE_CHECKING:
@@ -152,8 +153,9 @@ class Sampler:
         self._oldest.pop(name, None)
         if not 0 < size <= LISTED:
             return None
-        placed = await list_items(engine, engine.store(name), folders)
-        for one in sorted(placed, key=lambda one: (one.generation, one.item.sequence))[:1]:
+        store = engine.store(name)
+        first = [one for folder in folders for one in await first_items(engine, store, [folder], 1)]
+        for one in sorted(first, key=lambda one: (one.generation, one.item.sequence))[:1]:
             stat = await engine.zookeeper.exists(one.path)
             if stat is not None:
                 self._oldest[name] = one.path, stat.ctime / 1000

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, leased_place, parse_lock
 from aiozkqueue.queue.claims.found import find_pages
-from aiozkqueue.queue.operators.admin import count, lanes, list_children, list_items
+from aiozkqueue.queue.operators.admin import count, lanes
+from aiozkqueue.queue.operators.listing import list_children, list_items
 
 from .names import Kind, http_name, native_name
 

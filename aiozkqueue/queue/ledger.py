@@ -40,7 +40,8 @@ from .claims.found import burial, find, removal
 from .claims.pages import Entry, Manifest, owner_of_ledger, read_page, write_page
 from .commits.changes import apply
 from .commits.endings import CONSUME, Ending
-from .operators.admin import collect_children, lanes, put_into, seen, stat_lanes
+from .operators.admin import lanes, put_into, stat_lanes
+from .operators.listing import collect_children, seen
 from .tasks import several
 
 if TYPE_CHECKING:

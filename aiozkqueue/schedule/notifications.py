@@ -33,8 +33,9 @@ from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.register import server_time
 from aiozkqueue.queue.middleware import check_awaited
-from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
+from aiozkqueue.queue.operators.admin import lanes
 from aiozkqueue.queue.operators.alterations import alter_with, replacement
+from aiozkqueue.queue.operators.listing import list_children, list_items, walk
 from aiozkqueue.queue.patience import AT_ONCE
 from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare
@@ -262,8 +263,10 @@ class NotificationQueue(Generic[T]):
         moment = await server_time(engine) if at is None else _ms(at)
         await store.open()
         locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
-        items = await list_items(engine, store, await self._folders(moment))
-        return sum(one.item.id not in locked and (one.item.due or 0) <= moment for one in items)
+        ready = 0
+        async for page in walk(engine, store, await self._folders(moment), ordered=False):
+            ready += sum(one.item.id not in locked and (one.item.due or 0) <= moment for one in page)
+        return ready
 
     def listener(
         self,
@@ -323,18 +326,19 @@ class NotificationQueue(Generic[T]):
             field = field[: 1 + _LETTERS]
         until = None if wanted.until is None else _ms(wanted.until)
         base = len(store.paths.base) + 1
-        places = [
-            one.path[base:]
-            for one in await list_items(engine, store, await self._folders(until))
-            if (until is None or (one.item.due or 0) <= until) and _matches(one.item.unknown, field)
-        ]
+
+        def may_match(name: str) -> bool:
+            item = store.parse_item(name)
+            return item is not None and (until is None or (item.due or 0) <= until) and _matches(item.unknown, field)
+
+        places = [one.path[base:] for one in await list_items(engine, store, await self._folders(until), may_match)]
         found = await find(engine, store, places)
         return [one for one in found if _is_wanted(one, wanted)]
 
     async def _by_id(self, notification_id: str) -> list[Found]:
         engine, store = self._session.engine, self._queue.store
         base = len(store.paths.base) + 1
-        items = await list_items(engine, store, await lanes(engine, store))
+        items = await list_items(engine, store, await lanes(engine, store), lambda name: notification_id in name)
         return await find(engine, store, [one.path[base:] for one in items if one.item.id == notification_id])
 
     async def _remove(self, found: list[Found], tx: Transaction | Delivery[Any] | None) -> int:

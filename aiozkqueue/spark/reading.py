@@ -38,7 +38,8 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.claims.found import attempts_of, find_pages, item_pages, read_all
-from aiozkqueue.queue.operators.admin import collect_children, due_of, lanes, list_children, seen
+from aiozkqueue.queue.operators.admin import due_of, lanes
+from aiozkqueue.queue.operators.listing import collect_children, list_children, seen
 from aiozkqueue.zookeeper import PAGE
 
 from .columns import Layout

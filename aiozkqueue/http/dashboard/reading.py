@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.queue.claims.found import read_all
-from aiozkqueue.queue.operators.admin import content, lanes, list_items
+from aiozkqueue.queue.operators.admin import content, lanes
+from aiozkqueue.queue.operators.listing import list_items
 from aiozkqueue.queue.operators.records import find_record
 from aiozkqueue.queue.operators.states import Status
 from aiozkqueue.zookeeper import PAGE

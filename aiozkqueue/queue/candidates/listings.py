@@ -1,13 +1,28 @@
-"""What is kept of a listing that comes in piece by piece: collectors for `children_into`. Pure."""
+"""What is kept of a listing that comes in piece by piece: collectors for `children_into`. Pure.
+
+A piece has some thousand names. A collector does only a bounded amount of work with each, so that the loop serves
+others between two pieces however long the listing is.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _SEQUENCE_DIGITS: Final = 10
+#: Names sorted at a time: a few milliseconds.
+_RUN: Final = 8192
+#: One name in so many stands for those before it when it is estimated how far the first ``limit`` reach.
+_STEP: Final = 64
+
+#: What ZooKeeper numbers the children of a parent by, in the order in which they were made.
+sequence_of: Callable[[str], Any] = itemgetter(slice(-_SEQUENCE_DIGITS, None))
 
 
 class Matching:
@@ -23,39 +38,76 @@ class Matching:
 
 
 class Earliest:
-    """Of the names that pass a test, the first ``limit`` by the sequence that each ends in.
+    """Of the names that pass a test, the first ``limit`` in the order of a key; without a limit, all.
 
     However many come, few more are held at a time: a quarter, and a piece. Most names of a long listing are too late to
-    be tested: once there are enough, only what comes before the last of them is looked at.
+    be tested: once there are enough, only those before the last of them are. Names are kept in sorted runs,
+    which are merged when they are read: nothing here sorts a million names in one step.
     """
 
-    def __init__(self, limit: int, passes: Callable[[str], object]) -> None:
+    def __init__(
+        self, limit: int | None, passes: Callable[[str], object] | None = None, key: Callable[[str], Any] = sequence_of
+    ) -> None:
         self._limit = limit
+        self._most = None if limit is None else limit + max(1, limit // 4)
         self._passes = passes
-        self._kept: list[str] = []
-        self._last = ""
-        """The sequence that the first ``limit`` of what has come do not go beyond; empty: there are fewer."""
+        self._key = key
+        self._runs: list[list[str]] = []
+        self._fresh: list[str] = []
+        self._held = 0
+        self._last: Any = None
+        """The key that the first ``limit`` of the names so far do not go beyond; None: there are fewer."""
 
     def take(self, names: list[str]) -> None:
         """Keep those that pass, and may be among the first."""
-        last = self._last
-        if last:
-            names = [name for name in names if name[-_SEQUENCE_DIGITS:] < last]
-        self._kept += filter(self._passes, names)
-        if len(self._kept) >= self._limit * 5 // 4:  # what was sorted before is sorted again in no time
+        if self._last is not None:
+            key, last = self._key, self._last
+            names = [name for name in names if key(name) < last]
+        before = len(self._fresh)
+        self._fresh += names if self._passes is None else filter(self._passes, names)
+        self._held += len(self._fresh) - before
+        if self._most is not None and self._held >= self._most:
             self._prune()
+        elif len(self._fresh) >= _RUN:
+            self._close_run()
+
+    @property
+    def held(self) -> int:
+        """How many names are held."""
+        return self._held
+
+    def in_order(self) -> Iterator[str]:
+        """Give the names one by one, the first first; what comes in later is not among them."""
+        self._close_run()
+        runs = self._runs
+        return islice(iter(runs[0]) if len(runs) == 1 else merge(*runs, key=self._key), self._limit)
 
     def names(self) -> list[str]:
-        """Return them, the first first."""
-        self._prune()
-        return self._kept
+        """Return all names at once, the first first."""
+        return list(self.in_order())
+
+    def _close_run(self) -> None:
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            fresh.sort(key=self._key)
+            self._runs.append(fresh)
 
     def _prune(self) -> None:
-        self._kept.sort(key=_sequence)
-        del self._kept[self._limit :]
-        if len(self._kept) == self._limit:
-            self._last = _sequence(self._kept[-1])
-
-
-def _sequence(name: str) -> str:
-    return name[-_SEQUENCE_DIGITS:]
+        """Drop names that are not among the first ``limit``: all of them when few are held, else most of them."""
+        assert self._limit is not None  # noqa: S101 - who calls this has a limit
+        self._close_run()
+        key, runs = self._key, self._runs
+        if self._held <= 4 * _RUN:
+            whole = sorted((name for run in runs for name in run), key=key)
+            del whole[self._limit :]
+            self._runs = [whole]
+            self._last = key(whole[-1]) if len(whole) == self._limit and whole else self._last
+        else:
+            steps = sorted(key(name) for run in runs for name in islice(run, _STEP - 1, None, _STEP))
+            enough = -(-self._limit // _STEP)  # as many steps have at least `limit` names up to the last of them
+            if enough <= len(steps):
+                self._last = steps[enough - 1]
+                for run in runs:
+                    del run[bisect_right(run, self._last, key=key) :]
+                self._runs = [run for run in runs if run]
+        self._held = sum(map(len, self._runs))

@@ -9,7 +9,7 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.queue.claims.found import find_pages, removal
 from aiozkqueue.queue.commits.changes import apply
 from aiozkqueue.queue.commits.endings import REMOVED
-from aiozkqueue.queue.operators import admin
+from aiozkqueue.queue.operators.listing import list_items
 from aiozkqueue.queue.options import collection, seconds
 from aiozkqueue.queue.puts.foreign import prepare_foreign
 from aiozkqueue.queue.queue import Queue
@@ -96,8 +96,8 @@ class CuratorQueue(ForeignQueue[T]):
         if not await store.exists():
             return 0
         await store.open()
-        placed = await admin.list_items(engine, store, [store.paths.items])
-        places = [store.paths.place_of(one.path) for one in placed if bears_id(dialect, one.item.text, key)]
+        placed = await list_items(engine, store, [store.paths.items], lambda name: bears_id(dialect, name, key))
+        places = [store.paths.place_of(one.path) for one in placed]
         removed = 0
         async for page in find_pages(engine, store, places):
             removed += sum(

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.layout import (
     EMPTY_HEADER,
@@ -17,17 +17,14 @@ from aiozkqueue.layout import (
     MalformedError,
     QueueConfig,
     decode,
-    generation_of,
     parse_due,
     parse_hour,
     parse_lock,
-    priority_at,
     priority_of,
 )
 from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.candidates.reaper import waiting
-from aiozkqueue.queue.candidates.staged import is_closed, is_staged, visible
 from aiozkqueue.queue.claims.collapse import like_of
 from aiozkqueue.queue.claims.found import find_pages, read_all, record_of_attempts, removal
 from aiozkqueue.queue.commits.changes import Change, apply
@@ -35,18 +32,17 @@ from aiozkqueue.queue.commits.endings import REMOVED
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.puts.sticky import node_of
 from aiozkqueue.queue.store import configuration_of
-from aiozkqueue.zookeeper import Collector, Delete, NoNodeError, SetData, below
+from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
 
 from .ledgers import count_ledgers
+from .listing import closed_stages, first_items, list_children, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation, Stat
-
-C = TypeVar("C", bound=Collector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,81 +106,11 @@ class QueueStats:
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 
-async def list_children(engine: Engine, store: QueueStore, path: str) -> list[str]:
-    """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
-    with allowed(store.name):
-        return await below(engine.zookeeper, path)
-
-
-async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
-    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
-
-    Raises: AccessDeniedError.
-    """
-    try:
-        with allowed(store.name):
-            return await engine.zookeeper.children_into(path, collector)
-    except NoNodeError:
-        return collector()
-
-
 async def count(engine: Engine, store: QueueStore, path: str) -> int:
     """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
     with allowed(store.name):
         stat = await engine.zookeeper.exists(path)
     return 0 if stat is None else stat.num_children
-
-
-class Placed(NamedTuple):
-    """An item and its path."""
-
-    item: ItemName
-    path: str
-    generation: int
-    """Of its lane: each begins its sequence anew."""
-
-
-async def list_items(engine: Engine, store: QueueStore, folders: Sequence[str]) -> list[Placed]:
-    """List the items in these folders: the most urgent first, and of these the oldest; then, by time, the scheduled.
-
-    What belongs to a batch that is not complete is left out.
-    """
-    placed: list[Placed] = []
-    for folder in folders:
-        generation = generation_of(folder)
-        for name in await list_children(engine, store, folder):
-            item = store.parse_item(name)
-            if item is not None:
-                placed.append(Placed(item, f"{folder}/{name}", generation))
-    if any(one.item.batch is not None for one in placed):
-        closed = await closed_stages(engine, store)
-        placed = [one for one in placed if not is_closed(one.item.text, closed)]
-    if (dialect := store.dialect) is not None and store.paths.dlq not in folders:
-        return sorted(placed, key=lambda one: dialect.order(one.item.text))
-    later = f"{store.paths.later}/"
-    placed.sort(
-        key=lambda one: (
-            one.item.due if one.item.due is not None and one.path.startswith(later) else 0,
-            priority_at(one.path),
-            one.generation,
-            one.item.sequence,
-            one.item.text,
-        )
-    )
-    return placed
-
-
-async def closed_stages(engine: Engine, store: QueueStore) -> set[str]:
-    """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
-    locks = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
-    return {lock for lock in locks if lock is not None and is_staged(lock)}
-
-
-async def seen(engine: Engine, store: QueueStore, names: list[str]) -> list[str]:
-    """Leave the items of batches that are not complete out of a listing."""
-    if not any("-b" in name for name in names):
-        return names
-    return visible(names, await closed_stages(engine, store))
 
 
 async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None:
@@ -312,16 +238,17 @@ async def _read_names(engine: Engine, store: QueueStore, config: QueueConfig | N
     held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     now = engine.server_clock.now()
     groups, likes, duplicates, expired, bound = set[str](), set[tuple[object, ...]](), 0, 0, 0
-    for one in await list_items(engine, store, await lanes(engine, store)):
-        if config.grouped and is_group(lock := lock_id(config, one.item.text)):
-            groups.add(lock)
-        expired += one.item.expires is not None and one.item.expires <= now
-        bound += sticky and node_of(one.item.text) is not None
-        like = like_of(one.item) if config.collapse else None
-        if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
-            place = (one.path.rpartition("/")[0], like)
-            duplicates += place in likes
-            likes.add(place)
+    async for page in walk(engine, store, await lanes(engine, store), ordered=False):
+        for one in page:
+            if config.grouped and is_group(lock := lock_id(config, one.item.text)):
+                groups.add(lock)
+            expired += one.item.expires is not None and one.item.expires <= now
+            bound += sticky and node_of(one.item.text) is not None
+            like = like_of(one.item) if config.collapse else None
+            if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
+                place = (one.path.rpartition("/")[0], like)
+                duplicates += place in likes
+                likes.add(place)
     return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
@@ -335,15 +262,15 @@ async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, in
         if int(hour) > now // HOUR:
             scheduled += number
         elif int(hour) == now // HOUR:
-            items = await list_items(engine, store, [folder])
-            scheduled += sum(one.item.due is not None and one.item.due > now for one in items)
+            async for page in walk(engine, store, [folder], ordered=False):
+                scheduled += sum(one.item.due is not None and one.item.due > now for one in page)
     return scheduled
 
 
 async def peek(engine: Engine, store: QueueStore, limit: int) -> list[Content]:
     """Read the oldest items, claimed ones too, with the attempts made so far and when they are due."""
     paths = store.paths
-    placed = (await list_items(engine, store, await lanes(engine, store)))[:limit]
+    placed = await first_items(engine, store, await lanes(engine, store), limit)
     config = await configuration(engine, store) or QueueConfig()
     wanted: list[str] = []
     for one in placed:
@@ -386,15 +313,16 @@ async def purge(engine: Engine, store: QueueStore) -> int:
     """Remove every item that no transaction or delivery holds; return how many."""
     removed = 0
     while True:
-        places = [store.paths.place_of(one.path) for one in await list_items(engine, store, await lanes(engine, store))]
-        if places:
-            await store.open()  # what its features add to each end
-        again = False
-        async for page in find_pages(engine, store, places):
-            changes = [removal(engine, store, one, REMOVED) for one in page if not one.in_flight]
-            made = await apply(engine, changes)
-            removed += sum(made)
-            again = again or (any(made) and not all(made))
+        again = opened = False
+        async for listed in walk(engine, store, await lanes(engine, store)):
+            if listed and not opened:
+                await store.open()  # what its features add to each end
+                opened = True
+            async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in listed]):
+                changes = [removal(engine, store, one, REMOVED) for one in page if not one.in_flight]
+                made = await apply(engine, changes)
+                removed += sum(made)
+                again = again or (any(made) and not all(made))
         if not (again and store.config.grouped):  # behind one that waited, others of its group may have been left
             return removed
 
@@ -408,9 +336,12 @@ async def release_claims(engine: Engine, store: QueueStore) -> int:
     ids = [one for name in await list_children(engine, store, paths.locks) if (one := paths.lock_of(name)) is not None]
     due = await _due_of(engine, store)
     items: dict[str, str] = {}
-    for item, path, *_ in await list_items(engine, store, await lanes(engine, store)):
-        for lock in lock_ids(item):
-            items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
+    known = set(ids)
+    async for page in walk(engine, store, await lanes(engine, store)):
+        for item, path, *_ in page:
+            for lock in lock_ids(item):
+                if lock in known:
+                    items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
     # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
     # letter does under its id, and be locked anew: that lock must not be taken from its holder unnoticed.
     ids = [one for one in ids if one in items]

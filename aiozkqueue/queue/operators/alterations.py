@@ -24,6 +24,7 @@ from aiozkqueue.layout import (
     key_hash,
 )
 from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.claims.found import find, removal
 from aiozkqueue.queue.claims.tenure import due_data
 from aiozkqueue.queue.commits.beside import Beside
@@ -32,7 +33,8 @@ from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
-from .admin import lanes, list_children, seen
+from .admin import lanes
+from .listing import collect_children, seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,11 +208,8 @@ async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str]
     places: list[str] = []
     for folder in await lanes(engine, store):
         lane = folder.removeprefix(f"{store.paths.base}/")
-        places += [
-            f"{lane}/{name}"
-            for name in await seen(engine, store, await list_children(engine, store, folder))
-            if wanted(name) and _id_of(name) is not None
-        ]
+        found = await collect_children(engine, store, folder, lambda: Matching(wanted))
+        places += [f"{lane}/{name}" for name in await seen(engine, store, found.names) if _id_of(name) is not None]
     return places
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import DuplicateKeyError, QueueError, QueueFullError
@@ -14,17 +15,18 @@ from aiozkqueue.queue.patience import Patience
 from aiozkqueue.queue.puts.putting import restored
 from aiozkqueue.zookeeper import PAGE, Delete
 
-from .admin import content, count, list_items
+from .admin import content, count
+from .listing import first_items, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncIterator, Collection
 
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.store import QueueStore
 
-    from .admin import Placed
+    from .listing import Placed
 
 T = TypeVar("T")
 
@@ -46,7 +48,7 @@ class DeadLetters(Generic[T]):
         """Read the oldest, ``limit`` at the most, without taking them. Raises: as `size`; InvalidOptionError."""
         positive(limit, "limit")
         engine, store = self._usable(), self._store
-        items = (await list_items(engine, store, [store.paths.dlq]))[:limit]
+        items = await first_items(engine, store, [store.paths.dlq], limit)
         nodes = await read_all(engine, store, [one.path for one in items])
         return [
             DeadLetter(content(store, one.item, node, 0), self._codec)
@@ -71,13 +73,14 @@ class DeadLetters(Generic[T]):
         wait = seconds(timeout, "timeout")
         engine, store = self._usable(), self._store
         patience = Patience(wait, engine.clock)
-        items = (await self._chosen(ids))[: None if limit is None else positive(limit, "limit")]
-        if not items:
-            return 0
-        await store.open()
+        left = math.inf if limit is None else positive(limit, "limit")
         moved = 0
-        for start in range(0, len(items), PAGE):
-            page = items[start : start + PAGE]
+        async for chosen in self._chosen(ids):
+            page = chosen if left >= len(chosen) else chosen[: int(left)]
+            if not page:
+                break
+            left -= len(page)
+            await store.open()
             nodes = await read_all(engine, store, [one.path for one in page])
             back = [
                 (restored(engine, store, one.item, node), Change(store, [Delete(one.path, node.stat.version)]))
@@ -97,16 +100,20 @@ class DeadLetters(Generic[T]):
 
     async def purge(self, ids: Collection[str] | None = None) -> int:
         """Remove them for good; return how many. Raises: as `size`; InvalidOptionError."""
-        engine, store = self._usable(), self._store
-        return sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in await self._chosen(ids)]))
+        engine, store, removed = self._usable(), self._store, 0
+        async for page in self._chosen(ids):
+            removed += sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in page]))
+        return removed
 
     def _usable(self) -> Engine:
         self._engine.check()
         return self._engine
 
-    async def _chosen(self, ids: Collection[str] | None) -> list[Placed]:
-        if ids is not None:
-            ids = frozenset(collection(ids, "ids", "message ids"))
+    async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
+        """Give the dead letters with these ids, or all, the oldest first and no more than `PAGE` at a time."""
+        wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
         engine, store = self._usable(), self._store
-        items = await list_items(engine, store, [store.paths.dlq])
-        return [one for one in items if ids is None or one.item.id in ids]
+        async for listed in walk(engine, store, [store.paths.dlq]):
+            chosen = listed if wanted is None else [one for one in listed if one.item.id in wanted]
+            for start in range(0, len(chosen), PAGE):
+                yield chosen[start : start + PAGE]

@@ -49,14 +49,19 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .admin import configuration, lanes, list_items, put_into, stat_lanes
+from .admin import configuration, lanes, put_into, stat_lanes
+from .listing import walk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from aiozkqueue.layout import ItemName
     from aiozkqueue.layout.moves import MoveState
+    from aiozkqueue.queue.claims.found import Found
     from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.zookeeper import Operation
+    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation
 
 log: Final = logging.getLogger(__name__)
 
@@ -213,47 +218,27 @@ class Moves:
         if record.state != "running":
             return
         source, target = engine.store(record.source), engine.store(record.target)
-        ending = Ending("remove", reason=f"moved to {record.target}")
         patience, moved, failed = FIRST_PATIENCE, record.moved, dict[str, QueueError]()
         while await source.exists():  # else there is nothing to move, and opening it would make it
-            held, before, found = 0, moved, 0
+            held, before, found, listed = 0, moved, 0, 0
             await source.open()
             await target.open()
             base = f"{source.paths.base}/"
-            placed = await list_items(engine, source, await lanes(engine, source))
-            places = [one.path.removeprefix(base) for one in placed if one.item.id not in failed]
-            names = {one.item.text: one.item for one in placed}
-            async for page in find_pages(engine, source, places):
-                found += len(page)
-                mine = [
-                    one
-                    for one in page
-                    if one.item.stat.czxid <= node.stat.czxid
-                    or names[one.name].sequence < record.counters.get(one.place.rpartition("/")[0], 0)
-                ]
-                free = [one for one in mine if not one.in_flight]
-                held += len(mine) - len(free)
-                outcomes = await transfer(
-                    engine,
-                    [
-                        (
-                            restored(engine, target, names[one.name], one.item),
-                            removal(engine, source, one, ending),
-                        )
-                        for one in free
-                    ],
-                    FOREVER,
-                )
-                for one, outcome in zip(free, outcomes, strict=True):
-                    if isinstance(outcome, QueueError):
-                        failed[one.id] = outcome
-                    elif outcome:
-                        moved += 1
-                    else:
-                        held += 1  # it was claimed, or consumed, just now
-                if free:
-                    await self._note(reference, moved=moved)
-            handed_on = bool(record.counters) and found < len(places)  # or consumed, since they were listed
+            async for placed in walk(engine, source, await lanes(engine, source)):
+                names = {one.item.text: one.item for one in placed}
+                places = [one.path.removeprefix(base) for one in placed if one.item.id not in failed]
+                listed += len(places)
+                async for page in find_pages(engine, source, places):
+                    found += len(page)
+                    mine = [one for one in page if _was_there(one, names[one.name], record, node)]
+                    free = [one for one in mine if not one.in_flight]
+                    known = len(failed)
+                    done = await self._transfer(source, target, free, names, failed)
+                    moved += done
+                    held += len(mine) - done - (len(failed) - known)  # also what was claimed, or consumed, just now
+                    if free:
+                        await self._note(reference, moved=moved)
+            handed_on = bool(record.counters) and found < listed  # or consumed, since they were listed
             if not held and not handed_on:
                 break
             patience = FIRST_PATIENCE if moved > before else min(2 * patience, MOST_PATIENCE)
@@ -262,6 +247,30 @@ class Moves:
         if failed:
             error = f"{len(failed)} messages stay in {record.source}; one of them: {next(iter(failed.values()))}"
         await self._note(reference, moved=moved, done=True, error=error)
+
+    async def _transfer(
+        self,
+        source: QueueStore,
+        target: QueueStore,
+        free: Sequence[Found],
+        names: Mapping[str, ItemName],
+        failed: dict[str, QueueError],
+    ) -> int:
+        """Put what nobody holds into the target, and remove it from the source with that; return how many went.
+
+        Those that the target refuses are added to ``failed``.
+        """
+        engine, ending = self._engine, Ending("remove", reason=f"moved to {target.name}")
+        pairs = [
+            (restored(engine, target, names[one.name], one.item), removal(engine, source, one, ending)) for one in free
+        ]
+        moved = 0
+        for one, outcome in zip(free, await transfer(engine, pairs, FOREVER), strict=True):
+            if isinstance(outcome, QueueError):
+                failed[one.id] = outcome
+            else:
+                moved += outcome
+        return moved
 
     async def _note(
         self, reference: str, *, moved: int | None = None, done: bool = False, error: str | None = None
@@ -343,3 +352,9 @@ class Moves:
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(f"moves under {self._paths.base}: {error}; connect with `auth=` of an allowed user")
+
+
+def _was_there(found: Found, item: ItemName, record: MoveRecord, node: Node) -> bool:
+    """Whether a message lay in the source when the move began: by when it was made, or by the counter of its lane."""
+    counter = record.counters.get(found.place.rpartition("/")[0], 0)
+    return found.item.stat.czxid <= node.stat.czxid or item.sequence < counter

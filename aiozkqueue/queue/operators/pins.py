@@ -26,7 +26,7 @@ from aiozkqueue.zookeeper import (
     SetData,
 )
 
-from .admin import list_children
+from .listing import list_children
 from .records import milliseconds
 
 if TYPE_CHECKING:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import HistoryRecord, MalformedError, hour_of, parse_record
+from aiozkqueue.queue.candidates.listings import Earliest, Matching
 from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.zookeeper import PAGE
 
-from .admin import list_children
+from .listing import collect_children, list_children
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,14 +33,10 @@ async def read_history(
     for hour in sorted(await list_children(engine, store, store.paths.history)):
         if hour.startswith(".") or hour < hour_of(first) or (last is not None and hour > hour_of(last)):
             continue
-        names = sorted(await list_children(engine, store, store.paths.record(hour)))
-        wanted = [
-            name
-            for name in names
-            if (moment := parse_record(name)) and first <= moment[0] and (last is None or moment[0] < last)
-        ]
-        for start in range(0, len(wanted), PAGE):
-            page = wanted[start : start + PAGE]
+        passes = partial(_ended_between, first=first, last=last)
+        listed = await collect_children(engine, store, store.paths.record(hour), partial(Earliest, None, passes, str))
+        names = listed.in_order()
+        while page := list(islice(names, PAGE)):
             nodes = await read_all(engine, store, [store.paths.record(f"{hour}/{name}") for name in page])
             for record in map(record_of, page, nodes):
                 if record is None:
@@ -48,12 +47,21 @@ async def read_history(
                 yield record
 
 
+def _ended_between(name: str, *, first: int, last: int | None) -> bool:
+    moment = parse_record(name)
+    return moment is not None and first <= moment[0] and (last is None or moment[0] < last)
+
+
 async def find_record(engine: Engine, store: QueueStore, message_id: str) -> HistoryRecord | None:
     """Find the last record of a message. Lists the history, the latest hour first."""
+
+    def may_be(name: str) -> bool:
+        return message_id in name
+
     for hour in sorted(await list_children(engine, store, store.paths.history), reverse=True):
-        names = await list_children(engine, store, store.paths.record(hour))
-        matching = sorted(name for name in names if (parsed := parse_record(name)) and parsed[1] == message_id)
-        for name in reversed(matching):
+        listed = await collect_children(engine, store, store.paths.record(hour), partial(Matching, may_be))
+        matching = [name for name in listed.names if (parsed := parse_record(name)) and parsed[1] == message_id]
+        for name in sorted(matching, reverse=True):
             (node,) = await read_all(engine, store, [store.paths.record(f"{hour}/{name}")])
             record = record_of(name, node)
             if record is not None:

@@ -11,7 +11,7 @@ from aiozkqueue.layout import LockRecord
 from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.queue.commits.history import process_of
 
-from .admin import list_children
+from .listing import list_children
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.engine import Engine

@@ -12,7 +12,8 @@ from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.claims.found import attempts_of, read_all, record_of_attempts
 from aiozkqueue.queue.commits.history import process_of
 
-from .admin import configuration, due_of, lanes, list_children, list_items
+from .admin import configuration, due_of, lanes
+from .listing import first_items, list_children
 from .records import find_record
 from .registry import entry_client
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node
 
-    from .admin import Placed
+    from .listing import Placed
 
 
 class Status(enum.Enum):
@@ -95,19 +96,22 @@ async def state_of(engine: Engine, store: QueueStore, message_id: str) -> Messag
 
 
 async def _item(engine: Engine, store: QueueStore, message_id: str, folders: list[str]) -> Placed | None:
-    for one in await list_items(engine, store, folders):
-        if one.item.id == message_id:
-            return one
-    return None
+    def bears_id(name: str) -> bool:
+        # To parse every name of a deep queue costs more than to list it. The id of a negative sequence is n and digits.
+        if message_id.removeprefix("n") not in name:
+            return False
+        item = store.parse_item(name)
+        return item is not None and item.id == message_id
+
+    found = await first_items(engine, store, folders, 1, bears_id)
+    return found[0] if found else None
 
 
 async def _comes_first(engine: Engine, store: QueueStore, placed: Placed, config: QueueConfig) -> bool:
     """Whether a message is the one of its group that the group's lock is for."""
     group = lock_id(config, placed.item.text)
-    for one in await list_items(engine, store, await lanes(engine, store)):
-        if lock_id(config, one.item.text) == group:
-            return one.item.id == placed.item.id
-    return False
+    first = await first_items(engine, store, await lanes(engine, store), 1, lambda name: lock_id(config, name) == group)
+    return bool(first) and first[0].item.id == placed.item.id
 
 
 async def _living(engine: Engine, store: QueueStore, placed: Placed) -> MessageState | None:

@@ -32,7 +32,8 @@ from aiozkqueue.zookeeper import (
     read_pages,
 )
 
-from .admin import collect_children, lanes
+from .admin import lanes
+from .listing import collect_children
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,11 +24,14 @@ from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.history import Chronicler
 from aiozkqueue.queue.commits.register import server_time
-from aiozkqueue.queue.operators.admin import lanes, list_children, list_items
+from aiozkqueue.queue.operators.admin import lanes
+from aiozkqueue.queue.operators.listing import list_children, walk
 from aiozkqueue.queue.puts.sticky import node_of, without_node
 from aiozkqueue.zookeeper import Create, Delete, SetData
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
     from aiozkqueue.queue.claims.found import Found
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
@@ -55,19 +58,12 @@ async def hand_on(engine: Engine, store: QueueStore) -> int:
     latest = await server_time(engine) - round(float(after) * 1000)  # type: ignore[arg-type]  # seconds, once checked
     local = engine.node if engine.takes_from(store) else None
     locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
-    places: list[str] = []
-    for one in await list_items(engine, store, await lanes(engine, store)):
-        node = node_of(one.item.text)
-        due = one.item.due
-        if node not in (None, local) and one.item.id not in locked and (due is None or due <= latest):
-            places.append(one.path[len(store.paths.base) + 1 :])
     late: list[Found] = []
-    while places and len(late) < MOST_REAPED:
-        page, places = places[:_PAGE], places[_PAGE:]
-        found = await find(engine, store, page)
+    async for places in _left_lying(engine, store, locked, local, latest):
+        found = await find(engine, store, places)
         older = [one for one in found if one.lock is None and _date(one) <= latest]
         late += older
-        if not older:
+        if not older or len(late) >= MOST_REAPED:
             break  # what follows was put later
     late = sorted(late, key=_date)[:MOST_REAPED]
     changes = [await _handing_on(engine, store, one) for one in late]
@@ -75,6 +71,24 @@ async def hand_on(engine: Engine, store: QueueStore) -> int:
     if engine.meter is not None:
         engine.meter.of(store.name).reaped += reaped
     return reaped
+
+
+async def _left_lying(
+    engine: Engine, store: QueueStore, locked: Collection[str | None], local: str | None, latest: int
+) -> AsyncIterator[list[str]]:
+    """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
+
+    def of_another(name: str) -> bool:
+        return node_of(name) not in (None, local)
+
+    async for listed in walk(engine, store, await lanes(engine, store), of_another):
+        places = [
+            one.path[len(store.paths.base) + 1 :]
+            for one in listed
+            if one.item.id not in locked and (one.item.due is None or one.item.due <= latest)
+        ]
+        for start in range(0, len(places), _PAGE):
+            yield places[start : start + _PAGE]
 
 
 async def _handing_on(engine: Engine, store: QueueStore, found: Found) -> Change:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import ItemName
+from aiozkqueue.queue.candidates.listings import Earliest
 from aiozkqueue.queue.claims.found import burial, find_pages, removal
 from aiozkqueue.queue.commits.changes import apply
-from aiozkqueue.queue.operators.admin import lanes, list_children, seen
+from aiozkqueue.queue.operators.admin import lanes
+from aiozkqueue.queue.operators.listing import collect_children, seen
 from aiozkqueue.queue.puts.lifetime import at_its_end
 
 if TYPE_CHECKING:
@@ -29,15 +32,24 @@ async def sweep_expired(engine: Engine, store: QueueStore, *, limit: int = 10_00
     now = await engine.server_clock.learned(store.paths.due)
     ended: dict[str, int] = {}
     for lane in await lanes(engine, store):
-        for text in await seen(engine, store, await list_children(engine, store, lane)):
-            name = ItemName.parse(text) if "-e" in text else None
-            if name is not None and name.expires is not None and name.expires <= now and len(ended) < limit:
+        if len(ended) >= limit:
+            break
+        passes = partial(_has_ended, now=now)
+        listed = await collect_children(engine, store, lane, partial(Earliest, limit - len(ended), passes))
+        for text in await seen(engine, store, listed.names()):
+            name = ItemName.parse(text)
+            if name is not None and name.expires is not None:
                 ended[f"{lane.removeprefix(f'{store.paths.base}/')}/{text}"] = name.expires
     swept = 0
     async for page in find_pages(engine, store, list(ended)):
         changes = [_sweeping(engine, store, one, ended[one.place]) for one in page if not one.held(now)]
         swept += sum(await apply(engine, changes))
     return swept
+
+
+def _has_ended(text: str, *, now: int) -> bool:
+    name = ItemName.parse(text) if "-e" in text else None
+    return name is not None and name.expires is not None and name.expires <= now
 
 
 def _sweeping(engine: Engine, store: QueueStore, found: Found, end: int) -> Change:

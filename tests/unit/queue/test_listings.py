@@ -60,7 +60,7 @@ def test_of_a_long_listing_few_names_are_looked_at_and_few_more_than_wanted_are_
     Random(1).shuffle(sequences)
     for start in range(0, 20_000, 50):
         earliest.take(names(sequences[start : start + 50]))
-        held = max(held, len(earliest._kept))
+        held = max(held, earliest.held)
     assert earliest.names() == names(list(range(100)))
     assert held < 125 + 50
     assert len(tested) < 2_000
