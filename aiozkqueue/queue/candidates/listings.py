@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _SEQUENCE_DIGITS: Final = 10
 #: Names sorted at a time: a few milliseconds.
 _RUN: Final = 8192
+#: Names judged at a time.
+_CHUNK: Final = 1024
 #: One name in so many stands for those before it when it is estimated how far the first ``limit`` reach.
 _STEP: Final = 64
 
@@ -60,6 +62,10 @@ class Earliest:
 
     def take(self, names: list[str]) -> None:
         """Keep those that pass, and may be among the first."""
+        for start in range(0, len(names), _CHUNK):  # the first chunk tells what of the others need be tested
+            self._take(names[start : start + _CHUNK])
+
+    def _take(self, names: list[str]) -> None:
         if self._last is not None:
             key, last = self._key, self._last
             names = [name for name in names if key(name) < last]

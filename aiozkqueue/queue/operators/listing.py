@@ -7,6 +7,7 @@ judged while they come in, no more of them are kept than are wanted, and an item
 from __future__ import annotations
 
 import asyncio
+import re
 from heapq import merge
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -27,6 +28,9 @@ C = TypeVar("C", bound=Collector)
 
 #: Items parsed before others get their turn: a few milliseconds.
 SLICE: Final = 512
+
+
+_DUE: Final = re.compile(r"item-t([0-9]{1,15})-(p[0-9]{3}-)?").match
 
 
 class Placed(NamedTuple):
@@ -70,7 +74,9 @@ async def first_items(
     closed: set[str] = set()
 
     def wanted(name: str) -> bool:
-        return store.parse_item(name) is not None and not is_closed(name, closed) and (passes is None or passes(name))  # type: ignore[return-value]
+        if passes is not None and not passes(name):
+            return False
+        return not is_closed(name, closed) and store.parse_item(name) is not None
 
     while True:
         found: list[Placed] = []
@@ -170,8 +176,12 @@ def _key(store: QueueStore, folders: Sequence[str]) -> Callable[[str], Any]:
 
 
 def _scheduled(name: str) -> tuple[int, int, str]:
-    item = ItemName.parse(name)
-    return (0 if item is None or item.due is None else item.due), priority_at(f"later/0/{name}"), sequence_of(name)
+    """Sort what is put for later by its time, then by its priority. `ItemName.parse` would take five times as long."""
+    match = _DUE(name)
+    if match is None:
+        item = ItemName.parse(name)
+        return (0 if item is None or item.due is None else item.due), 0, sequence_of(name)
+    return int(match[1]), priority_at(f"later/0/{name}") if match[2] else 0, sequence_of(name)
 
 
 async def _read(
