@@ -12,11 +12,11 @@ was or as it was to be.
 from __future__ import annotations
 
 from contextlib import suppress
-from math import ceil
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError, QueueError
 from aiozkqueue.layout import LockRecord, MalformedError, lease_token, leased_place
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 
 from .candidates.groups import is_group
@@ -120,7 +120,7 @@ class Leases(Generic[T]):
         if not places or not await self._is_there():
             return
         if lasting:
-            end = await self._engine.server_clock.learned(self._store.paths.due) + ceil(lasting * 1000)
+            end = await self._engine.server_clock.learned(self._store.paths.due) + milliseconds_in(lasting)
             await self._change(places, lambda found: self._extension(found, end))
         else:
             await self._change(places, lambda found: None if found.end is None else opening(self._store, found))

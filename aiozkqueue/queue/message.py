@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+
+from aiozkqueue.moments import moment_at
 
 from .claim import UNDECODED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from aiozkqueue.layout import Header
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from .codec import Codec
 
 T_co = TypeVar("T_co", covariant=True)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Content(NamedTuple):
@@ -100,13 +101,13 @@ class Message(Generic[T_co]):
     @property
     def due(self) -> datetime | None:
         """When it can be taken, of a peeked message that is delayed, tried again or leased; None when it can be now."""
-        return None if self._content.due is None else _moment(self._content.due)
+        return None if self._content.due is None else moment_at(self._content.due)
 
     @property
     def enqueued_at(self) -> datetime:
         """When it was put, in ZooKeeper's time; kept by dead letters and when they are driven back."""
         stamp = self._content.header.enqueued_at
-        return _moment(self._content.created if stamp is None else stamp)
+        return moment_at(self._content.created if stamp is None else stamp)
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -162,8 +163,4 @@ class DeadLetter(Message[T_co]):
     @property
     def died_at(self) -> datetime:
         """When it came here, in ZooKeeper's time."""
-        return _moment(self._content.created)
-
-
-def _moment(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+        return moment_at(self._content.created)

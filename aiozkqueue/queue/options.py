@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, cast
 
 from aiozkqueue.errors import InvalidOptionError
@@ -21,6 +21,7 @@ from aiozkqueue.layout import (
     lifetime,
     tags_digest,
 )
+from aiozkqueue.moments import milliseconds_at
 
 if TYPE_CHECKING:
     from typing import Any
@@ -30,7 +31,6 @@ E = TypeVar("E")
 Seconds = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: A key is stored in the item's envelope; longer ones belong into the payload.
 MAX_KEY = 1024
@@ -193,16 +193,11 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
             f"queue {queue!r}: at={at!r}: give a datetime with a time zone, such as datetime.now(UTC) + timedelta(...)"
         )
         raise InvalidOptionError(msg)
-    due = -((_EPOCH - at) // timedelta(milliseconds=1))  # rounded up: never before it
+    due = milliseconds_at(at)
     if due > LAST_MOMENT:
         msg = f"queue {queue!r}: at={at!r} is beyond the year 9999"
         raise InvalidOptionError(msg)
     return None, max(0, due)
-
-
-def moment(ms: int) -> datetime:
-    """Return a time given in milliseconds since 1970."""
-    return _EPOCH + timedelta(milliseconds=ms)
 
 
 def unique_mode(queue: str, value: object) -> Literal["raise", "ignore"] | None:

@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 
 from aiozkqueue.errors import InvalidScheduleError
 from aiozkqueue.extras import needs
+from aiozkqueue.moments import milliseconds_at, moment_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +70,12 @@ class Cron:
 
     def after(self, moment: int) -> Iterator[int]:
         """The occurrences later than a moment, in their order."""
-        start = datetime.fromtimestamp(moment / 1000, UTC)
+        start = moment_at(moment)
         if start.year > _LAST_YEAR:
             return
         last = moment
         for occurrence in _occurrences(self._expression, start.astimezone(self._zone)):
-            found = round(occurrence.timestamp() * 1000)
+            found = milliseconds_at(occurrence)
             # A start within a repeated hour yields what was before it, a skipped hour several times one moment.
             if found > last:
                 yield found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 from aiozkqueue.errors import (
@@ -18,6 +18,7 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commits.register import RegisterSettlement, server_time
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
@@ -325,7 +326,7 @@ async def read_jobs(engine: Engine, paths: SchedulePaths, names: set[str] | None
 def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[str, Any]:
     """The options to put one occurrence's message with."""
     headers = cast("Mapping[str, str]", record.options.get("headers") or {})
-    due = datetime.fromtimestamp(occurrence / 1000, UTC).isoformat()
+    due = moment_at(occurrence).isoformat()
     return {**record.options, "headers": {**headers, JOB: name, OCCURRENCE: due}}
 
 
@@ -415,6 +416,6 @@ async def _shown(name: str, record: JobRecord) -> Job:
         limit=record.limit,
         tolerance=record.tolerance,
         paused=record.paused,
-        last=datetime.fromtimestamp(record.last / 1000, UTC),
-        next=None if following is None else datetime.fromtimestamp(following / 1000, UTC),
+        last=moment_at(record.last),
+        next=None if following is None else moment_at(following),
     )

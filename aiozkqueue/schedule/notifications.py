@@ -8,7 +8,7 @@ it finds. It costs one listing of each lane, and of each hour up to its bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, NotFoundError, QueueError
@@ -25,6 +25,7 @@ from aiozkqueue.layout import (
     parse_lock,
 )
 from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.moments import milliseconds_at, moment_at
 from aiozkqueue.queue.claims.found import Found, attempts_of, find, removal
 from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.changes import Change
@@ -359,7 +360,7 @@ class NotificationQueue(Generic[T]):
 
     def _shown(self, found: Found) -> Notification[T]:
         header, body = decode(found.item.data)
-        created = datetime.fromtimestamp(found.item.stat.ctime / 1000, UTC)
+        created = moment_at(found.item.stat.ctime)
         return Notification(
             found.id,
             self._queue.codec.decode(body, self._queue.name),
@@ -418,7 +419,7 @@ def _ms(moment: datetime) -> int:
     if not isinstance(cast("object", moment), datetime) or moment.tzinfo is None:
         msg = f"{moment!r} has no time zone: give an aware datetime"
         raise InvalidOptionError(msg)
-    return round(moment.timestamp() * 1000)
+    return milliseconds_at(moment)
 
 
 def _date(text: str | None, otherwise: datetime) -> datetime:

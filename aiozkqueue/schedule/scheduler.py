@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
 import anyio
 
 from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueError
 from aiozkqueue.layout.jobs import SchedulePaths
+from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.background import Background
 from aiozkqueue.queue.commits.admission import enter
 from aiozkqueue.queue.commits.changes import Change, ChangeSettlement
@@ -169,7 +169,7 @@ class Scheduler:
             last=record.last,
             now=now,
             missed=record.missed,
-            tolerance=round(record.tolerance * 1000),
+            tolerance=milliseconds_in(record.tolerance),
             limit=record.limit,
         )
         if due:
@@ -216,4 +216,4 @@ class Scheduler:
 
 
 def _date(moment: int) -> str:
-    return datetime.fromtimestamp(moment / 1000, UTC).isoformat()
+    return moment_at(moment).isoformat()

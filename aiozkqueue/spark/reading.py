@@ -36,6 +36,7 @@ from aiozkqueue.layout import (
     parse_hour,
     parse_record,
 )
+from aiozkqueue.moments import milliseconds_at
 from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.claims.found import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.queue.operators.admin import due_of, lanes
@@ -165,7 +166,7 @@ def _narrowed(wanted: Wanted, bound: Filter) -> Wanted:
 
 
 def _hour(moment: datetime) -> str:
-    return hour_of(min(max(0, round(moment.timestamp() * 1000)), LAST_MOMENT))
+    return hour_of(min(max(0, milliseconds_at(moment)), LAST_MOMENT))
 
 
 async def next_page(pages: AsyncIterator[T]) -> T | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.moments import milliseconds_in
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -107,7 +109,7 @@ def _settings(data: Path, options: ServerOptions, number: int, members: Mapping[
         "dataDir": str(data),
         "clientPort": ports.client,
         "clientPortAddress": "127.0.0.1",
-        "tickTime": round(options.tick_time * 1000),
+        "tickTime": milliseconds_in(options.tick_time),
         "maxSessionTimeout": _LONGEST_SESSION * 1000,
         "initLimit": 40,
         "syncLimit": 20,

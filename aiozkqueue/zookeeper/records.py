@@ -12,6 +12,7 @@ from aiozk import protocol
 from aiozk.protocol.primitives import Buffer, Int, Long, UString, Vector
 from aiozk.protocol.request import Request as Record
 
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper.auth import Acl, Permission
 from aiozkqueue.zookeeper.errors import ProtocolError
 from aiozkqueue.zookeeper.wire import Request, decode_nothing, decode_token
@@ -62,7 +63,7 @@ def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int)
     record = protocol.ConnectRequest(
         protocol_version=0,
         last_seen_zxid=last_zxid,
-        timeout=round(timeout * 1000),
+        timeout=milliseconds_in(timeout),
         session_id=session_id,
         password=password,
         read_only=False,

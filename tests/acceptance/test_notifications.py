@@ -236,3 +236,15 @@ async def test_bad_input_is_refused_before_anything_is_sent(invoices: Notificati
     with pytest.raises(zq.InvalidOptionError, match="zone"):
         await invoices.find("t", until=datetime(2030, 1, 1))  # noqa: DTZ001 - naive on purpose
     assert await invoices.find() == []
+
+
+@pytest.mark.parametrize("microseconds", [1, 300, 499, 500, 501, 700, 999, 1000])
+async def test_an_entry_is_found_and_counted_at_its_own_date_whatever_its_microseconds(
+    invoices: NotificationQueue[Invoice], microseconds: int
+) -> None:
+    date = later(3600).replace(microsecond=0) + timedelta(microseconds=microseconds)
+    await invoices.schedule(Invoice(account=1), date, search_key2="t")
+    [found] = await invoices.find("t", until=date)
+    assert found.effective_date == date
+    assert (await invoices.ready(date), await invoices.ready(date - timedelta(milliseconds=1))) == (1, 0)
+    assert await invoices.find("t", until=date - timedelta(milliseconds=1)) == []

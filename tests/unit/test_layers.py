@@ -20,7 +20,7 @@ PACKAGE = Path(aiozkqueue.__file__).parent
 #: From the bottom up. What stands in one line may import what stands in the lines before it, and itself.
 LAYERS = (
     {"errors"},
-    {"extras"},
+    {"extras", "moments"},
     {"zookeeper", "layout"},
     {"dialects"},
     {"queue"},

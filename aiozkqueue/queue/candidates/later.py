@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
 from .staged import visible
@@ -184,7 +185,7 @@ class Later:
         items.sort(key=_by_due)
         hour.unsettled = bool(items) and (items[0].due or 0) <= now
         free = [item for item in items if item.id not in locked]
-        hour.beyond = max(free[NEAREST].due or 0, now + round(LOOK * 1000)) if len(free) > NEAREST else None
+        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(LOOK)) if len(free) > NEAREST else None
         for item in free[:NEAREST]:
             self._add(item, f"{folder}/{item.text}")
 

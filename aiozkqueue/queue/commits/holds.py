@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import AttemptRecord, LockRecord
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
 from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.patience import FOREVER
@@ -245,7 +246,7 @@ class HoldSettlement(Settlement):
             yield freed.owner, freed.operation
 
     def _due(self, ending: Ending) -> int:
-        return self._moment() + max(1, round(ending.delay * 1000))
+        return self._moment() + max(1, milliseconds_in(ending.delay))
 
     def _moment(self) -> int:
         """ZooKeeper's time when this was first sent: every repetition says the same."""

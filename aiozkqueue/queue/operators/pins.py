@@ -8,10 +8,10 @@ clean-up that had listed the pins before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import hour_of, parse_hour
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.zookeeper import (
@@ -30,6 +30,8 @@ from .listing import list_children
 from .records import milliseconds
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation
@@ -56,16 +58,12 @@ async def pins(engine: Engine, store: QueueStore) -> list[Pin]:
         Pin(
             queue=store.name,
             name=name,
-            since=_moment(parse_hour(node.data.decode("utf-8", "replace")) or 0),
-            changed=_moment(node.stat.mtime),
+            since=moment_at(parse_hour(node.data.decode("utf-8", "replace")) or 0),
+            changed=moment_at(node.stat.mtime),
         )
         for name, node in zip(names, nodes, strict=True)
         if node is not None
     ]
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)
 
 
 async def pin(engine: Engine, store: QueueStore, name: str, since: datetime) -> None:

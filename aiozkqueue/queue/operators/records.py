@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import HistoryRecord, MalformedError, hour_of, parse_record
+from aiozkqueue.moments import milliseconds_at
 from aiozkqueue.queue.candidates.listings import Earliest, Matching
 from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.zookeeper import PAGE
@@ -82,4 +83,4 @@ def milliseconds(moment: object, option: str) -> int:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         msg = f"{option}={moment!r}: give an aware datetime, such as datetime.now(UTC)"
         raise InvalidOptionError(msg)
-    return max(0, round(moment.timestamp() * 1000))
+    return max(0, milliseconds_at(moment))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, decode
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.claims.found import attempts_of, read_all, record_of_attempts
 from aiozkqueue.queue.commits.history import process_of
@@ -18,6 +18,8 @@ from .records import find_record
 from .registry import entry_client
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from aiozkqueue.layout import HistoryRecord, QueueConfig
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
@@ -136,12 +138,12 @@ async def _living(engine: Engine, store: QueueStore, placed: Placed) -> MessageS
     return MessageState(
         id=message_id,
         status=status,
-        put_at=_moment(put_at(node)),
+        put_at=moment_at(put_at(node)),
         put_by=await _producer(engine, store, message_id),
         attempts=attempts_of(meta),
         error=None if record is None else record.error,
-        due=_moment(due) if status is Status.DELAYED and due is not None else None,
-        claimed_at=_moment(lock.stat.ctime) if claimed and lock is not None else None,
+        due=moment_at(due) if status is Status.DELAYED and due is not None else None,
+        claimed_at=moment_at(lock.stat.ctime) if claimed and lock is not None else None,
         claimed_by=await _consumer(engine, store, held.owner) if claimed and held is not None else None,
     )
 
@@ -158,12 +160,12 @@ async def _dead(engine: Engine, store: QueueStore, placed: Placed, record: Histo
     return MessageState(
         id=placed.item.id,
         status=Status.DEAD,
-        put_at=_moment(put_at(node)),
+        put_at=moment_at(put_at(node)),
         put_by=await _producer(engine, store, placed.item.id),
         attempts=0 if dead is None else dead.attempts,
         claimed_at=None if known is None else known.claimed_at,
         claimed_by=None if known is None else Process(client=known.client, host=known.host, pid=known.pid),
-        ended_at=_moment(node.stat.ctime),
+        ended_at=moment_at(node.stat.ctime),
         reason="" if dead is None else dead.reason,
     )
 
@@ -210,7 +212,3 @@ def put_at(item: Node) -> int:
     except MalformedError:
         stamp = None
     return item.stat.ctime if stamp is None else stamp
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

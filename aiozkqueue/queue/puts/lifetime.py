@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import LAST_MOMENT, End, ItemName
+from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.plan import PutPlan
 from aiozkqueue.zookeeper import MultiError
@@ -90,10 +90,10 @@ def at_its_end(config: QueueConfig, end: int) -> Ending:
     """Say how a message ends whose life has ended."""
     if config.expired != "dead-letter":
         return EXPIRED
-    return Ending("dead", reason=f"its life ended at {datetime.fromtimestamp(end / 1000, UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
+    return Ending("dead", reason=f"its life ended at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")
 
 
 def _end(prefix: str, seconds: float, now: int) -> int:
     name = ItemName.parse(f"{prefix}0000000000")
     start = now if name is None or name.due is None else max(now, name.due)
-    return min(start + max(1, round(seconds * 1000)), LAST_MOMENT)
+    return min(start + max(1, milliseconds_in(seconds)), LAST_MOMENT)

@@ -18,12 +18,13 @@ from aiozkqueue.layout import (
     plain_prefix,
     unscheduled_prefix,
 )
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.codec import BytesCodec, Codec
 from aiozkqueue.queue.commits.items import Put, new_put
 from aiozkqueue.queue.commits.keys import UniqueKey
 from aiozkqueue.queue.commits.plan import PutPlan, join
 from aiozkqueue.queue.destination import Destination, not_own
-from aiozkqueue.queue.options import moment, prefix_of, put_header, schedule_of, unique_mode
+from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
 
 from .foreign import prepare_foreign, restore_foreign
 from .group_lane import group_plan
@@ -170,5 +171,5 @@ def options_of(item: ItemName, header: Header) -> dict[str, Any]:
     if FIRST_PRIORITY <= header.priority <= LAST_PRIORITY:  # else it was not put by us
         options["priority"] = header.priority
     if item.due is not None:
-        options["at"] = moment(item.due)
+        options["at"] = moment_at(item.due)
     return options

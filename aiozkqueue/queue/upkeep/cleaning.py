@@ -25,6 +25,7 @@ from aiozkqueue.layout import (
     parse_meta,
     parse_record,
 )
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.tags import sweep_tags
@@ -209,7 +210,7 @@ class _Cleaning:
     def __init__(self, engine: Engine, store: QueueStore, late: float) -> None:
         self._engine = engine
         self._store = store
-        self._late = round(late * 1000)
+        self._late = milliseconds_in(late)
         self._zookeeper = engine.zookeeper
         self._paths = store.paths
         self.left = BUDGET
@@ -276,7 +277,7 @@ class _Cleaning:
         pins = await read_pins(self._engine, self._store)
         hours = sorted(name for name in await below(zookeeper, paths.history) if parse_hour(name) is not None)
         newer = await self._counted_after(hours)
-        cutoff = self._now - round(history.seconds * 1000)
+        cutoff = self._now - milliseconds_in(history.seconds)
         removed = 0
         for hour in hours:
             begin = parse_hour(hour)

@@ -19,6 +19,7 @@ from aiozkqueue.layout import (
     encode,
     parse_lock,
 )
+from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.claims.found import as_claim, find
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.endings import Ending
@@ -55,7 +56,7 @@ async def hand_on(engine: Engine, store: QueueStore) -> int:
     if config.affinity != "producer":
         return 0
     after = REAP_AFTER if config.reap_after is None else config.reap_after
-    latest = await server_time(engine) - round(float(after) * 1000)  # type: ignore[arg-type]  # seconds, once checked
+    latest = await server_time(engine) - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
     local = engine.node if engine.takes_from(store) else None
     locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     late: list[Found] = []

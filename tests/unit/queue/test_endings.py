@@ -10,16 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiozkqueue as zq
+from aiozkqueue.queue.claim import Claim, EphemeralBudget
 from aiozkqueue.queue.commits.endings import Ending, release_ending
 from aiozkqueue.queue.transaction import describe
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.store import QueueStore
 
 
-def claim(policy: zq.Policy, attempt: int, *, handed: bool = True) -> Claim:
-    store = SimpleNamespace(policy=policy, name="jobs")
-    return cast("Claim", SimpleNamespace(store=store, attempt=attempt, handed=handed))
+def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int = 0) -> Claim:
+    store = cast("QueueStore", SimpleNamespace(policy=policy, name="jobs"))
+    made = Claim(store, "items/item-i1-0000000000", "1", "", "", "", 1, EphemeralBudget({}), 0)
+    made.attempts, made.recorded, made.handed, made.retries = attempt, True, handed, retries
+    return made
 
 
 def test_without_a_delay_it_comes_again_when_the_policy_says() -> None:
@@ -40,6 +43,12 @@ def test_the_last_attempt_ends_in_the_dead_letters_whatever_delay_is_asked_for()
     ending = release_ending(claim(policy, 3), 0, "ValueError: bad")
     assert ending.kind == "dead"
     assert ending.reason == "handed over 3 of 3 times without success; at last: ValueError: bad"
+
+
+def test_a_schedule_of_retries_comes_on_top_of_the_limit_but_not_of_one_hand_over_at_most() -> None:
+    assert release_ending(claim(zq.ConsumeTimes(3), 7, retries=5), 0, None).kind == "release"
+    assert release_ending(claim(zq.ConsumeTimes(3), 8, retries=5), 0, None).kind == "dead"
+    assert release_ending(claim(zq.ConsumeOnce(), 1, retries=5), 0, None).kind == "dead"
 
 
 @pytest.mark.parametrize("policy", [zq.ConsumeOnce(exhausted="drop"), zq.ConsumeTimes(1, exhausted="drop")], ids=repr)
