@@ -82,7 +82,7 @@ class SessionCollector(Collector):
         if self._engine.zookeeper.state is State.CONNECTED and not self._engine.closed:
             try:
                 await self._sampler.look(FRESH)
-            except (QueueError, ZooKeeperError) as error:
+            except (QueueError, ZooKeeperError, TimeoutError) as error:
                 log.warning("the queues could not be looked at: %s", error)
         return generate_latest(self._registry)
 
@@ -98,7 +98,10 @@ class SessionCollector(Collector):
             yield family
         yield from self._claims()
         yield from self._session()
-        yield from queue_gauges({} if self._engine.closed else self._sampler.latest)
+        if self._engine.closed:
+            yield from queue_gauges({}, ())
+        else:
+            yield from queue_gauges(self._sampler.latest, self._sampler.unreadable)
 
     # -- inside
 
@@ -166,13 +169,18 @@ _GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
 }
 
 
-def queue_gauges(samples: Mapping[str, Sample]) -> Iterator[Metric]:
-    """Tell how queues stood at the last look, by name."""
+def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> Iterator[Metric]:
+    """Tell how queues stood at the last look, by name, and which could not be read."""
     for name, (told, value_of) in _GAUGES.items():
         yield _gauge(name, told, ((queue, value_of(sample)) for queue, sample in samples.items()))
     now = time.time()
     ages = ((queue, max(0.0, now - one.oldest)) for queue, one in samples.items() if one.oldest is not None)
     yield _gauge("aiozkqueue_queue_oldest_age_seconds", "Age of the oldest message.", ages)
+    yield _gauge(
+        "aiozkqueue_queue_unreadable",
+        "1 where a queue could not be read: access denied, a configuration that does not decode, or too slow.",
+        (*((queue, 0) for queue in samples), *((queue, 1) for queue in unreadable)),
+    )
 
 
 def _gauge(name: str, told: str, values: Iterable[tuple[str, float]]) -> Metric:

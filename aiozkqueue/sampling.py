@@ -2,6 +2,8 @@
 
 They cost a few reads a queue every ten seconds, whatever the queues hold: sizes are counts of children, and what was
 put and removed is told by how often those have changed. Nothing of it is stored.
+
+A queue that cannot be read costs the others nothing: each is looked at by itself, within bounds of time and of folders.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import InvalidNameError, QueueError
+from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.operators.admin import count, lanes, put_into
 from aiozkqueue.queue.operators.listing import first_items
-from aiozkqueue.zookeeper import ZooKeeperError, below
+from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.zookeeper import Stat
 
 log: Final = logging.getLogger(__name__)
 
@@ -31,6 +34,14 @@ KEPT: Final = 360
 MOST_QUEUES: Final = 500
 #: Messages up to which a queue is listed, once a look, to find its oldest when that one has gone.
 LISTED: Final = 20_000
+#: Seconds that the look at one queue may take.
+PATIENCE: Final = 3.0
+#: Seconds after which a queue that took longer is looked at again.
+RETRY: Final = 60.0
+#: Lanes, and hours of scheduled messages, beyond which a queue is not looked at.
+MOST_FOLDERS: Final = 5_000
+#: Folders that are asked for together.
+PAGE: Final = 200
 
 
 class Sample(NamedTuple):
@@ -51,6 +62,10 @@ class Sample(NamedTuple):
     """When the oldest was put, seconds since 1970; None when there is none, or it was not looked for."""
 
 
+class UnreadableError(QueueError):
+    """A queue was not looked at: it would take too long, or may not be read, or does not decode."""
+
+
 class Rates(NamedTuple):
     """Messages a second, over a minute or what there is of it."""
 
@@ -66,6 +81,8 @@ class Sampler:
         self._queues = queues
         self._history: dict[str, deque[Sample]] = {}
         self._latest: dict[str, Sample] = {}
+        self._unreadable: dict[str, str] = {}
+        self._slow: dict[str, float] = {}
         self._oldest: dict[str, tuple[str, float]] = {}
         self._looked = float("-inf")
         self._kept = float("-inf")
@@ -76,18 +93,31 @@ class Sampler:
         while True:
             try:
                 await self.look(0.0)
-            except (QueueError, ZooKeeperError) as error:
+            except (QueueError, ZooKeeperError, TimeoutError) as error:
                 log.warning("the queues could not be looked at: %s", error)
             await asyncio.sleep(EVERY)
 
     async def look(self, age: float) -> None:
-        """Look now, unless somebody has within so many seconds. Raises: QueueError, ZooKeeperError."""
+        """Look now, unless somebody has within so many seconds. A queue that cannot be read is in `unreadable`.
+
+        Raises: QueueError, ZooKeeperError; TimeoutError: ZooKeeper does not answer.
+        """
         async with self._looking:
             begun = time.monotonic()
             if begun - self._looked < age:
                 return
             names = await self._names()
-            self._latest = {name: await self._sample(name) for name in names}
+            samples: dict[str, Sample] = {}
+            unreadable: dict[str, str] = {}
+            for name in names:
+                try:
+                    samples[name] = await self._try(name)
+                except UnreadableError as error:
+                    unreadable[name] = str(error)
+            for name in sorted(unreadable.keys() - self._unreadable.keys()):
+                log.warning("%s", unreadable[name], extra={"queue": name})
+            self._latest, self._unreadable = samples, unreadable
+            self._slow = {name: at for name, at in self._slow.items() if name in unreadable}
             self._looked = time.monotonic()
             if begun - self._kept < EVERY / 2:
                 return
@@ -96,10 +126,24 @@ class Sampler:
             for name, sample in self._latest.items():
                 self._history[name].append(sample)
 
+    async def look_at(self, name: str) -> None:
+        """Look at one queue now. Raises: UnreadableError; as `look`."""
+        self._latest[name] = await self._try(name)
+
     @property
     def latest(self) -> dict[str, Sample]:
         """The last look at each queue, by name."""
         return self._latest
+
+    @property
+    def looked_at(self) -> float:
+        """When the queues were looked at last, seconds since 1970; 0: never."""
+        return max(0.0, time.time() - (time.monotonic() - self._looked))
+
+    @property
+    def unreadable(self) -> dict[str, str]:
+        """Why queues could not be read at the last look, by name."""
+        return self._unreadable
 
     def history(self, name: str) -> Sequence[Sample]:
         """What was seen of a queue, the oldest first."""
@@ -122,13 +166,40 @@ class Sampler:
         names = sorted(await below(engine.zookeeper, engine.root))
         return [name for name in names if _is_queue(name)][:MOST_QUEUES]
 
+    async def _try(self, name: str) -> Sample:
+        """Look at a queue. Raises: UnreadableError; as `look` when ZooKeeper is away."""
+        if time.monotonic() - self._slow.get(name, float("-inf")) < RETRY:
+            raise UnreadableError(self._unreadable.get(name, f"queue {name!r} took too long to look at"))
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._sample(name)
+        except NoAuthError as error:
+            msg = f"queue {name!r} cannot be read: {error}"
+            raise UnreadableError(msg) from error
+        except (AccessDeniedError, PayloadError) as error:
+            raise UnreadableError(str(error)) from error
+        except TimeoutError as error:
+            if self._session.engine.zookeeper.state is not State.CONNECTED:
+                raise
+            self._slow[name] = time.monotonic()
+            msg = f"queue {name!r} could not be read within {PATIENCE:g} s; the next look is in {RETRY:g} s"
+            raise UnreadableError(msg) from error
+
     async def _sample(self, name: str) -> Sample:
         engine = self._session.engine
         store = engine.store(name)
         paths = store.paths
         folders = await lanes(engine, store)
-        stats = await asyncio.gather(*(engine.zookeeper.exists(folder) for folder in folders))
-        there = [stat for stat in stats if stat is not None]
+        if len(folders) > MOST_FOLDERS:
+            msg = (
+                f"queue {name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
+                f"{MOST_FOLDERS:,} that are looked at; `aiozkqueue clean {name}` removes hours that are over"
+            )
+            raise UnreadableError(msg)
+        there: list[Stat] = []
+        for start in range(0, len(folders), PAGE):
+            stats = await asyncio.gather(*map(engine.zookeeper.exists, folders[start : start + PAGE]))
+            there += [stat for stat in stats if stat is not None]
         locks, due, dead, consumers = await asyncio.gather(
             *(count(engine, store, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
         )

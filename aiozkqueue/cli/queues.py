@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
@@ -56,16 +57,26 @@ async def stats(
 ) -> Exit:
     """Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not there.
 
+    A queue that cannot be read is reported after the others.
+
     [dim]aiozkqueue stats
     aiozkqueue stats orders invoices --json[/dim]
     """
     async with connection.open() as session:
         asked = [session.queue(name) for name in queues or await session.queues()]
-        there = [queue for queue in asked if await queue.exists()]
-        found = [await queue.stats() for queue in there]
-    for queue in asked:
-        if queue not in there:
-            connection.note_absent(queue.name)
+        absent: list[str] = []
+        found: list[zq.QueueStats] = []
+        failed: list[Exception] = []
+        for queue in asked:
+            try:
+                if await queue.exists():
+                    found.append(await queue.stats())
+                else:
+                    absent.append(queue.name)
+            except (zq.AccessDeniedError, zq.PayloadError) as error:
+                failed.append(error)
+    for name in absent:
+        connection.note_absent(name)
     if not asked:
         output.note("there are no queues")
     if as_json:
@@ -130,7 +141,11 @@ async def stats(
                 for s in found
             ],
         )
-    return Exit.OK if asked and len(there) == len(asked) else Exit.NOTHING
+    for error in failed[1:]:
+        output.note(str(error))
+    if failed:
+        raise failed[0]
+    return Exit.OK if found and not absent else Exit.NOTHING
 
 
 @connected

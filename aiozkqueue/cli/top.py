@@ -24,7 +24,10 @@ from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
+from aiozkqueue.zookeeper import State
 
+#: Seconds that the look at one queue may take.
+_PATIENCE = 5.0
 _COLUMNS = ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "oldest", "dead letters", "consumers")
 
 
@@ -42,7 +45,8 @@ async def top(
     """Show queues live: depth, in flight, rates, age of the oldest, dead letters. Ctrl-C ends it.
 
     Rates are of all producers and consumers, as ZooKeeper counts them. To a pipe it shows one table, as with --once.
-    Each look lists the queues: rather name some than look at many deep ones often.
+    Each look lists the queues: rather name some than look at many deep ones often. A queue that cannot be read is shown
+    with the reason.
 
     [dim]aiozkqueue top
     aiozkqueue top orders --once --json[/dim]
@@ -52,12 +56,12 @@ async def top(
     async with connection.open() as session:
         with draining(ends.set), ExitStack() as stack:
             live = None if as_json or once else stack.enter_context(Live(console=Console(), auto_refresh=False))
-            before: Mapping[str, zq.QueueStats] = {}
+            before: Mapping[str, zq.QueueStats | str] = {}
             looked = time.monotonic()
             while not ends.is_set():
-                found = {one.queue: one for one in await _look(session, queues)}
+                found = await _look(session, queues)
                 now = time.monotonic()
-                rows = [_row(one, before.get(name), now - looked) for name, one in found.items()]
+                rows = [_row(name, one, before.get(name), now - looked) for name, one in found.items()]
                 first, before, looked = not before, found, now
                 if not (once and first and found):
                     if live is not None:
@@ -74,11 +78,27 @@ async def top(
     return Exit.OK
 
 
-async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> list[zq.QueueStats]:
-    return [await session.queue(name).stats() for name in queues or await session.queues()]
+async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, zq.QueueStats | str]:
+    """Return the figures of each queue, or why it cannot be read."""
+    found: dict[str, zq.QueueStats | str] = {}
+    for name in queues or await session.queues():
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                found[name] = await session.queue(name).stats()
+        except (zq.AccessDeniedError, zq.PayloadError) as error:
+            found[name] = str(error)
+        except TimeoutError:
+            if session.engine.zookeeper.state is not State.CONNECTED:
+                raise
+            found[name] = f"queue {name!r} could not be read within {_PATIENCE:g} s"
+    return found
 
 
-def _row(now: zq.QueueStats, before: zq.QueueStats | None, seconds: float) -> dict[str, Json]:
+def _row(name: str, now: zq.QueueStats | str, before: zq.QueueStats | str | None, seconds: float) -> dict[str, Json]:
+    if isinstance(now, str):
+        return {"queue": name, "unreadable": now}
+    if isinstance(before, str):
+        before = None
     age = None if now.oldest is None else max(0.0, (datetime.now(UTC) - now.oldest).total_seconds())
     return {
         "queue": now.queue,
@@ -97,6 +117,9 @@ def _row(now: zq.QueueStats, before: zq.QueueStats | None, seconds: float) -> di
 def _table(rows: Sequence[Mapping[str, Json]]) -> Table:
     table = Table(*_COLUMNS)
     for row in rows:
+        if (why := row.get("unreadable")) is not None:
+            table.add_row(Text(output.visible(str(row["queue"]))), Text(output.visible(str(why)), style="red"))
+            continue
         name = f"{row['queue']} (paused)" if row["paused"] else str(row["queue"])
         age = row["oldest_age"]
         cells = [

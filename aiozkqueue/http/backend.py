@@ -15,11 +15,12 @@ from aiozkqueue.errors import (
     ConnectionLostError,
     NotCommittedError,
     OutcomeUnknownError,
+    PayloadError,
     QueueError,
     SessionClosedError,
 )
 from aiozkqueue.sampling import Sampler
-from aiozkqueue.zookeeper import ConnectionLossError, State, ZooKeeperError
+from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 from . import parameters, problems
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.sampling import Sample
 
     from .metrics import Metrics
 
@@ -54,7 +54,7 @@ def _metrics_type() -> type[Metrics] | None:
 
 _METRICS: Final = _metrics_type()
 
-#: ZooKeeper does not answer, or does not let this server near its queues.
+#: ZooKeeper does not answer.
 _AWAY: Final = (
     TimeoutError,
     ConnectionLostError,
@@ -62,7 +62,6 @@ _AWAY: Final = (
     ZooKeeperSessionExpiredError,
     OutcomeUnknownError,
     SessionClosedError,
-    AccessDeniedError,
 )
 
 log: Final = logging.getLogger(__name__)
@@ -101,13 +100,10 @@ class Backend:
         self._gate: Gate | None = None
         self._services: dict[Kind, QueueService] = {}
         self._sampler: Sampler | None = None
-        self.metrics: Metrics | None = None if _METRICS is None else _METRICS(self._latest)
+        self.metrics: Metrics | None = None if _METRICS is None else _METRICS(lambda: self._sampler)
         """None where ``aiozkqueue[observability]`` is not installed."""
         self.leaving: asyncio.Event = asyncio.Event()
         """Set when the server is about to stop: who waits for messages is sent home."""
-
-    def _latest(self) -> dict[str, Sample]:
-        return {} if self._sampler is None else self._sampler.latest
 
     @asynccontextmanager
     async def running(self, connecting: Callable[[], AbstractAsyncContextManager[QueueSession]]) -> AsyncIterator[None]:
@@ -194,9 +190,11 @@ def _problem_of(error: Exception) -> problems.ProblemError | None:
     """What a client is told of an error that is not its own; None of one that should not be."""
     if isinstance(error, _AWAY):
         return problems.unavailable()
+    if isinstance(error, AccessDeniedError | NoAuthError):
+        return problems.unavailable("ZooKeeper does not let this server use the queue")
     if isinstance(error, NotCommittedError):  # a full queue among them
         return problems.unavailable(str(error))
-    if isinstance(error, ConfigConflictError):
+    if isinstance(error, ConfigConflictError | PayloadError):
         return problems.conflict(str(error))
     return None
 

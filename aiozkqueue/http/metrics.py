@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from aiozkqueue.sampling import Sample
+    from aiozkqueue.sampling import Sampler
 
 _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """The metrics of one server; ``queues`` tells how they stand."""
+    """The metrics of one server; ``sampler`` returns who looks at its queues, while it has any."""
 
     content_type: str = CONTENT_TYPE_LATEST
 
-    def __init__(self, queues: Callable[[], dict[str, Sample]]) -> None:
+    def __init__(self, sampler: Callable[[], Sampler | None]) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "aiozkqueue_http_requests",
@@ -40,7 +41,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_Queues(queues))
+        self._registry.register(_Queues(sampler))
 
     def observe(self, service: str, operation: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
@@ -55,9 +56,16 @@ class Metrics:
 class _Queues(Collector):
     """The queues' figures, as they were at the last look."""
 
-    def __init__(self, queues: Callable[[], dict[str, Sample]]) -> None:
-        self._queues = queues
+    def __init__(self, sampler: Callable[[], Sampler | None]) -> None:
+        self._sampler = sampler
 
     def collect(self) -> Iterator[Metric]:
         """Tell of all queues."""
-        return queue_gauges(self._queues())
+        sampler = self._sampler()
+        if sampler is not None:
+            yield from queue_gauges(sampler.latest, sampler.unreadable)
+            yield GaugeMetricFamily(
+                "aiozkqueue_queues_looked_at_timestamp_seconds",
+                "When the queues were looked at last, seconds since 1970; 0: never.",
+                sampler.looked_at,
+            )

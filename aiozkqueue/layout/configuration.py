@@ -28,7 +28,16 @@ from aiozkqueue.errors import InvalidOptionError
 from .errors import MalformedError
 from .fields import LARGEST_NUMBER, OBJECT_LIMIT, no_fields, read_object, unknown_fields
 from .history import MOST_RECORDS, History
-from .lanes import FIRST_PRIORITY, LAST_PRIORITY, MOST_GENERATIONS, MOST_SHARDS, Tier, tier_of
+from .lanes import (
+    FIRST_PRIORITY,
+    LAST_PRIORITY,
+    MOST_GENERATIONS,
+    MOST_SHARDS,
+    Tier,
+    count_lanes,
+    excess_of,
+    tier_of,
+)
 from .policy import (
     LONGEST_DELAY,
     AtLeastOnce,
@@ -93,8 +102,8 @@ class QueueConfig:
             is, not at first.
 
     Raises:
-        InvalidOptionError: ``policy`` is not one of this package's, another setting is out of range, or ``ordered``
-            comes with more than one shard.
+        InvalidOptionError: ``policy`` is not one of this package's, another setting is out of range, ``ordered`` comes
+            with more than one shard, or shards and priorities make more than 4,096 lanes.
     """
 
     policy: Policy | None = None
@@ -161,6 +170,7 @@ class QueueConfig:
             raise InvalidOptionError(f"ordered=True, shards={self.shards}: messages of several shards have no order")
         if self.ordered and self.affinity == "producer":
             raise InvalidOptionError("ordered=True, affinity='producer': messages of several nodes have no order")
+        _refuse(excess_of(self._width, {**self.priorities, 0: self.generations}.values()))
 
     @property
     def grouped(self) -> bool:
@@ -188,8 +198,17 @@ class QueueConfig:
     def tiers(self) -> tuple[Tier, ...]:
         """The lanes of each priority, the most urgent first."""
         generations = {**self.priorities, 0: self.generations}
-        shards, width = self.shards or 1, max(self.width, self.shards or 1)
-        return tuple(tier_of(priority, shards, width, generations[priority]) for priority in sorted(generations))
+        shards = self.shards or 1
+        return tuple(tier_of(priority, shards, self._width, generations[priority]) for priority in sorted(generations))
+
+    @property
+    def lane_count(self) -> int:
+        """How many `lanes` there are, without making a list of them."""
+        return count_lanes(self._width, {**self.priorities, 0: self.generations}.values())
+
+    @property
+    def _width(self) -> int:
+        return max(self.width, self.shards or 1)
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -259,6 +278,8 @@ class QueueConfig:
         if read["ordered"] and width > 1:
             raise MalformedError(f"{_WHAT} cannot be followed: it is ordered, and has several shards")
         history = read["history"]
+        if excess := excess_of(width, {**read["priorities"], 0: read["generations"]}.values()):
+            raise MalformedError(f"{_WHAT} cannot be followed: {excess}")
         return cls(
             policy=policy,
             shards=read["shards"],
@@ -282,6 +303,11 @@ class QueueConfig:
             reap_every=read["reap_every"],
             stored=stored,
         )
+
+
+def _refuse(excess: str | None) -> None:
+    if excess is not None:
+        raise InvalidOptionError(f"{excess}: use fewer shards or fewer priorities")
 
 
 class _Configuration(TypedDict):

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 #: Past this sequence number producers open the lane's next generation.
 LANE_END: Final = 2**30
@@ -24,6 +24,9 @@ MOST_SHARDS: Final = 1024
 
 #: Generations of one shard that may hold items at the same time.
 MOST_GENERATIONS: Final = 16
+
+#: Lanes a queue may have in all: its shards and their generations, for each priority. Consumers visit every one.
+MOST_LANES: Final = 4096
 
 #: The most urgent priority, and the least.
 FIRST_PRIORITY: Final = -128
@@ -67,6 +70,22 @@ def tier_of(priority: int, shards: int, width: int, generations: Mapping[int, tu
         oldest, newest = generations.get(shard, (0, 0))
         lanes.append(tuple(lane_of(shard, generation, priority) for generation in range(oldest, newest + 1)))
     return Tier(priority, tuple(generation[-1] for generation in lanes[:shards]), tuple(lanes))
+
+
+def count_lanes(width: int, generations: Iterable[Mapping[int, tuple[int, int]]]) -> int:
+    """How many lanes a queue of this width has, given the generations of each of its priorities, 0 included."""
+    return sum(
+        width + sum(newest - oldest for shard, (oldest, newest) in spans.items() if shard < width)
+        for spans in generations
+    )
+
+
+def excess_of(width: int, generations: Collection[Mapping[int, tuple[int, int]]]) -> str | None:
+    """What is wrong with a queue of this width that has more lanes than it may; None: it has not."""
+    number = count_lanes(width, generations)
+    if number <= MOST_LANES:
+        return None
+    return f"{width} shards for {len(generations)} priorities make {number} lanes, the most is {MOST_LANES}"
 
 
 def later_of(due: int) -> str:

@@ -32,6 +32,9 @@ Seconds = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
 
 
+#: Iterable, but one value each.
+_ONE: tuple[type[object], ...] = (str, bytes, bytearray, memoryview, Mapping)
+
 #: A key is stored in the item's envelope; longer ones belong into the payload.
 MAX_KEY = 1024
 
@@ -116,9 +119,10 @@ def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
     Raises:
         InvalidOptionError: it is one of these, or no collection at all.
     """
-    given: object = values
-    if isinstance(given, str | bytes | bytearray | memoryview | Mapping) or not isinstance(given, Iterable):
-        msg = f"{option} takes a collection of {of}, not one {type(given).__name__}; put it into a list"
+    if isinstance(values, _ONE) or not isinstance(cast("object", values), Iterable):
+        msg = (
+            f"{option} takes a collection of {of}, not one {type(cast('object', values)).__name__}; put it into a list"
+        )
         raise InvalidOptionError(msg)
     return values
 

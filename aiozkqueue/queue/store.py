@@ -48,7 +48,7 @@ from .access import allowed, denied
 from .candidates.backlog import Backlog
 from .candidates.groups import lock_id
 from .candidates.tags import TagRecords
-from .conflicts import check_change, policies_conflict
+from .conflicts import check_change, check_generation, check_priority, policies_conflict
 from .folders import complete, folders_of
 from .lanes import PutLanes
 
@@ -251,7 +251,7 @@ class QueueStore:
         They are there only when the configuration says so: both are written by one multi. Else somebody could put to
         where no consumer looks. Idle consumers hear of it.
 
-        Raises: as `open`; InvalidOptionError: the configuration has grown too large.
+        Raises: as `open`; InvalidOptionError: the configuration, or the number of lanes, would grow too large.
         """
         while True:
             await self.open()
@@ -266,6 +266,7 @@ class QueueStore:
             config = replace(self.config, scheduled=scheduled or self.config.scheduled)
             folders = ["later"] if scheduled else []
             if priority not in self.lanes:
+                check_priority(self.name, config, priority)
                 config = replace(config, priorities={**config.priorities, priority: {}})
                 folders += [lane for tier in config.tiers if tier.priority == priority for lane in tier.put_lanes]
             present = set(await self._zookeeper.children(self.paths.base))
@@ -328,6 +329,7 @@ class QueueStore:
             if newest + 1 >= oldest + MOST_GENERATIONS:
                 msg = f"queue {self.name!r}: lane {lane} is at its end, and {MOST_GENERATIONS} before it are not empty"
                 raise QueueFullError(msg)
+            check_generation(self.name, config, lane, emptied=oldest - spans.get(shard, (0, 0))[0])
             await self._zookeeper.ensure(self.paths.at(lane_of(shard, newest + 1, priority)))
             await self._change(config.grown(priority, shard, oldest, newest + 1))
 
@@ -409,7 +411,7 @@ class QueueStore:
     async def configure(self, config: QueueConfig) -> None:
         """Store the settings that are not None, whatever was stored before; the others are kept.
 
-        Raises: ConfigConflictError, AccessDeniedError, PayloadError.
+        Raises: ConfigConflictError, AccessDeniedError, PayloadError; InvalidOptionError: too many shards.
         """
         if config.policy is not None:
             self._chosen = None  # whatever was asked for before, this is what holds
@@ -489,5 +491,8 @@ def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:
     try:
         return QueueConfig.decode(data)
     except MalformedError as error:
-        msg = f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}"
+        msg = (
+            f"queue {paths.name!r}: the configuration stored at {paths.base} does not decode: {error}; "
+            "correct the JSON of this znode, with zkCli for instance"
+        )
         raise PayloadError(msg) from error

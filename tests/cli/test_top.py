@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
+    from tests.observer import Observer
 
 
 def test_rates_are_of_what_all_put_and_took_between_two_looks(cli: Cli) -> None:
@@ -44,6 +46,23 @@ def test_to_a_pipe_it_shows_one_table_of_all_queues(cli: Cli) -> None:
     assert "invoices (paused)" in shown.text
     assert shown.text.endswith("┘\n")
     assert cli("top", "orders", "--once", "--json", "--interval", "0.1").records[0]["in_rate"] == 0
+
+
+async def test_a_queue_that_cannot_be_read_hides_no_other(cli: Cli, server_view: Observer, queue_root: str) -> None:
+    for queue in ("broken", "orders"):
+        assert (await asyncio.to_thread(cli, "put", queue, "x")).status == 0
+    await server_view.set(f"{queue_root}/broken", b"{")
+    shown = await asyncio.to_thread(cli, "top", "--once", "--interval", "0.1")
+    assert shown.status == 0
+    assert "orders" in shown.text
+    broken, orders = (await asyncio.to_thread(cli, "top", "--once", "--json", "--interval", "0.1")).records
+    assert (orders["queue"], orders["depth"]) == ("orders", 1)
+    assert broken["queue"] == "broken"
+    assert "does not decode" in broken["unreadable"]
+    stats = await asyncio.to_thread(cli, "stats", "--json")
+    assert [record["queue"] for record in stats.records] == ["orders"]
+    assert "does not decode" in stats.stderr
+    assert stats.status != 0
 
 
 @pytest.mark.parametrize(("begun", "completed"), [("pau", "pause"), ("wor", "worker")])

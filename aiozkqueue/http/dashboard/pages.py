@@ -11,10 +11,10 @@ from urllib.parse import parse_qs, quote
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from aiozkqueue.errors import InvalidNameError
+from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
 from aiozkqueue.http import parameters, problems
 from aiozkqueue.http.permissions import Verb
-from aiozkqueue.sampling import rates_between
+from aiozkqueue.sampling import UnreadableError, rates_between
 
 from . import reading, sign_in
 from .charts import chart
@@ -84,13 +84,14 @@ class Pages:
             for name, sample in sampler.latest.items()
             if visitor.may(Verb.GET_STATUS, name)
         ]
-        return _page(request, "queues.html", visitor, rows=rows)
+        unreadable = [(name, why) for name, why in sampler.unreadable.items() if visitor.may(Verb.GET_STATUS, name)]
+        return _page(request, "queues.html", visitor, rows=rows, unreadable=unreadable)
 
     async def queue(self, request: Request, name: str) -> Response:
         """One queue, its consumers and its first messages."""
         visitor, queue = await self._seen(request, name)
         sampler, now = self._backend.sampler, time.time()
-        await sampler.look(FRESH)
+        await sampler.look_at(name)
         stats = await queue.stats()
         return _page(
             request,
@@ -272,6 +273,9 @@ def _shown(handler: Handler) -> Handler:
             return await handler(request, **path)
         except _PageError as error:
             return _page(request, "problem.html", None, error.status, title=error.title, text=error.text)
+        except (AccessDeniedError, PayloadError, UnreadableError) as error:
+            status = 409 if PayloadError in {type(error), type(error.__cause__)} else 503
+            return _page(request, "problem.html", None, status, title="This queue cannot be read", text=str(error))
         except problems.ProblemError as problem:
             status = problem.response.status_code
             return _page(request, "problem.html", None, status, title="That did not work", text="Load the page again.")

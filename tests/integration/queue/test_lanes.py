@@ -316,3 +316,22 @@ async def test_a_transaction_spans_queues_with_lanes(
         sizes = await Lanes(server_view, queue_root, name).sizes()
         assert (len(sizes), sum(sizes.values())) == (shards, size)
     assert min((await Lanes(server_view, queue_root, "right").sizes()).values()) >= 1
+
+
+async def test_a_queue_refuses_more_lanes_than_its_consumers_could_visit(
+    session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
+) -> None:
+    wide = session.queue("jobs")
+    await wide.configure(zq.QueueConfig(shards=1024))
+    for priority in (1, 2, 3):
+        await wide.put(b"x", priority=priority)
+    with pytest.raises(zq.InvalidOptionError, match=r"queue 'jobs': priority=4 would make 5120 lanes.*\(0, 1, 2, 3\)"):
+        await other.queue("jobs").put(b"refused", priority=4)
+    assert await lanes.total() == 3
+    await wide.put(b"x", priority=2)
+    narrow = session.queue("narrow")
+    for priority in range(10):
+        await narrow.put(b"x", priority=priority)
+    with pytest.raises(zq.InvalidOptionError, match=r"queue 'narrow': .*ask for at most 409 shards"):
+        await narrow.configure(zq.QueueConfig(shards=410))
+    await narrow.configure(zq.QueueConfig(shards=409))

@@ -242,3 +242,33 @@ def test_a_policy_that_no_longer_counts_is_known_to_have_counted() -> None:
     assert switched.counts
     assert QueueConfig.decode(switched.encode()).counts
     assert switched.changed(by=QueueConfig(ttl=5)).counts
+
+
+@pytest.mark.parametrize(
+    ("settings", "number"),
+    [
+        ({"shards": 1024, "priorities": {one: {} for one in range(1, 4)}}, 4096),
+        ({"shards": 1, "priorities": {one: {} for one in range(1, 128)}}, 128),
+        ({"shards": 16, "width": 1024, "priorities": {1: {}}}, 2048),
+        ({"shards": 2, "generations": {0: (3, 6), 1: (0, 1), 9: (0, 5)}, "priorities": {5: {1: (7, 8)}}}, 9),
+    ],
+)
+def test_the_lanes_of_a_queue_are_counted_as_they_are_listed(settings: dict[str, object], number: int) -> None:
+    config = QueueConfig(**settings)  # type: ignore[arg-type]
+    assert config.lane_count == len(config.lanes) == number
+    assert QueueConfig.decode(config.encode()) == config
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shards": 1024, "priorities": {str(one): {} for one in range(1, 5)}},
+        {"shards": 1, "width": 1024, "priorities": {str(one): {} for one in range(-128, 128)}},
+        {"shards": 1024, "generations": {str(one): [0, 15] for one in range(1024)}},
+    ],
+)
+def test_more_lanes_than_a_consumer_should_visit_are_refused_in_a_configuration(settings: dict[str, object]) -> None:
+    with pytest.raises(MalformedError, match="lanes, the most is 4096"):
+        QueueConfig.decode(json.dumps(settings).encode())
+    with pytest.raises(InvalidOptionError, match="use fewer shards or fewer priorities"):
+        QueueConfig(shards=1024, priorities={one: {} for one in range(1, 5)})

@@ -1,0 +1,154 @@
+"""A queue that cannot be read: its own requests say why, and every other queue is shown and served as ever."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.sampling import Sampler
+from tests.http.conftest import NOBODY
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.http.conftest import Service
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(180)
+
+#: 2.8 KB that would make 262,144 lanes.
+HUGE = json.dumps({"shards": 1024, "width": 1024, "priorities": {str(one): {} for one in range(-128, 128)}}).encode()
+CONFIGURATIONS = {
+    "no-json": b"{",
+    "a-newer-policy": b'{"policy": {"kind": "of-tomorrow"}}',
+    "a-quarter-million-lanes": HUGE,
+}
+
+
+@pytest.fixture
+async def denied(session: zq.QueueSession, zookeeper: str, queue_root: str) -> str:
+    """A queue that belongs to another user alone."""
+    await session.queue("good").put_many([b"1", b"2"])
+    async with zq.connect(zookeeper, root=queue_root, auth=[zq.Auth.digest("other", "secret")]) as others:
+        await others.queue("denied").put(b"3")
+    return "denied"
+
+
+@pytest.fixture(params=list(CONFIGURATIONS))
+async def broken(
+    request: pytest.FixtureRequest, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> str:
+    """A queue whose configuration does not decode."""
+    await session.queue("good").put_many([b"1", b"2"])
+    await session.queue("broken").put(b"3")
+    await server_view.set(f"{queue_root}/broken", CONFIGURATIONS[request.param])
+    return "broken"
+
+
+@pytest.fixture
+async def browser(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30, verify=NOBODY) as client:
+        assert (await client.post("/sign-in", data={"key": service.key})).status_code == 200
+        yield client
+
+
+async def others_are_shown(service: Service, browser: httpx.AsyncClient, bad: str) -> None:
+    async def shown() -> bool:
+        overview = await browser.get("/")
+        assert overview.status_code == 200
+        return '/queues/good">good</a>' in overview.text and f"<dt>{bad}</dt>" in overview.text
+
+    await eventually(shown)  # a look is believed for a second
+    assert (await browser.get("/queues/good")).status_code == 200
+    assert (await service.get("/queue/1/good/size")).json() == 2
+    lines = (await service.get("/metrics")).text.splitlines()
+    assert 'aiozkqueue_queue_messages{queue="good"} 2.0' in lines
+    assert 'aiozkqueue_queue_unreadable{queue="good"} 0.0' in lines
+    assert f'aiozkqueue_queue_unreadable{{queue="{bad}"}} 1.0' in lines
+    (looked,) = (line for line in lines if line.startswith("aiozkqueue_queues_looked_at_timestamp_seconds "))
+    assert abs(float(looked.split()[1]) - time.time()) < 60
+
+
+async def test_a_queue_of_another_user_is_shown_as_unreadable_and_the_others_as_ever(
+    service: Service, browser: httpx.AsyncClient, denied: str
+) -> None:
+    await others_are_shown(service, browser, denied)
+    page = await browser.get(f"/queues/{denied}")
+    assert page.status_code == 503
+    assert "cannot be read" in page.text
+    for path in ("poll", "peek"):
+        answer = await service.get(f"/queue/1/{denied}/{path}")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        assert answer.json() == {"message": "ZooKeeper does not let this server use the queue"}
+
+
+async def test_a_queue_whose_configuration_does_not_decode_is_named_and_the_others_are_as_ever(
+    service: Service, browser: httpx.AsyncClient, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await others_are_shown(service, browser, broken)
+    page = await browser.get(f"/queues/{broken}")
+    assert page.status_code == 409
+    assert "cannot be read" in page.text
+    answers = [await service.get(f"/queue/1/{broken}/{path}") for path in ("poll", "peek", "size")]
+    answers.append(await service.post(f"/queue/1/{broken}/send", json=1))
+    answers.append(await service.http.delete(f"/queue/1/{broken}"))
+    for answer in answers:
+        assert answer.status_code == 409
+        assert "queue 'broken': the configuration stored at" in answer.json()["message"]
+        assert "correct the JSON of this znode" in answer.json()["message"]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_queue_of_a_quarter_million_lanes_makes_no_znode_and_holds_nobody_up(
+    session: zq.QueueSession, zookeeper: str, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("good").put(b"1")
+    await session.queue("huge").put(b"1")
+    await server_view.set(f"{queue_root}/huge", HUGE)
+    begun = time.monotonic()
+    sampler = Sampler(session)
+    await sampler.look(0.0)
+    assert time.monotonic() - begun < 5
+    assert (sampler.latest["good"].size, list(sampler.unreadable)) == (1, ["huge"])
+    assert "262144 lanes, the most is 4096" in sampler.unreadable["huge"]
+    async with zq.connect(zookeeper, root=queue_root) as fresh:
+        with pytest.raises(zq.PayloadError, match="queue 'huge'"):
+            await fresh.queue("huge").put(b"2")
+    assert await server_view.children(f"{queue_root}/huge/lanes") == []
+
+
+async def test_a_queue_with_more_folders_than_are_looked_at_is_told_apart(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.sampling.MOST_FOLDERS", 20)
+    await session.queue("good").put(b"1")
+    await session.queue("hours").put(b"1", delay=3600)
+    for hour in range(30):
+        await server_view.create(f"{queue_root}/hours/later/{hour}")
+    sampler = Sampler(session)
+    await sampler.look(0.0)
+    assert (sampler.latest["good"].size, list(sampler.unreadable)) == (1, ["hours"])
+    assert "`aiozkqueue clean hours`" in sampler.unreadable["hours"]
+
+
+async def test_a_queue_that_takes_too_long_is_left_alone_for_a_while(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await session.queue("good").put(b"1")
+    await session.queue("slow").put(b"1")
+    monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 0.0)
+    sampler = Sampler(session, lambda: ["slow"])
+    await sampler.look(0.0)
+    assert list(sampler.unreadable) == ["slow"]
+    monkeypatch.setattr("aiozkqueue.sampling.PATIENCE", 30.0)
+    await sampler.look(0.0)
+    assert list(sampler.unreadable) == ["slow"]
+    monkeypatch.setattr("aiozkqueue.sampling.RETRY", 0.0)
+    await sampler.look(0.0)
+    assert (sampler.unreadable, sampler.latest["slow"].size) == ({}, 1)
