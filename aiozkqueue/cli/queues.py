@@ -141,8 +141,8 @@ async def stats(
                 for s in found
             ],
         )
-    for error in failed[1:]:
-        output.note(str(error))
+    for other in failed[1:]:
+        output.note(str(other))
     if failed:
         raise failed[0]
     return Exit.OK if found and not absent else Exit.NOTHING
