@@ -128,6 +128,10 @@ class Curator(_Peer):
     async def shown_until_now(self, name: str) -> list[bytes]:
         """Return what a consumer has been shown and nobody has asked for, whether or not it has come here yet."""
         await self.ask("here")  # answered behind all that has been shown
+        return self.shown_and_read(name)
+
+    def shown_and_read(self, name: str) -> list[bytes]:
+        """Return what a consumer has been shown, as far as it has come here: of one that was killed, all."""
         queue, bodies = self._shown[name], list[bytes]()
         try:
             while True:

@@ -91,8 +91,8 @@ class Batch(NamedTuple):
     """What became of a batch of candidates."""
 
     claims: list[Claim]
-    ghosts: int
-    """Candidates that had been consumed before they were locked."""
+    ghosts: list[str]
+    """Ids of candidates that had been consumed before they were locked."""
     lost: list[str]
     """Ids that were forced open between the lock and the read."""
 
@@ -202,7 +202,7 @@ class Claimer:
         """Give back the room of a batch that is not claimed after all."""
         self._budgets.of(generation).free(size)
 
-    async def claim(  # noqa: C901 - one loop, for every message
+    async def claim(  # noqa: C901, PLR0912 - one loop, for every message
         self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
     ) -> Batch:
         """Claim all of these items, given by place and id, for which there is room reserved; or none.
@@ -227,14 +227,14 @@ class Claimer:
             found = _Found(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
             if doubtful := found.doubtful():
                 await self._read_again(found, doubtful, items, locks, ids, generation)
-            batch = Batch([], 0, [ids[index] for index in found.lost])
-            since, ghosts = found.since, 0
+            batch = Batch([], [], [ids[index] for index in found.lost])
+            since = found.since
             for index, node in enumerate(found.items):
                 if found.lost and index in found.lost:
                     continue
                 kept += 1
                 if node is None:
-                    ghosts += 1
+                    batch.ghosts.append(ids[index])
                     self._release_ghost(OwnLock(locks[index], lock, forced), generation)
                     continue
                 place = places[index]
@@ -252,13 +252,14 @@ class Claimer:
                 self.expect(max(sizes))
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
-            self.counts.ghosts += ghosts
-            return batch._replace(ghosts=ghosts)
+            self.counts.ghosts += len(batch.ghosts)
         except UnreadableError as unreadable:
             kept = count
             for path in locks:
                 self._release_ghost(OwnLock(path, lock, forced), generation, bell=paths.items)
             raise unreadable.error from unreadable
+        else:
+            return batch
         finally:
             if kept < count:
                 budget.free(size * (count - kept))

@@ -150,7 +150,8 @@ class Flights:
             batch = await self._claim_as_chosen(flight)
             kept = {claim.id for claim in batch.claims}
             self._failures = 0
-            if 2 * batch.ghosts >= len(places) and batch.ghosts > 1:
+            self._lookout.ghosts(batch.ghosts)
+            if 2 * len(batch.ghosts) >= len(places) and len(batch.ghosts) > 1:
                 self._lookout.relist()  # the listing is out of date
             if batch.ghosts and self._lookout.stealing:
                 self._lookout.relist()  # their own consumer is back at work

@@ -7,13 +7,13 @@ when there is nothing to do, the lookout rests: it listens (see `idle`) until so
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import parse_due
 from aiozkqueue.queue.candidates.groups import GroupIndex
 from aiozkqueue.queue.candidates.idle import IdleWatch
+from aiozkqueue.queue.candidates.lengths import warn_of_length
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.share import Share
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
+    from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.candidates.levels import Level
     from aiozkqueue.queue.candidates.sieve import Sieve
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import Clock, ServerClock
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
-
-log: Final = logging.getLogger(__name__)
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
@@ -47,8 +46,6 @@ MANY_REFUSED = 1000
 FILTERED_LINGER = 1.0
 #: Lanes looked at in one request.
 SKIM = 256
-#: A listing of this share of the server's buffer is warned about: a Java client reads none beyond the whole of it.
-LONG_LISTING = 0.8
 
 
 class Demand(Protocol):
@@ -134,6 +131,7 @@ class Lookout(Sightings):
     def start_over(self) -> None:
         """Forget all: another ZooKeeper session begins."""
         self._levels.clear()
+        self._doubts.clear()
         self._version = -1
         self._later.clear()
         if self._sieve is not None:
@@ -169,8 +167,8 @@ class Lookout(Sightings):
     async def tend_timers(self, generation: int) -> None:
         """Find what a time has come for: items that are due, and those whose locks have ended, are candidates."""
         await self._free_ended(generation)
-        if self.store.dialect is not None and self.store.dialect.scheduled:
-            await self._registration.sample_clock(generation)
+        if self.store.dialect is not None:
+            await self._tend_foreign(self.store.dialect, generation)
         if not self.store.config.scheduled:
             return
         await self._registration.sample_clock(generation)
@@ -189,6 +187,23 @@ class Lookout(Sightings):
             raise
         if places:
             self._levels.offer(places, self._clock.monotonic())
+
+    async def _tend_foreign(self, dialect: Dialect, generation: int) -> None:
+        """Find out which items are there whose locks have ended, and what time it is where that matters."""
+        if dialect.scheduled:
+            await self._registration.sample_clock(generation)
+        if self._doubts.too_many:
+            self._levels.must_list()
+        elif items := self._doubts.take():
+            exists = self._zookeeper.exists
+            try:
+                found = await asyncio.gather(
+                    *(exists(self.store.paths.item(one), generation=generation) for one in items)
+                )
+            except BaseException:
+                self._levels.must_list()  # they must be found again
+                raise
+            self._settle_doubts(items, found)
 
     async def _opened(self, stages: Stages, places: list[str], generation: int) -> list[str]:
         """Leave out what is in batches that are not complete; who completes one rings, and it is found again."""
@@ -401,6 +416,7 @@ class Lookout(Sightings):
         paths, backlog = self.store.paths, level.backlog
         self.stealing = False
         self._gone = set()
+        self._doubts.clear()
         backlog.begin_listing(lane)
         try:
             names, locks, consumers, queue = await asyncio.gather(
@@ -411,10 +427,11 @@ class Lookout(Sightings):
             )
             if queue is None or queue.version != self._version:
                 raise ReopenError  # there may be lanes that are not known here, or what this does not look for yet
-            self._warn_of_length(lane, names)
+            if not self._warned:
+                self._warned = warn_of_length(self.store.name, lane, names, self._zookeeper.max_request)
             share = self._registration.share(consumers)
             if self.store.dialect is not None:
-                names = [name for name in names if self.store.dialect.is_item(name)]
+                names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
             if (takes := self.store.takes) is not None:
                 # Other nodes' consumers are registered, too: this one leaves nothing to them.
                 names, share = [name for name in names if takes(name)], Share()
@@ -428,21 +445,6 @@ class Lookout(Sightings):
             backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
-
-    def _warn_of_length(self, lane: str, names: list[str]) -> None:
-        if names and not self._warned:
-            length = len(names) * (len(names[0]) + 4)
-            if length > LONG_LISTING * self._zookeeper.max_request:
-                self._warned = True
-                log.warning(
-                    "queue %s: a listing of %s takes %d bytes; a Java client reads none of more than %d, and every "
-                    "listing stalls the server: spread it with QueueConfig(shards=...)",
-                    self.store.name,
-                    lane,
-                    length,
-                    self._zookeeper.max_request,
-                    extra={"queue": self.store.name},
-                )
 
     async def listen(self) -> None:
         """Hear from now on of what comes, so that nothing need be listed for it."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import MalformedError, id_at
+from aiozkqueue.queue.candidates.doubts import Doubts
 from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
 from aiozkqueue.queue.candidates.idle import Timers
 from aiozkqueue.queue.candidates.later import Later
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import Clock, ServerClock, Timer
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import ZooKeeper
-
-#: Items of another program that have gone, kept until their locks do.
-ENDED_KEPT = 64
 
 
 class Sightings:
@@ -61,7 +58,7 @@ class Sightings:
         self._stages: Stages | None = None
         self._must_list_due = True
         self._gone: set[str] | None = None  # what was settled while a listing is under way
-        self._ended: deque[str] = deque(maxlen=ENDED_KEPT)  # items of another program that have gone lately
+        self._doubts = Doubts()  # of items of another program
         self._steal_timer: Timer | None = None
 
     @property
@@ -100,6 +97,16 @@ class Sightings:
         """An item of a group is known to be gone."""
         if self._groups is not None:
             self._groups.deleted(place)
+
+    def ghosts(self, items: Iterable[str]) -> None:
+        """Nothing was found under locks of ours. They are being removed, and the end of none is to wake us."""
+        if self.store.dialect is None:
+            return
+        for item in items:
+            if item in self._stirred:
+                self._levels.must_list()  # it has come back since, under the same name
+            else:
+                self._doubts.gone(item)
 
     def begin(self, locks: Iterable[str]) -> None:
         """Locks are about to be made."""
@@ -233,6 +240,8 @@ class Sightings:
             if self._sieve.undecided:
                 self.bell.set()
             return
+        if self.store.dialect is not None:
+            self._doubts.found(place.rpartition("/")[2])
         level = self._levels.of(place)
         if level.backlog.full:
             level.must_list = True  # what is not kept now is not heard of again
@@ -242,7 +251,7 @@ class Sightings:
         """See `Listening`."""
         self._levels.of(place).backlog.forget(place)
         if self.store.dialect is not None:
-            self._ended.append(place.rpartition("/")[2])
+            self._doubts.gone(place.rpartition("/")[2])
         if self._groups is not None:
             with suppress(MalformedError):
                 self._groups.deleted(place)
@@ -269,13 +278,22 @@ class Sightings:
             self._levels.lock(lock)
 
     def _heard_foreign(self, item: str, *, gone: bool) -> None:
-        """Another program has locked an item, or lets it go: when it has not deleted it, it has died or failed."""
+        """Another session has locked an item, or has unlocked it: then its item is looked at, if it may be there."""
         if not gone:
             self._levels.lock(item)
             return
         self._levels.unlock(item)
-        if item not in self._ended:
-            self.heard_item(f"items/{item}")
+        if self._doubts.unlocked(item):
+            self.bell.set()
+
+    def _settle_doubts(self, items: Sequence[str], found: Iterable[object]) -> None:
+        """Take what was read of items whose locks had ended; None where there is no item.
+
+        What a watch has told since then is newer: whoever has locked one again ends that lock, too.
+        """
+        for item, node in zip(items, found, strict=True):
+            if node is not None and not self._levels.is_locked(item) and self._doubts.without_gone([item]):
+                self.heard_item(f"items/{item}")
 
     def heard_later(self, place: str, *, gone: bool) -> None:
         """See `Listening`."""

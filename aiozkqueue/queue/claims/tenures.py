@@ -145,7 +145,7 @@ class Tenures:
             for group in groups
         ]
         items = await self._lock(places, tenures, generation)
-        batch = Batch([], 0, [])
+        batch = Batch([], [], [])
         held = [tenure for tenure in tenures if tenure.group in self._held]
         batch.lost.extend(tenure.group for tenure in tenures if tenure.group not in self._held)
         try:

@@ -8,6 +8,7 @@ takes) lies below ``<root>/.foreign``.
 from __future__ import annotations
 
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import fields
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -172,6 +173,17 @@ class ForeignBacklog(Backlog):
         for name in self._since:
             self._insert(name)
 
+    def forget(self, place: str) -> None:
+        """See `Backlog`: peers consume what is listed here, too, and a lock on what is gone would be in vain."""
+        super().forget(place)
+        name = place.rpartition("/")[2]
+        at = self._position(name)
+        if at < len(self._listed) and self._listed[at] == name:
+            del self._listed[at]
+        for names, one in ((self._since, name), (self._front, place)):
+            with suppress(ValueError):
+                names.remove(one)
+
     def try_later(self, place: str, now: float) -> bool:
         """See `Backlog`: it takes its place among the others."""
         lane, _, name = place.rpartition("/")
@@ -225,6 +237,12 @@ class ForeignBacklog(Backlog):
         """Put a name where it belongs; the list is newest first."""
         if self._freed is not None:
             self._since.append(name)
+        at = self._position(name)
+        if at == len(self._listed) or self._listed[at] != name:
+            self._listed.insert(at, name)
+
+    def _position(self, name: str) -> int:
+        """Where a name is in the list, or belongs."""
         low, high, order = 0, len(self._listed), self._order(name)
         while low < high:
             middle = (low + high) // 2
@@ -232,8 +250,7 @@ class ForeignBacklog(Backlog):
                 low = middle + 1
             else:
                 high = middle
-        if low == len(self._listed) or self._listed[low] != name:
-            self._listed.insert(low, name)
+        return low
 
     def _free(self, name: str, excluded: Callable[[str], bool]) -> bool:
         return self._dialect.due(name) <= self._server_now() and super()._free(name, excluded)

@@ -101,7 +101,7 @@ public class CuratorPeer {
 
     /**
      * Shows what it gets. One that holds waits at its gate for a permit; one that fails raises the first time, one that
-     * is failing every time.
+     * is failing every time. One that is slow takes so many milliseconds for each: slow20.
      */
     static class Shown implements QueueConsumer {
         private final String name;
@@ -113,6 +113,9 @@ public class CuratorPeer {
             say("+ " + name + " " + hex((byte[]) message));
             if (mode.startsWith("hold")) {
                 gate.acquire();
+            }
+            if (mode.startsWith("slow")) {
+                Thread.sleep(Long.parseLong(mode.substring(4)));
             }
             if (mode.equals("failing") || mode.endsWith("fail") && !failed) {
                 failed = true;
@@ -176,7 +179,7 @@ public class CuratorPeer {
             queues.put(words[1], queue);
             return "open";
         }
-        if (command.equals("consume")) { // consume NAME KIND PATH LOCK|- show|hold|fail|hold-fail|failing THREADS [DELETE]
+        if (command.equals("consume")) { // consume NAME KIND PATH LOCK|- show|hold|fail|hold-fail|failing|slowN THREADS [DELETE]
             Semaphore gate = new Semaphore(0);
             gates.put(words[1], gate);
             QueueConsumer consumer = new Shown(words[1], words[5], gate);

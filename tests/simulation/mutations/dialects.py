@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.dialects import ForeignPaths
+from aiozkqueue.queue.candidates.doubts import Doubts
 from aiozkqueue.queue.claims.sightings import Sightings
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.dialects import (
     a_peer_lets_go_of_what_one_of_ours_asks_for,
+    a_peer_locks_what_is_gone,
     a_peer_takes_from_a_curator_queue_too,
 )
 
@@ -25,3 +27,25 @@ def locks_where_no_peer_looks_for_them(patch: pytest.MonkeyPatch) -> None:
 @mutation(a_peer_lets_go_of_what_one_of_ours_asks_for)
 def a_refusal_is_believed_whatever_has_been_heard_since(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sightings, "contended", lambda self, lock: self._levels.lock(lock))
+
+
+@mutation(a_peer_locks_what_is_gone)
+def an_item_is_believed_to_be_there_when_its_lock_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Doubts, "unlocked", lambda self, item: self._open.setdefault(item, True))
+    patch.setattr(Doubts, "without_gone", lambda self, items: list(items))  # noqa: ARG005 - it knows of none
+    patch.setattr(
+        Sightings,
+        "_settle_doubts",
+        lambda self, items, found: [self.heard_item(f"items/{item}") for item, _ in zip(items, found, strict=True)],
+    )
+
+
+@mutation(a_peer_locks_what_is_gone)
+def what_has_gone_is_never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Doubts, "found", lambda self, item: None)  # noqa: ARG005 - it takes no note
+    patch.setattr(Doubts, "clear", lambda self: self._open.clear())
+
+
+@mutation(a_peer_lets_go_of_what_one_of_ours_asks_for)
+def nobody_looks_at_an_item_whose_lock_has_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Doubts, "unlocked", lambda self, item: False)  # noqa: ARG005 - it takes no note

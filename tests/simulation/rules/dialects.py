@@ -25,6 +25,8 @@ class Shared:
     """Handed over here while the peer held them."""
     consumed: Counter[str] = field(default_factory=Counter[str])
     left: list[str] = field(default_factory=list[str])
+    in_vain: list[str] = field(default_factory=list[str])
+    """Items that one of ours locked long after they had gone."""
 
 
 @rule
@@ -41,3 +43,9 @@ def what_is_shared_with_a_peer_is_consumed_once(history: History) -> Iterator[st
             yield f"{body} was consumed {shared.consumed[body]} times by us and a peer together"
     for name in shared.left:
         yield f"{name} is left of a queue that has been emptied"
+
+
+@rule
+def what_has_gone_is_not_locked(history: History) -> Iterator[str]:
+    for name in history.part(Shared).in_vain:
+        yield f"{name} was locked by one of ours, long after it had gone"

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame, unframe
 from aiozkqueue.testing.simulator import run_virtual
-from aiozkqueue.zookeeper import Create, Delete, MultiError, NoNodeError
+from aiozkqueue.zookeeper import Create, Delete, EventKind, MultiError, NoNodeError
 from tests.simulation.rules.dialects import Shared
 from tests.simulation.stories import story
 from tests.simulation.workload import LIMIT, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.zookeeper import WatchEvent
     from tests.simulation.history import History
 
 PATH, LOCKS = "/app/queue", "/app/locks"
@@ -78,6 +81,73 @@ def a_peer_lets_go_of_what_one_of_ours_asks_for(seed: int | str) -> History:
         return run.history
 
     return run_virtual(main, limit=LIMIT)
+
+
+@story
+def a_peer_locks_what_is_gone(seed: int | str) -> History:
+    """One of ours waits while a peer goes through an old listing; then the queue is made again, with the same names."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
+        async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
+            queue, zookeeper = ours.curator_queue(PATH, lock_path=LOCKS), peer.engine.zookeeper
+            taking = asyncio.create_task(_take(shared, ours, 2 * ITEMS))
+            await _put(shared, queue, range(ITEMS))
+            while await zookeeper.children(PATH) or await zookeeper.children(LOCKS):  # noqa: ASYNC110 - in virtual time
+                await asyncio.sleep(scale)
+            watch = await zookeeper.watch(LOCKS, _ear(shared, peers_of := set[str]()), recursive=True)
+            for number in run.random.choices(range(ITEMS), k=2 * ITEMS):
+                peers_of.add(name := f"queue-{number:010d}")
+                await zookeeper.multi([Create(f"{LOCKS}/{name}", b"10.0.0.1", ephemeral=True)])
+                await asyncio.sleep(chance() * 2 * scale)
+                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])
+                await asyncio.sleep(chance() * 2 * scale)
+                peers_of.discard(name)
+            await asyncio.sleep(8 * scale)
+            watch.cancel()
+            await zookeeper.multi([Delete(PATH), Create(PATH)])
+            for number in range(ITEMS, 2 * ITEMS):
+                name = f"queue-{number - ITEMS:010d}"
+                item = Create(f"{PATH}/queue-", frame([f"m{number}".encode()]), sequential=True)
+                shared.put.add(f"m{number}")
+                await zookeeper.multi([item, Create(f"{LOCKS}/{name}", b"10.0.0.1", ephemeral=True)])
+                await asyncio.sleep(chance() * 2 * scale)
+                await zookeeper.multi([Delete(f"{LOCKS}/{name}")])  # it has failed, and leaves the item
+            await taking
+        run.finish()
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
+async def _put(shared: Shared, queue: zq.Queue[bytes], numbers: range) -> None:
+    for number in numbers:
+        shared.put.add(f"m{number}")
+        await queue.put(f"m{number}".encode())
+
+
+async def _take(shared: Shared, session: zq.QueueSession, count: int) -> None:
+    """Take so many, each by itself; give up when none comes for long."""
+    queue = session.curator_queue(PATH, lock_path=LOCKS)
+    for _ in range(count):
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=30)
+        if message is None:
+            return
+        shared.consumed[message.body.decode()] += 1
+
+
+def _ear(shared: Shared, peers: set[str]) -> Callable[[WatchEvent], None]:
+    """Hears of the locks that are made; ``peers`` is what the peer locks at the time."""
+
+    def hear(event: WatchEvent) -> None:
+        name = event.path.rpartition("/")[2]
+        if event.kind is EventKind.CREATED and name not in peers:
+            shared.in_vain.append(name)
+
+    return hear
 
 
 async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
