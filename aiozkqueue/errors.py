@@ -4,6 +4,7 @@ QueueError
 ├── NotCommittedError            nothing of the commit was applied; doing the work again is safe
 │   ├── SessionExpiredError      the ZooKeeper session that held the claims is over
 │   ├── ClaimLostError           the claim was forced open or taken over
+│   ├── ItemNotEmptyError        znodes lie below the message's item, so ZooKeeper does not delete it
 │   ├── TransactionTooLargeError more than one ZooKeeper request, or one session's locks, can hold
 │   ├── QueueFullError           the queue is at its limit
 │   ├── ConflictError            what the commit was to change has been taken or changed by others first
@@ -52,6 +53,17 @@ class SessionExpiredError(NotCommittedError):
 
 class ClaimLostError(NotCommittedError):
     """A claim was forced open or taken over; the message belongs to another consumer."""
+
+
+class ItemNotEmptyError(NotCommittedError):
+    """A message cannot be removed: somebody has created znodes below its item, and ZooKeeper deletes no such znode.
+
+    The message comes again after a growing delay, up to one hour. Delete what lies below the item to end this.
+    """
+
+    def __init__(self, message: str, message_id: str) -> None:
+        super().__init__(message)
+        self.message_id = message_id
 
 
 class TransactionTooLargeError(NotCommittedError):

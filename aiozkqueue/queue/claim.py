@@ -124,6 +124,7 @@ class Claim:
         "path",
         "place",
         "raw",
+        "record_refused",
         "recorded",
         "rest",
         "retries",
@@ -184,6 +185,8 @@ class Claim:
         """The payload decoded to the type of the queue that took it."""
         self.recorded: bool = False
         """Whether this hand-over has been recorded in ``meta/``."""
+        self.record_refused: bool = False
+        """Whether ZooKeeper refuses to change its record of attempts, which is left out of what is sent then."""
         self.handed: bool = False
         """Whether a handler has seen it."""
         self.handed_at: float | None = None

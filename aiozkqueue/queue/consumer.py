@@ -279,7 +279,7 @@ class Consumer(Generic[T]):
             if handling is not None:
                 handling.end(error)
             if released is not None:
-                await wait_settled(released, grace=self._engine.grace)
+                await wait_settled(released, limit=self._engine.grace)
             for commit in list(self._commits.under_way):
                 await commit.wait()
 

@@ -143,9 +143,7 @@ class Delivery(Message[T_co]):
     async def rollback(self, *, delay: Seconds | None = None) -> None:
         """Give the message back, offered again after ``delay`` seconds (0: at once; None: the policy's).
 
-        Raises:
-            TransactionClosedError: it has been committed.
-            InvalidOptionError: ``delay`` is no number of seconds.
+        Raises: as `Transaction.rollback`.
         """
         await self._settling.rollback(None if delay is None else required_seconds(delay, "delay"))
 

@@ -92,7 +92,7 @@ async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> 
             except ClaimLostError:
                 lost.append(claim)
     except BaseException:
-        await wait_settled(_give_back(dispenser, attempts, claims), grace=engine.grace)
+        await wait_settled(_give_back(dispenser, attempts, claims), limit=engine.grace)
         raise
     dispenser.release(lost)  # if one is ours after all, its count was tampered with
     return [claim for claim in claims if claim not in lost]

@@ -185,7 +185,7 @@ class Listener(Generic[T_co]):
         if claims and not self._engine.closed:
             released = self._engine.dispenser(claims[0].store).release(claims)
             if released is not None:
-                await wait_settled(released, grace=self._engine.grace)
+                await wait_settled(released, limit=self._engine.grace)
 
     async def _drain(self) -> None:
         deadline = None if self._drain_timeout is None else anyio.current_time() + self._drain_timeout

@@ -285,20 +285,26 @@ class QueueStore:
             await self.open()
 
     async def open_later(self, folder: str, priority: int) -> None:
-        """Make a folder for what is due in one hour.
+        """Make a folder for what is due in one hour, unless it is there.
 
         Raises: as `admit`.
         """
-        await self.admit(priority, scheduled=True)
-        try:
-            await self._zookeeper.multi([self.check(), Create(self.paths.at(folder))])
-        except (ConnectionLossError, SessionExpiredError):
-            await self._zookeeper.wait_connected()
-        except MultiError as error:
-            if isinstance(error.error, NoAuthError):
-                raise denied(self.name, error.error) from error
-            if not isinstance(error.error, NodeExistsError):
-                self.stale()  # whoever is mended by this tries again
+        while True:
+            await self.admit(priority, scheduled=True)
+            try:
+                await self._zookeeper.multi([self.check(), Create(self.paths.at(folder))])
+            except (ConnectionLossError, SessionExpiredError):
+                await self._zookeeper.wait_connected()
+            except MultiError as error:
+                if isinstance(error.error, NodeExistsError):
+                    return
+                if isinstance(error.error, NoAuthError):
+                    raise denied(self.name, error.error) from error
+                if not isinstance(error.error, BadVersionError | NoNodeError):
+                    raise
+                self.stale()
+            else:
+                return
 
     def note_sequence(self, path: str) -> None:
         """Take note of the path of an item just put: near the end of its lane's counter the next one is opened."""

@@ -184,9 +184,10 @@ class Transaction:
         answer for up to the session timeout; then the commit goes on without it.
 
         Raises:
-            NotCommittedError: nothing was applied, and doing the work again is safe; mostly it is one of the next six.
+            NotCommittedError: nothing was applied; doing the work again is safe. Usually it is one of the next seven.
             SessionExpiredError: the ZooKeeper session of the messages taken is over.
             ClaimLostError: a message taken was forced open or taken over.
+            ItemNotEmptyError: a message taken cannot be removed, since somebody has created znodes below it.
             TransactionTooLargeError: it is more than one request of ZooKeeper's may hold.
             QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
             ConflictError: what it was to cancel or replace has been taken by others, or a group has joined a bus since
@@ -200,11 +201,12 @@ class Transaction:
     async def rollback(self, *, delay: Seconds | None = None) -> None:
         """Forget the puts and give the messages back after ``delay`` seconds (0: at once; None: the policy's).
 
-        Always succeeds, at the latest when the ZooKeeper session ends; until then it waits. Cancelled, it goes on
-        in the background.
+        Always succeeds, at the latest when the ZooKeeper session ends. It waits for that, but for no longer than one
+        session timeout: while no server answers, the session ends by then. Cancelled, it goes on in the background.
 
         Raises:
             TransactionClosedError: it has been committed.
+            OutcomeUnknownError: a commit of it is under way, and is not answered within one session timeout.
             InvalidOptionError: ``delay`` is no number of seconds.
         """
         await self._work.rollback(None if delay is None else required_seconds(delay, "delay"))

@@ -19,6 +19,7 @@ from aiozkqueue.errors import (
     ClaimLostError,
     ConflictError,
     InvalidOptionError,
+    ItemNotEmptyError,
     NotCommittedError,
     OutcomeUnknownError,
     QueueError,
@@ -29,10 +30,11 @@ from aiozkqueue.errors import (
 
 from .commits.admission import admit, needs_of, try_admit
 from .commits.committer import unknown
-from .commits.endings import CONSUME, Ending, fate, refuse_to_overtake, release_ending
-from .commits.holds import CommitSettlement, ReleaseSettlement
+from .commits.endings import CONSUME, Ending, aside, fate, refuse_to_overtake, release_ending
+from .commits.holds import CommitSettlement
 from .commits.items import PutSettlement
 from .commits.keys import bearer
+from .commits.releases import ReleaseSettlement
 from .outcome import Outcome
 from .patience import FOREVER, Patience
 from .puts.putting import make_ready
@@ -61,7 +63,7 @@ PUT_WEIGHT = 200
 _OTHERS_WERE_FIRST = (ClaimLostError, ConflictError)
 
 #: What a commit fails with and nothing is wrong: its messages come again.
-PASSING = (SessionExpiredError, *_OTHERS_WERE_FIRST)
+PASSING = (SessionExpiredError, *_OTHERS_WERE_FIRST, ItemNotEmptyError)
 
 
 class _State(enum.Enum):
@@ -302,7 +304,7 @@ class Work:
         if not settlement.settled:
             raise self._withdraw(settlement, timeout)
         if self._release is not None:
-            await wait_settled(self._release, grace=self.engine.grace)
+            await wait_settled(self._release, limit=self.engine.grace)
         settlement.outcome()
 
     def begin_commit(self) -> Settlement | None:
@@ -355,14 +357,18 @@ class Work:
 
         With ``rewrite``, for work that holds one claim, its item is left with these bytes.
 
-        Always succeeds: it returns when the locks are gone or their session is. When a commit is under way it waits
-        for that one's fate.
+        Always succeeds: it returns when the locks are gone or their session is, and after one session timeout in any
+        case: while no server answers, their session ends by then, and the locks with it. When a commit is under way it
+        waits for that one's fate.
 
         Raises:
             TransactionClosedError: it has been committed.
+            OutcomeUnknownError: a commit is under way, and its fate is not known after one session timeout.
         """
         if self._state is _SETTLING:
-            await self.decision(None)
+            await self.decision(self.engine.grace)
+            if self._state is _SETTLING:
+                raise unknown(self.id, f"its commit is under way, with no answer within {self.engine.grace:g} s")
         if self._state is _COMMITTED:
             self.require_open()
         if self._state is _OPEN:
@@ -370,7 +376,7 @@ class Work:
             self._give_back(delay, error, rewrite)
             self._move(_ROLLED_BACK)
         if self._release is not None:
-            await wait_settled(self._release, grace=self.engine.grace)
+            await wait_settled(self._release, limit=self.engine.grace)
 
     def foresee(self, claim: Claim, error: str) -> str:
         """Say what becomes of the one message that it holds, if it is undone for this error: for the log, before that.
@@ -426,7 +432,7 @@ class Work:
         self._give_back(0 if type(error) is NotCommittedError else None, str(error))
         self._move(_ROLLED_BACK)
         if self._release is not None and patient:
-            await wait_settled(self._release, grace=self.engine.grace)
+            await wait_settled(self._release, limit=self.engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
         """Open the queues put to, and take the room that they are short of. Raises: also as `Room.enter`."""
@@ -471,12 +477,24 @@ class Work:
         elif isinstance(error, OutcomeUnknownError):
             self._move(_IN_DOUBT)
         else:
-            if not isinstance(error, SessionExpiredError):
+            if isinstance(error, ItemNotEmptyError):
+                self._give_back(0, str(error), obstructed=error.message_id)
+            elif not isinstance(error, SessionExpiredError):
                 self._give_back(0 if isinstance(error, _OTHERS_WERE_FIRST) else None, str(error))
             self._move(_ROLLED_BACK)
 
-    def _give_back(self, delay: float | None, error: str | None, rewrite: bytes | None = None) -> None:
-        """Send the release of all claims; it stays on the session's debts until it is applied or the session over."""
+    def _give_back(
+        self,
+        delay: float | None,
+        error: str | None,
+        rewrite: bytes | None = None,
+        *,
+        obstructed: str | None = None,
+    ) -> None:
+        """Send the release of all claims; it stays on the session's debts until it is applied or the session over.
+
+        The message ``obstructed`` could not be removed: it waits longer each time, whatever its policy says.
+        """
         self._puts.clear()
         self._beside = None
         if self._admission is not None:
@@ -489,6 +507,10 @@ class Work:
             delay = self._drawn
         chance = engine.random.random
         endings = {claim: release_ending(claim, delay, error, chance) for claim in self._claims}
+        for claim, ending in endings.items() if obstructed is not None else ():
+            if claim.id == obstructed and ending.kind == "release":
+                longest = max(aside(claim.attempt), claim.store.policy.backoff.delay(claim.attempt, chance))
+                endings[claim] = ending._replace(delay=longest)
         if rewrite is not None:
             endings = {
                 claim: ending._replace(rewrite=rewrite) if ending.kind == "release" else ending
@@ -508,4 +530,4 @@ class Work:
         dispenser = self.engine.dispenser(claims[0].store) if claims else None
         released = dispenser.release(claims) if dispenser is not None else None
         if released is not None:
-            await wait_settled(released, grace=self.engine.grace)
+            await wait_settled(released, limit=self.engine.grace)

@@ -26,6 +26,7 @@ from tests.simulation.programs.operators import operate
 from tests.simulation.programs.producers import produce
 from tests.simulation.programs.transactions import transact
 from tests.simulation.recorder import Recorder
+from tests.simulation.refusals import watch
 from tests.simulation.weather import SESSION_TIMEOUT, Weather, has_a_slot
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Run(Recorder):
         self.rough = rough
         self.ensemble.on_session_over = self._session_over
         self.cluster = Cluster(self.ensemble, seed)
+        watch(self)
         self.killed: set[str] = set()
 
     def _session_over(self, session: int, closed: bool) -> None:  # noqa: FBT001 - a callback

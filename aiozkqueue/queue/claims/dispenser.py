@@ -14,7 +14,7 @@ from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
-from aiozkqueue.queue.commits.holds import ReleaseSettlement
+from aiozkqueue.queue.commits.releases import ReleaseSettlement
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ClientClosedError,

@@ -1,7 +1,8 @@
-"""Claims on another program's items that have failed: held until their delay is over, then given back.
+"""Claims that have failed and are held until their delay is over, then given back.
 
-The peers of such a queue must respect the delay, and they know locks only. The lock stays the session's own, so that
-the item is free at once if this process dies.
+So it is with another program's items: the peers of such a queue must respect the delay, and they know locks only. And
+so it is where ZooKeeper refuses the timed lock. The lock stays the session's own, so that the item is free at once if
+this process dies.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ class KeptClaims:
         self._timers: dict[Claim, Timer] = {}
 
     def keep(self, claim: Claim, delay: float) -> None:
-        """Hold a claim, whose failure has been written into its item, for ``delay`` seconds more."""
-        claim.version += 1
+        """Hold a claim for ``delay`` seconds more."""
         claim.handed = claim.recorded = False
         self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))
 

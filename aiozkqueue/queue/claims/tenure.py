@@ -155,6 +155,8 @@ class Tenure:
             return
         if not all(claim in endings for claim in self.live):
             self.fate = Fate.KEPT  # by what is not decided with these
+            if self.live[0] not in endings:
+                yield self.live[0], Check(self.live[0].path, self.live[0].version)
             return
         self.settling = True
         self._timed = None

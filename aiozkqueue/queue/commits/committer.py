@@ -1,7 +1,8 @@
 """Settlements: all-or-nothing changes, each applied exactly once, whatever happens to connection and session.
 
 Settlements that are ready at the same moment share a multi, which goes out under a commit slot (see `slot`). When one
-of them is the cause of a refusal, it alone is taken out, and the others go again.
+of them is the cause of a refusal, it alone is taken out, and the others go again without it. From then on it goes in
+requests of its own, a bounded number of times: it can hold up nobody but itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import bisect
 import logging
 from collections import deque
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
@@ -60,7 +62,7 @@ FULL_WEIGHT = 32 * 1024
 #: is about a tenth of a put's cost, and a lane that ought to have been left has 2^30 to go.
 LEARN_EVERY = 16
 FEW = 8
-#: How often one settlement may be mended (a queue's configuration changed, a parent was missing) before it fails.
+#: How often one settlement may be refused, whatever the cause, before it has to ask for less, or fails.
 MENDINGS = 20
 
 
@@ -141,6 +143,11 @@ class Committer:
             self._depart()
         elif not self._roused:
             self._wake()
+
+    def resubmit(self, settlement: Settlement) -> None:
+        """Send the rest of a settlement of which a part has been applied."""
+        self._put_back([settlement])
+        self._wake()
 
     def withdraw(self, settlement: Settlement) -> bool:
         """Take back one that is not under way, for its submitter to fail; False when it is."""
@@ -260,10 +267,14 @@ class Committer:
         waiting = self._waiting
         batch: list[Settlement] = []
         weight = 0
-        while waiting and len(batch) < GROUP and (not batch or weight + waiting[0].weight <= GROUP_BYTES):
-            settlement = waiting.popleft()
+        while waiting and len(batch) < GROUP:
+            settlement = waiting[0]
+            if batch and (settlement.alone or weight + settlement.weight > GROUP_BYTES):
+                break
             weight += settlement.weight
-            batch.append(settlement)
+            batch.append(waiting.popleft())
+            if settlement.alone:
+                break
         if waiting:
             self._wake()  # there is work for another slot
         return batch
@@ -321,20 +332,22 @@ class Committer:
                 for settlement, start, end in zip(batch, starts, [*starts[1:], None], strict=True):
                     settlement.succeed(results[start:end])
         else:
-            for settlement in batch:
-                settlement.fail(unknown(settlement.transaction_id, "its commit slot has been collected"))
+            for settlement in list(batch):
+                error = unknown(settlement.transaction_id, "its commit slot has been collected")
+                self._go_on(batch, settlement, partial(settlement.retreat, error))
         batch.clear()
 
     def _refresh(self, batch: list[Settlement], store: QueueStore, check: Operation, error: ZooKeeperError) -> None:
         """A queue's configuration has changed: whatever depends on it lines up again when it has been read."""
         for member in [one for one in batch if store in one.stores]:
-            self._mend_or_fail(batch, member, lambda: store.mend(check, error), error)
+            self._mend_or_fail(batch, member, partial(store.mend, check, error), error)
 
     def _answer_refusal(
         self, batch: list[Settlement], member: Settlement, index: int, operation: Operation, error: ZooKeeperError
     ) -> None:
-        """Let the cause of a refusal decide; the rest of the batch goes again."""
-        self._mend_or_fail(batch, member, lambda: member.refused(index, operation, error), error)
+        """Let the cause of a refusal decide; the rest of the batch goes again without it."""
+        member.alone = True
+        self._mend_or_fail(batch, member, partial(member.refused, index, operation, error), error)
 
     def _mend_or_fail(
         self,
@@ -343,22 +356,31 @@ class Committer:
         answer: Callable[[], Coroutine[object, object, None] | None],
         error: ZooKeeperError,
     ) -> None:
+        """Take a member that was refused out of its batch, and let it go again, or fail, as the answer says."""
+        member.mendings += 1
+        if member.mendings > MENDINGS:
+            msg = f"transaction {member.transaction_id}: refused {MENDINGS} times, at last: {error}"
+            answer = partial(member.retreat, NotCommittedError(msg))
+        self._go_on(batch, member, answer)
+
+    def _go_on(
+        self,
+        batch: list[Settlement],
+        member: Settlement,
+        answer: Callable[[], Coroutine[object, object, None] | None],
+    ) -> None:
+        """Take a member out of its batch; it goes again as it is now, or when it has been mended, or it fails."""
         try:
             mending = answer()
         except QueueError as reported:
             batch.remove(member)
             member.fail(reported)
             return
-        if mending is None:  # it has left out what was refused, and that has an end
-            return
         batch.remove(member)
-        member.mendings += 1
-        if member.mendings > MENDINGS:
-            mending.close()
-            msg = f"transaction {member.transaction_id}: refused {MENDINGS} times, at last: {error}"
-            member.fail(NotCommittedError(msg))
-        else:
+        if mending is not None:
             self._begin_mending(member, mending)
+        elif not member.settled:
+            self.resubmit(member)
 
     def _begin_mending(self, settlement: Settlement, mending: Coroutine[object, object, None]) -> None:
         self._mending[settlement] = scope = anyio.CancelScope()
@@ -382,20 +404,20 @@ class Committer:
             settlement.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
             raise
         else:
-            if not scope.cancel_called:
-                self._put_back([settlement])
-                self._wake()
+            if not scope.cancel_called and not settlement.settled:
+                self.resubmit(settlement)
         finally:
             self._mending.pop(settlement, None)
 
     def _split(self, batch: list[Settlement], error: RequestTooLargeError) -> None:
-        """A group was estimated too low: send its first member alone; one that is too large alone fails."""
+        """A group was estimated too low: send its first member alone; one that is too large alone is cut, or fails."""
         if len(batch) > 1:
             self._put_back(batch[1:])
             del batch[1:]
             return
-        settlement = batch.pop()
-        settlement.fail(TransactionTooLargeError(f"transaction {settlement.transaction_id}: {error}; commit in parts"))
+        (settlement,) = batch
+        too_large = TransactionTooLargeError(f"transaction {settlement.transaction_id}: {error}; commit in parts")
+        self._go_on(batch, settlement, partial(settlement.retreat, too_large))
 
 
 def _stores_of(batch: list[Settlement]) -> list[QueueStore]:

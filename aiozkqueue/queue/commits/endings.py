@@ -6,10 +6,10 @@ from dataclasses import replace
 from random import random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError, InvalidOptionError, QueueError
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
 from aiozkqueue.queue.access import denied
-from aiozkqueue.zookeeper import Check, Create, NoAuthError, SetData
+from aiozkqueue.zookeeper import BadVersionError, Check, Create, NoAuthError, NoNodeError, NotEmptyError, SetData
 
 from .settlement import OPERATION_WEIGHT
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
+#: The longest time in seconds for which a message that cannot be removed is left alone.
+ASIDE = 3600.0
 #: The field of a dead letter's header that says what it was called in another program's queue.
 FOREIGN_NAME = "name"
 
@@ -39,6 +41,8 @@ class Ending(NamedTuple):
     """What a release leaves the item with; None: as it is."""
     forced: int = -1
     """The version of the folder of locks while the lock was seen to be ours, where there is no item to be its fence."""
+    left: bool = False
+    """Whether the item is still there when only its lock is removed."""
 
 
 CONSUME = Ending("consume")
@@ -83,14 +87,35 @@ def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
     return SetData(path, record.encode(), claim.meta_version)
 
 
-def refusal_of(claim: Claim, error: ZooKeeperError) -> QueueError:
+def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> QueueError:
     """Say why a claim refused a commit."""
     if isinstance(error, NoAuthError):
         return denied(claim.store.name, error)
+    if isinstance(error, NotEmptyError):
+        return obstructed(claim.store.name, claim.id, operation.path)
+    if not isinstance(error, NoNodeError | BadVersionError):
+        return NotCommittedError(
+            f"message {claim.id} of queue {claim.store.name!r}: ZooKeeper refused the commit: {error}; "
+            "nothing of it was applied"
+        )
     return ClaimLostError(
         f"message {claim.id} of queue {claim.store.name!r} was forced open or taken over by another consumer "
         f"({error}); nothing of the transaction was applied, and that consumer goes on with it"
     )
+
+
+def obstructed(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
+    """Make the error for a message that somebody has created znodes below."""
+    return ItemNotEmptyError(
+        f"message {message_id} of queue {queue!r} cannot be removed: there are znodes below it, at {path}; "
+        "nothing of the transaction was applied; delete them, and the message can be settled",
+        message_id,
+    )
+
+
+def aside(attempt: int) -> float:
+    """Seconds after which a message is offered again that could not be removed, by the number of its hand-overs."""
+    return min(ASIDE, 8.0 ** min(attempt - 1, 10))
 
 
 def exhausted(claim: Claim, error: str | None) -> Ending:

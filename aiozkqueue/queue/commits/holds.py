@@ -1,4 +1,7 @@
-"""Commits and releases: the end of the hold on items, with the puts of the same transaction."""
+"""Commits: the end of the hold on items, with the puts of the same transaction.
+
+What only gives back is in `releases`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,16 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.claim import FREE, GONE, LEFT, Claim
 from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.patience import FOREVER
-from aiozkqueue.zookeeper import Check, Create, Delete, NoNodeError, SetData, new_delete
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    new_delete,
+)
 
 from .admission import needs_of, readmit
 from .endings import CONSUME, Ending, bury, fate, guard, refusal_of, weigh_ending, write_meta
@@ -25,7 +37,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.clock import ServerClock
     from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import Node, Operation, Result, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .beside import Beside
     from .companions import Mender
@@ -49,9 +61,7 @@ class HoldSettlement(Settlement):
     ) -> None:
         weight = 0
         for claim, ending in endings.items():
-            weight += 3 * OPERATION_WEIGHT if ending is CONSUME else weigh_ending(claim, ending)
-            if claim.store.attendants:
-                weight += sum(attendant.weight(claim, ending) for attendant in claim.store.attendants)
+            weight += weigh(claim, ending)
         if puts:
             Settlement.__init__(self, transaction_id, generation, weight + weigh_puts(puts), stores_of(puts))
         else:
@@ -95,6 +105,7 @@ class HoldSettlement(Settlement):
         elif kind in ("consume", "dead", "remove"):
             parts = self._remove(claim, ending)
         elif kind == "unlock":
+            self._shared = self._shared or ending.left
             parts = iter(((claim, Check(claim.store.paths.locks, ending.forced)), (claim, Delete(claim.lock))))
         else:
             self._shared = self._shared or not ending.delay
@@ -102,7 +113,7 @@ class HoldSettlement(Settlement):
         for owner, operation in parts:
             sent.append(operation)
             owners.append(owner)
-        for attendant in claim.store.attendants:
+        for attendant in claim.store.attendants if self._attended(claim) else ():
             for companion in attendant.companions(claim, ending, self._moment):
                 sent.append(companion.operation)
                 owners.append(companion.owner)
@@ -114,13 +125,15 @@ class HoldSettlement(Settlement):
         for claim, ending in self._endings.items():
             if claim.tenure is not None:
                 tenures[claim.tenure] = None
-            elif ending.kind == "release" and not ending.delay:
+            elif ending.left or (ending.kind == "release" and not ending.delay):
                 bells[claim.bell] = claim.store
         for tenure in tenures:
             for owner, operation in tenure.lock_operations(self._endings, self._due):
                 sent.append(operation)
                 owners.append(owner)
         for bell, store in bells.items():
+            if not self._rings(store):
+                continue
             # A watch on items sees no lock go: this write on their parent is what idle consumers hear.
             for operation in store.bell(bell, self.transaction_id):
                 sent.append(operation)
@@ -135,7 +148,11 @@ class HoldSettlement(Settlement):
         yield claim, Delete(claim.lock)
         if ending.kind == "dead":
             yield claim.store, bury(claim, ending.reason, self._moment())
-        if claim.meta_version is not None:
+        yield from self._forget(claim)
+
+    def _forget(self, claim: Claim) -> Iterator[tuple[Claim | Mender, Operation]]:
+        """Remove what belongs to a message that is gone."""
+        if claim.meta_version is not None and not claim.record_refused:
             yield claim, Delete(claim.store.paths.meta(claim.id))
         if claim.fields is not None and (freed := freed_by(claim)) is not None:
             yield freed.owner, freed.operation
@@ -153,10 +170,11 @@ class HoldSettlement(Settlement):
                 grouped.append(claim)
                 continue
             if ending.delay and claim.store.dialect is not None:
+                claim.version += 1
                 claim.store.keep(claim, ending.delay)
                 continue
             if ending.kind != "release":
-                claim.settled(GONE if claim.rest is None else FREE)
+                claim.settled(FREE if claim.rest is not None or ending.left else GONE)
             elif ending.delay:
                 claim.settled(LEFT)
                 claim.store.retry_at(self._due(ending), claim.id)
@@ -208,13 +226,41 @@ class HoldSettlement(Settlement):
         self._now = None
         return owner.mend(operation, error)
 
+    # -- what a release may have to do without
+
+    def _attended(self, claim: Claim) -> bool:  # noqa: ARG002 - all are
+        """Whether the queue's features add to the end of this hold."""
+        return True
+
+    def _guard(self, claim: Claim, ending: Ending) -> Operation:
+        """Assert that the claim is still ours."""
+        return guard(claim, ending)
+
+    def _rings(self, store: QueueStore) -> bool:  # noqa: ARG002 - all do
+        """Whether idle consumers of a queue are told."""
+        return True
+
+    def _answer_record(
+        self, claim: Claim, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Go by what is known now of a record of attempts, or go on without it: the lock is ours all the same."""
+        if isinstance(error, NoNodeError):
+            if isinstance(operation, Create):  # the folder of the records is missing
+                return self._mend(claim.store, operation, error)
+            claim.meta_version = None
+        elif isinstance(error, NodeExistsError | BadVersionError):
+            claim.meta_version = -1  # somebody tampered with the count
+        else:
+            leave_out_record(claim, error, self.transaction_id)
+        return None
+
     def _release(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
         if ending.delay and claim.store.dialect is not None:
             yield claim, SetData(claim.path, claim.raw, claim.version)
             yield from self._count(claim, ending, None)
             return
         paths = claim.store.paths
-        yield claim, guard(claim, ending)
+        yield claim, self._guard(claim, ending)
         yield claim, Delete(claim.lock)
         due = self._due(ending) if ending.delay else None
         if due is not None:
@@ -224,6 +270,8 @@ class HoldSettlement(Settlement):
 
     def _count(self, claim: Claim, ending: Ending, due: int | None) -> Iterator[tuple[Claim, Operation]]:
         """Record the attempt that a release ends, or take it back."""
+        if claim.record_refused:
+            return
         if claim.handed:
             record = AttemptRecord(claim.attempt, claim.id, ending.error, due, claim.retries)
             yield claim, write_meta(claim, record)
@@ -234,16 +282,13 @@ class HoldSettlement(Settlement):
     def _end_grouped(self, claim: Claim, ending: Ending) -> Iterator[tuple[Claim | Mender, Operation]]:
         """End the hold on one message of a group; what becomes of the group's lock is for the tenure to say."""
         if ending.kind == "release":
-            yield claim, guard(claim, ending)
+            yield claim, self._guard(claim, ending)
             yield from self._count(claim, ending, self._due(ending) if ending.delay else None)
             return
         yield claim, Delete(claim.path, claim.version)
         if ending.kind == "dead":
             yield claim.store, bury(claim, ending.reason, self._moment())
-        if claim.meta_version is not None:
-            yield claim, Delete(claim.store.paths.meta(claim.id))
-        if claim.fields is not None and (freed := freed_by(claim)) is not None:
-            yield freed.owner, freed.operation
+        yield from self._forget(claim)
 
     def _due(self, ending: Ending) -> int:
         return self._moment() + max(1, milliseconds_in(ending.delay))
@@ -309,7 +354,9 @@ class CommitSettlement(HoldSettlement):
         """A claim that is lost fails the commit; a queue that has changed is opened again."""
         owner = self._owner(index)
         if isinstance(owner, Claim):
-            raise refusal_of(owner, error)
+            if operation.path == owner.store.paths.meta(owner.id):
+                return self._answer_record(owner, operation, error)
+            raise refusal_of(owner, operation, error)
         return self._mend(owner, operation, error)
 
     async def readmit(self) -> None:
@@ -317,47 +364,23 @@ class CommitSettlement(HoldSettlement):
         await readmit(self, needs_of(self._puts, self._endings, self._beside), FOREVER)
 
 
-class ReleaseSettlement(HoldSettlement):
-    """Claims given back, each at once or after a delay. It always succeeds: one that was lost is left out."""
+def weigh(claim: Claim, ending: Ending) -> int:
+    """About how many bytes the end of a hold takes in a multi, with what the queue's features add."""
+    weight = 3 * OPERATION_WEIGHT if ending is CONSUME else weigh_ending(claim, ending)
+    if claim.store.attendants:
+        weight += sum(attendant.weight(claim, ending) for attendant in claim.store.attendants)
+    return weight
 
-    __slots__ = ()
 
-    def refused(
-        self, index: int, operation: Operation, error: ZooKeeperError
-    ) -> Coroutine[object, object, None] | None:
-        """Leave out the claim that is ours no more; the others go again."""
-        owner = self._owner(index)
-        if not isinstance(owner, Claim):
-            return self._mend(owner, operation, error)
-        path = operation.path
-        if owner.tenure is not None and path != owner.store.paths.meta(owner.id):
-            # One lock for all of them: it is ours no more, or nothing can be known of it by what was refused.
-            self._endings = {claim: one for claim, one in self._endings.items() if claim.tenure is not owner.tenure}
-            owner.tenure.lose()
-            return None
-        if (isinstance(error, NoNodeError) and path == owner.path) or path == owner.store.paths.locks:
-            return self._look(owner)
-        if path == owner.store.paths.meta(owner.id):
-            # Somebody tampered with the count, the lock is ours all the same: let it go, whatever the count says.
-            owner.meta_version = None if isinstance(error, NoNodeError) else -1
-            return None
-        del self._endings[owner]
-        owner.settled(FREE)  # whoever forced it open may have left it free
-        return None
-
-    async def _look(self, claim: Claim) -> None:
-        """Its item is gone. The lock may be another's, who came by a message of the same id after ours was forced open.
-
-        Ours is known by when it was made: another that this client made has followed on several changes.
-        """
-
-        def is_ours(lock: Node) -> bool:
-            return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
-
-        self.mendings = 0  # there are as many looks as claims, and a release is never given up
-        forced = await claim.store.unforced(claim.lock, is_ours, claim.generation)
-        if forced is None:
-            del self._endings[claim]
-            claim.settled(GONE)
-        else:
-            self._endings[claim] = Ending("unlock", forced=forced)
+def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> None:
+    """Send nothing of a claim's record of attempts any more: somebody else's znode must not hold up the message."""
+    claim.record_refused = True
+    log.warning(
+        "queue %s: the record of attempts at message %s cannot be changed, and stays as it is: %s; remove %s, or what "
+        "lies below it, or let this user write to it",
+        claim.store.name,
+        claim.id,
+        error,
+        claim.store.paths.meta(claim.id),
+        extra=about(claim, transaction_id),
+    )

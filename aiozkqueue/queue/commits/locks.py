@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.zookeeper import BadVersionError, Check, Delete, SetData, ZooKeeperError
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    ZooKeeperError,
+)
 
 from .endings import refusal_of, write_meta
 from .settlement import OPERATION_WEIGHT, Settlement
@@ -38,11 +47,18 @@ class AttemptSettlement(Settlement):
     def refused(
         self,
         index: int,  # noqa: ARG002 - whichever it is, the claim is lost
-        operation: Operation,  # noqa: ARG002 - as above
+        operation: Operation,
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
-        """Only a claim that is lost is ever refused."""
-        raise refusal_of(self._claim, error)
+        """The claim is lost, or its attempts cannot be counted."""
+        claim = self._claim
+        if isinstance(error, NoNodeError) and isinstance(operation, Create):
+            return claim.store.mend(operation, error)  # the folder of the records is missing
+        if isinstance(error, NodeExistsError):
+            raise ClaimLostError(
+                f"message {claim.id} of queue {claim.store.name!r}: others have counted an attempt at it meanwhile"
+            )
+        raise refusal_of(claim, operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
         """Count here too."""

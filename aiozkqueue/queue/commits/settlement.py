@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from aiozkqueue.errors import SessionExpiredError
+from aiozkqueue.errors import ClaimLostError, SessionClosedError, SessionExpiredError
 from aiozkqueue.queue.tasks import wait_settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.meter import Meter
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .committer import Committer
     from .plan import PutPlan
+
+log: Final = logging.getLogger(__name__)
+
+#: What a settlement that nobody waits for may fail with in the usual course: its claims are gone.
+_USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
 
 #: About what one operation takes in a multi besides its data: header, path, ACL.
 OPERATION_WEIGHT = 140
@@ -41,6 +48,7 @@ class Settlement(ABC):
         "_done",
         "_waiter",
         "_watchers",
+        "alone",
         "committer",
         "debtor",
         "error",
@@ -69,6 +77,9 @@ class Settlement(ABC):
         self.learns: bool = False
         """Whether it learns from what its operations give: else their results are not decoded."""
         self.mendings: int = 0
+        """How often it has been refused."""
+        self.alone: bool = False
+        """Whether it goes in a request of its own, since it was the cause of a refusal: only it waits for the next."""
         self.committer: Committer | None = None
         """Who has taken it on."""
         self.settled: bool = False
@@ -99,6 +110,13 @@ class Settlement(ABC):
         Raise what the caller gets; or return None when the settlement has changed and is to go again, or a coroutine
         that mends the cause first.
         """
+
+    def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
+        """Ask for less after an error that sending the same again does not cure, as `refused` does.
+
+        Raise the error when nothing less will do: the settlement fails with it.
+        """
+        raise error
 
     async def readmit(self) -> None:  # noqa: B027 - most put nothing
         """Ask for room in queues that have got a size since this was sent. Raises: QueueFullError, as `Room.enter`."""
@@ -206,6 +224,9 @@ class Settlement(ABC):
         self.debtor, self._watchers, self._waiter = None, (), None
         if self.committer is not None:
             self.committer.count_settled()
+        if error is not None and debtor is None and not watchers and waiter is None and self._done is None:
+            level = logging.DEBUG if isinstance(error, _USUAL) else logging.WARNING
+            log.log(level, "transaction %s: %s", self.transaction_id, error)  # nobody else tells of it
         if debtor is not None:
             debtor.commit_settled(self)
         for watcher in watchers:

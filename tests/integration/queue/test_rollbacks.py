@@ -192,3 +192,73 @@ async def test_rollback_under_a_lost_connection_takes_the_session_timeout_at_mos
         await zookeeper_proxy.listen()
         await asyncio.wait_for(rolling, 30)
     assert (await take_one(session)).value == b"1"
+
+
+async def test_a_rollback_larger_than_one_request_leaves_no_lock_and_gives_every_message_back(
+    session: zq.QueueSession, other: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    for _ in range(4):
+        await jobs.put_many([bytes(20_000) for _ in range(30)])
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(jobs, 120)) == 120
+        tx.put("results", b"never")
+        await tx.rollback()
+        assert await locks() == []
+    async with other.begin() as tx:
+        messages = await tx.take_many(other.queue("jobs"), 40, timeout=30)
+        assert len(messages) == 40
+        assert {message.attempt for message in messages} == {2}
+
+
+async def test_a_rollback_while_no_server_answers_returns_after_one_session_timeout(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
+    await session.queue("jobs").put(b"1")
+    async with worker.transaction() as tx:
+        await tx.take(worker.queue("jobs"))
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+        async with asyncio.timeout(30):  # nobody lets the connection come back before that
+            await tx.rollback(delay=0)
+        assert tx.outcome is zq.Outcome.ROLLED_BACK
+        await no_locks(locks)
+        assert (await take_one(session)).value == b"1"
+        await zookeeper_proxy.listen()
+
+
+async def test_a_rollback_behind_a_commit_that_is_not_answered_says_so_after_one_session_timeout(
+    open_session: Opener, session: zq.QueueSession, zookeeper_proxy: ZooKeeperProxy, locks: Locks
+) -> None:
+    worker = await open_session(zookeeper_proxy.hosts, session_timeout=3)
+    await session.queue("jobs").put(b"1")
+    tx = await worker.transaction().__aenter__()
+    await tx.take(worker.queue("jobs"))
+    zookeeper_proxy.refuse()
+    zookeeper_proxy.reset_connections()
+    with pytest.raises(zq.OutcomeUnknownError):
+        await tx.commit(timeout=0.1)
+    async with asyncio.timeout(30):
+        with pytest.raises(zq.OutcomeUnknownError, match="under way"):
+            await tx.rollback()
+    await zookeeper_proxy.listen()
+    await no_locks(locks)
+    assert await worker.outcome(tx.id) in {zq.Outcome.COMMITTED, zq.Outcome.ROLLED_BACK}
+
+
+async def test_a_group_larger_than_one_request_is_given_back_in_its_order(
+    session: zq.QueueSession, other: zq.QueueSession, locks: Locks
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    identities: list[str] = []
+    for _ in range(4):
+        identities += await jobs.put_many([bytes(20_000) for _ in range(30)], group="g")
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(jobs, 120)) == 120
+        await tx.rollback()
+        assert await locks() == []
+    async with other.begin() as tx:
+        messages = await tx.take_many(other.queue("jobs"), 40, timeout=30)
+        assert [message.id for message in messages] == identities[: len(messages)]
+        assert messages[0].attempt == 2

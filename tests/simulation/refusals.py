@@ -1,0 +1,71 @@
+"""What each settlement was refused for, seen where the session decides how to go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozkqueue.queue.commits.committer import Committer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from tests.simulation.workload import Run
+
+
+class Refusal(NamedTuple):
+    settlement: str
+    operation: Operation
+    error: str
+    state: tuple[int, ...]
+    """By which change the znode and its parent are as they are."""
+
+
+@dataclass
+class Refusals:
+    seen: set[Refusal] = field(default_factory=set[Refusal])
+    again: list[Refusal] = field(default_factory=list[Refusal])
+    """Refused alike before, with nothing changed since."""
+
+
+def watch(run: Run) -> None:
+    """Take down the refusals of a run."""
+    _runs[run.loop] = run
+
+
+def _state_of(run: Run, path: str) -> tuple[int, ...]:
+    nodes = run.ensemble.tree.nodes
+    found = (nodes.get(path), nodes.get(path.rpartition("/")[0] or "/"))
+    return tuple(number for node in found if node is not None for number in (node.czxid, node.mzxid, node.pzxid))
+
+
+_runs: dict[asyncio.AbstractEventLoop, Run] = {}
+_answer_refusal = Committer._answer_refusal
+
+
+def _noted(
+    self: Committer,
+    batch: list[Settlement],
+    member: Settlement,
+    index: int,
+    operation: Operation,
+    error: ZooKeeperError,
+) -> None:
+    run: Any = _runs.get(self.loop)
+    if run is not None:
+        refusals = run.history.part(Refusals)
+        one = Refusal(
+            f"{type(member).__name__} {member.transaction_id}",
+            operation,
+            type(error).__name__,
+            _state_of(run, operation.path),
+        )
+        if one in refusals.seen:
+            refusals.again.append(one)
+        refusals.seen.add(one)
+    _answer_refusal(self, batch, member, index, operation, error)
+
+
+Committer._answer_refusal = _noted  # type: ignore[method-assign]
