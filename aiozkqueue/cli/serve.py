@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
-from contextlib import AsyncExitStack, nullcontext
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -16,6 +19,11 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.extras import needs
 from aiozkqueue.http.keys import Keys
+from aiozkqueue.http.listening import address_of, listen
+from aiozkqueue.worker.heap import settled_heap
+
+if TYPE_CHECKING:
+    from aiozkqueue.http.server import Server
 from aiozkqueue.http.tokens import MessageIds
 
 
@@ -29,7 +37,10 @@ async def serve(
         typer.Option("--anonymous", metavar="PERMISSION", help="What requests without a key may do; may be repeated."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.1, help="Requests a second for each key. [dim]default: any[/dim]")
+        float | None,
+        typer.Option(
+            "--rate", min=0.1, help="Requests a second for each key, or address without one. [dim]default: any[/dim]"
+        ),
     ] = None,
     separate_purge: Annotated[
         bool, typer.Option("--separate-purge", help="Emptying a queue needs the permission purge, not poll.")
@@ -40,6 +51,50 @@ async def serve(
     advertise: Annotated[
         str | None, typer.Option("--advertise", metavar="HOST:PORT", help="How clients reach this server.")
     ] = None,
+    advertise_admin: Annotated[
+        str | None,
+        typer.Option(
+            "--advertise-admin",
+            metavar="HOST:PORT",
+            help="How clients reach the admin port. [dim]default: the host of --advertise, and --admin-port[/dim]",
+        ),
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            "--admin-port",
+            min=0,
+            max=65535,
+            help="Where /healthcheck, /live and /ready are answered too. [dim]default: --port + 1[/dim]",
+        ),
+    ] = None,
+    keep_alive: Annotated[
+        int,
+        typer.Option(
+            "--keep-alive",
+            min=1,
+            max=86_400,
+            help="Seconds for which an idle connection is kept: longer than proxies and clients keep theirs.",
+        ),
+    ] = 75,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="A name by which requests without a key may call this server; may be repeated, * is any. "
+            "[dim]default: addresses, names without a dot, --advertise[/dim]",
+        ),
+    ] = None,
+    forwarded_allow_ips: Annotated[
+        str,
+        typer.Option(
+            "--forwarded-allow-ips",
+            metavar="ADDRESS,…",
+            envvar="FORWARDED_ALLOW_IPS",
+            help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; networks too, * is any.",
+        ),
+    ] = "127.0.0.1",
     root_path: Annotated[str, typer.Option("--root-path", help="The path before ours, of a proxy.")] = "",
 ) -> Exit:
     """Serve the queues over HTTP until SIGINT or SIGTERM: EmoDB's QueueService, and the dashboard.
@@ -51,42 +106,113 @@ async def serve(
     """
     with needs("http"):
         from aiozkqueue.http import Settings, create_app  # noqa: PLC0415 - an extra
+        from aiozkqueue.http import server as servers  # noqa: PLC0415 - an extra
         from aiozkqueue.http.discovery import Registration, registered  # noqa: PLC0415 - an extra
-        from aiozkqueue.http.server import server as server_of  # noqa: PLC0415 - an extra
-    settings = Settings(anonymous=tuple(anonymous or ()), rate=rate, separate_purge=separate_purge)
+    named = [text for text in (advertise, *(allowed_host or ())) if text]
+    settings = Settings(
+        anonymous=tuple(anonymous or ()),
+        hosts=[_host_of(text) for text in named],
+        rate=rate,
+        separate_purge=separate_purge,
+    )
     # Socket and session come first: uvicorn ends the process when it cannot have what it begins with.
     async with AsyncExitStack() as stack:
-        listening = stack.enter_context(_listening(host, port))
+        stop = stack.enter_context(_stopping())
+        listening = stack.enter_context(_listening("--port", host, port))
+        asking = stack.enter_context(_admin_listening(host, port, admin_port))
         session = await stack.enter_async_context(connection.open())
-        address = _address(listening)
-        if cluster is not None:
-            own = advertise or address
-            await stack.enter_async_context(registered(session.engine, Registration(cluster, own, own)))
+        address = address_of(listening)
         app = create_app(lambda: nullcontext(session), settings)
-        server = server_of(app, host=host, port=port, root_path=root_path)
-        serving = asyncio.create_task(server.serve([listening]))
-        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
-            await asyncio.sleep(0.01)
-        if server.started:
+        main = servers.server(
+            app,
+            host=host,
+            port=port,
+            root_path=root_path,
+            keep_alive=keep_alive,
+            forwarded_allow_ips=forwarded_allow_ips,
+        )
+        stop.append(main.stop)
+        serving = asyncio.create_task(main.serve([listening]))
+        await _started(main, serving)
+        if main.started and asking is not None:
+            admin = servers.admin_server(app)
+            stack.push_async_callback(_ended, admin, asyncio.create_task(admin.serve([asking])))
+        if main.started and cluster is not None:
+            own = advertise or address
+            asked = address if asking is None else address_of(asking)
+            registration = Registration(cluster, own, advertise_admin or _as_seen(own, asked))
+            main.withdraw = await stack.enter_async_context(registered(session.engine, registration))
+        if main.started:
+            stack.enter_context(settled_heap())
             sys.stdout.write(f"http://{address}\n")
             sys.stdout.flush()
         await serving
-    return Exit.OK if server.started else Exit.NOTHING
+    return Exit.OK if main.started else Exit.NOTHING
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket bound to the address. Raises: CommandFailedError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+async def _started(server: Server, serving: asyncio.Task[None]) -> None:
+    while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells by this flag alone
+        await asyncio.sleep(0.01)
+
+
+async def _ended(server: Server, serving: asyncio.Task[None]) -> None:
+    server.stop()
+    await serving
+
+
+@contextmanager
+def _stopping() -> Iterator[list[Callable[[], None]]]:
+    """Stop with SIGTERM or SIGINT: by calling what is in the list, or before there is anything, by cancelling."""
+    loop, task, calls = asyncio.get_running_loop(), asyncio.current_task(), list[Callable[[], None]]()
+
+    def received() -> None:
+        for call in calls:
+            call()
+        if not calls and task is not None:
+            task.cancel()
+
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(kind, received)
     try:
-        return socket.create_server((host, port), family=family)
+        yield calls
+    finally:
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(kind)
+
+
+def _listening(option: str, host: str, port: int) -> socket.socket:
+    """Return a socket that listens on the address. Raises: CommandFailedError."""
+    try:
+        return listen(host, port)
     except OSError as error:
-        msg = f"--host {host} --port {port}: {error.strerror}"
+        msg = f"--host {host} {option} {port}: {error.strerror}"
         raise CommandFailedError(msg) from error
 
 
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+@contextmanager
+def _admin_listening(host: str, port: int, admin_port: int | None) -> Iterator[socket.socket | None]:
+    """Give a socket for the admin port; None when nobody asked for it, and the port after ours is taken."""
+    if admin_port is not None:
+        listening = _listening("--admin-port", host, admin_port)
+    else:
+        try:
+            listening = listen(host, port + 1 if port else 0)
+        except (OSError, OverflowError) as error:
+            output.note(f"no admin port: {port + 1} cannot be had ({error}); give another with --admin-port")
+            yield None
+            return
+    with listening:
+        yield listening
+
+
+def _host_of(address: str) -> str:
+    """Return the host of ``host`` or ``host:port``."""
+    return urlsplit(f"//{address}").hostname or address
+
+
+def _as_seen(address: str, admin_address: str) -> str:
+    """Return an admin address with the host by which clients reach this server."""
+    return f"{address.rpartition(':')[0] or address}:{admin_address.rpartition(':')[2]}"
 
 
 @connected

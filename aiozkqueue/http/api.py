@@ -16,8 +16,10 @@ from starlette.responses import JSONResponse, Response
 
 from aiozkqueue.errors import InvalidOptionError, UnknownMoveError
 
-from . import parameters, problems
+from . import bodies, methods, parameters, problems
 from .permissions import Verb
+from .sent import Sent
+from .splitting import Shape, loads
 from .waiting import while_wanted
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Api:
     def __init__(self, backend: Backend, kind: Kind) -> None:
         self.backend = backend
         self._kind = kind
-        self._body_limit = backend.settings.body_limit
+        self._small = min(bodies.SMALL, backend.settings.body_limit)
         self._purge_verb = Verb.PURGE if backend.settings.separate_purge else Verb.POLL
 
     @property
@@ -56,58 +58,68 @@ class Api:
 
     async def send(self, request: Request, queue: str) -> Response:
         """Put one message, any JSON."""
-        parameters.check_json_type(request)
+        _check_type(request)
         await self._gate.admit(request, Verb.POST, queue)
-        value = parameters.parse(await parameters.body(request, self._body_limit))
-        await self._service.send({parameters.check_name(queue): [parameters.message(value)]})
+        sent = await self._sent(request, Shape.VALUE)
+        parameters.check_name(queue)
+        await self._service.send({queue: sent.checked()[""]})
         return _ok()
 
     async def send_batch(self, request: Request, queue: str) -> Response:
         """Put an array of messages."""
-        parameters.check_json_type(request)
+        _check_type(request)
         await self._gate.admit(request, Verb.POST, queue)
-        values = parameters.array(parameters.parse(await parameters.body(request, self._body_limit)))
-        self._check_number(len(values))
-        messages = [parameters.message(value) for value in values]
-        await self._service.send({parameters.check_name(queue): messages})
+        messages = (await self._sent(request, Shape.ARRAY)).checked()
+        await self._service.send({parameters.check_name(queue): messages.get("", [])})
         return _ok()
 
     async def send_batches(self, request: Request) -> Response:
         """Put arrays of messages into several queues; all are checked before any is put."""
-        parameters.check_json_type(request)
+        _check_type(request)
         caller = await self._gate.caller(request)
-        batches = parameters.arrays(parameters.parse(await parameters.body(request, self._body_limit)))
-        for queue in batches:
-            if not caller.permissions.allows(Verb.POST, queue):
-                raise problems.forbidden_queue(queue)
-        self._check_number(sum(len(values) for values in batches.values()))
-        messages = {
-            parameters.check_name(queue): [parameters.message(value) for value in values]
-            for queue, values in batches.items()
-        }
-        await self._service.send(messages)
+        sent = await self._sent(request, Shape.ARRAYS, lambda queue: caller.permissions.allows(Verb.POST, queue))
+        for queue in sent.queues:
+            parameters.check_name(queue)
+        await self._service.send(sent.checked())
         return _ok()
 
-    def _check_number(self, number: int) -> None:
-        if number > self.backend.settings.batch_limit:
-            raise problems.too_many(self.backend.settings.batch_limit)
+    async def _sent(self, request: Request, shape: Shape, allowed: Callable[[str], bool] = lambda _: True) -> Sent:
+        sent = Sent(self.backend.settings.batch_limit, allowed)
+        limit = self._small if shape is Shape.VALUE else self.backend.settings.body_limit
+        await bodies.read(request, limit, shape, self.backend.pace, sent.take)
+        sent.check_allowed()
+        return sent
+
+    async def _ids(self, request: Request) -> list[str]:
+        ids: list[str] = []
+
+        def take(_: str, text: str | None) -> None:
+            value = loads(text or "")
+            if not isinstance(value, str):
+                raise problems.malformed("Unable to process JSON: an array of strings is needed")
+            ids.append(value)
+
+        await bodies.read(request, self._small, Shape.ARRAY, self.backend.pace, take)
+        return ids
 
     # -- taking
 
     async def poll(self, request: Request, queue: str) -> Response:
-        """Claim messages for a time; with ``wait``, wait so many seconds for the first."""
+        """Claim messages for a time; with ``wait``, wait so many seconds for the first. A HEAD claims nothing."""
         await self._gate.admit(request, Verb.POLL, queue)
         query = request.query_params
         ttl = parameters.integer(query, "ttl", DEFAULT_TTL)
         limit = parameters.integer(query, "limit", DEFAULT_LIMIT)
-        wait = parameters.integer(query, "wait", 0)
+        wait, looks = parameters.integer(query, "wait", 0), methods.only_looks(request)
         polling = self._service.poll(
             parameters.check_name(queue),
-            lifetime=parameters.check_ttl(ttl),
+            lifetime=0 if looks else parameters.check_ttl(ttl),
             limit=parameters.check_limit(limit),
-            wait=parameters.check_wait(wait),
+            wait=0 if looks else parameters.check_wait(wait),
         )
-        polled = (await while_wanted(request, self.backend.leaving, polling) if wait else await polling) or []
+        polled = (
+            await while_wanted(request, self.backend.leaving, polling) if wait and not looks else await polling
+        ) or []
         if polled and await request.is_disconnected():  # nobody will acknowledge these
             await self._service.renew(queue, [one.id for one in polled], 0)
         return _messages(polled)
@@ -120,9 +132,9 @@ class Api:
 
     async def acknowledge(self, request: Request, queue: str) -> Response:
         """Remove messages, by their ids."""
-        parameters.check_json_type(request)
+        _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
-        ids = parameters.texts(parameters.parse(await parameters.body(request, self._body_limit)))
+        ids = await self._ids(request)
         parameters.check_name(queue)
         try:
             await self._service.acknowledge(queue, ids)
@@ -132,10 +144,10 @@ class Api:
 
     async def renew(self, request: Request, queue: str) -> Response:
         """Lengthen claims, or end them."""
-        parameters.check_json_type(request)
+        _check_type(request)
         await self._gate.admit(request, Verb.POLL, queue)
         ttl = parameters.integer(request.query_params, "ttl", DEFAULT_TTL)
-        ids = parameters.texts(parameters.parse(await parameters.body(request, self._body_limit)))
+        ids = await self._ids(request)
         parameters.check_name(queue)
         try:
             await self._service.renew(queue, ids, parameters.check_ttl(ttl))
@@ -253,6 +265,12 @@ def _counted(backend: Backend, kind: Kind, operation: str, handler: Handler) -> 
     return counted
 
 
+def _check_type(request: Request) -> None:
+    """Refuse a body that is not said to be JSON, or is encoded in an unknown way. Raises: ProblemError."""
+    parameters.check_json_type(request)
+    bodies.encoding_of(request)
+
+
 def _ok() -> Response:
     return JSONResponse({"success": True})
 
@@ -337,7 +355,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     408: _json("The body did not come in time.", _TOLD),
     409: _json("The queue is configured otherwise than this needs.", _TOLD),
     413: _json("The body is too large, or has too many messages.", _TOLD),
-    415: _json("The body is not said to be JSON.", _TOLD),
+    415: _json("The body is not said to be JSON, or its Content-Encoding is not gzip.", _TOLD),
     422: _json("The body is empty.", {"type": "object"}),
     429: _json("Too many requests.", _TOLD),
     503: _json("ZooKeeper does not answer, or cannot do this now; try again.", _TOLD),

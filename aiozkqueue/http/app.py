@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
+from . import health, methods
 from .api import SECURITY, Api, router
 from .backend import Backend, Settings
 from .dashboard.pages import router as dashboard
@@ -29,7 +30,14 @@ class _Service(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        await super().__call__(with_slashes_kept(scope), receive, send)
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        scope = methods.as_routed(with_slashes_kept(scope))
+        if scope["method"] == "OPTIONS" and (allowed := methods.allowed(self.routes, scope)):
+            await methods.options(allowed)(scope, receive, send)
+            return
+        await super().__call__(scope, receive, methods.with_safe_headers(send, self.routes, scope))
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
@@ -46,7 +54,8 @@ def create_app(
     ``connecting`` opens the queue session, ``lambda: aiozkqueue.connect(...)``: when the application's lifespan begins;
     it is closed when that ends. An application that mounts it runs that lifespan within its own:
     ``async with service.router.lifespan_context(service): ...``. Before its server stops it may call
-    ``service.state.leave()``: requests that wait for messages are answered at once, with none.
+    ``service.state.leave()``: requests that wait for messages are answered at once, with none, and ``/ready`` is 503.
+    ``service.state.admin`` is an ASGI application for an admin port: `health.PATHS`.
     """
     backend = Backend(settings or Settings())
 
@@ -61,30 +70,19 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would name the host and scheme that its client, or a proxy, made up
     )
     app.state.leave = backend.leaving.set
+    app.state.admin = health.admin(backend)
     for kind in Kind:
         app.include_router(router(Api(backend, kind), kind))
     app.include_router(dashboard(backend))
-    _add_health(app, backend)
+    app.include_router(health.router(backend))
+    _add_metrics(app, backend)
     return app
 
 
-def _add_health(app: FastAPI, backend: Backend) -> None:
-    @app.get("/ping", include_in_schema=False)
-    async def ping() -> Response:
-        return PlainTextResponse("pong")
-
-    @app.get("/live", include_in_schema=False)
-    async def live() -> Response:
-        """The process serves requests: restart it when this fails."""
-        return JSONResponse({"live": True})
-
-    @app.get("/ready", include_in_schema=False)
-    async def ready(_: Request) -> Response:
-        """ZooKeeper answers, too: send no requests here while this fails."""
-        return JSONResponse({"ready": backend.connected}, 200 if backend.connected else 503)
-
+def _add_metrics(app: FastAPI, backend: Backend) -> None:
     @app.get("/metrics", include_in_schema=False)
     async def metrics(request: Request) -> Response:
         """For Prometheus: its key may see the status of all queues."""

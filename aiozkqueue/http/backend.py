@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, cast
@@ -23,10 +24,11 @@ from aiozkqueue.sampling import Sampler
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from . import parameters, problems
+from . import parameters, patience, problems
 from .gate import Gate
 from .keys import Keys
 from .names import Kind
+from .patience import Pace
 from .service import QueueService
 from .tokens import MessageIds
 
@@ -66,6 +68,8 @@ _AWAY: Final = (
 
 log: Final = logging.getLogger(__name__)
 
+#: Seconds for which a connection to ZooKeeper may be away before requests are refused at once.
+BLIP: Final = 1.0
 #: How often the moves of servers that are gone are looked for, seconds.
 MOVES_LOOK: Final = 5.0
 
@@ -75,15 +79,19 @@ class Settings:
     """How the service behaves.
 
     Args:
-        anonymous: what requests without a key may do, such as ``("queue|*|*",)``; nothing by default.
-        rate: requests a second for each key; None: any number.
-        body_limit: bytes that a request's body may have.
+        anonymous: what requests without a key may do, such as ``("queue|*|*",)``; nothing by default. Requests that
+            another site makes a browser send may do nothing.
+        hosts: names by which requests without a key may call the server, besides addresses and names that no public
+            DNS has; ``"*"``: any. None: these are not looked at.
+        rate: requests a second for each key, for each address without one; None: any number.
+        body_limit: bytes that the body of a batch may have; one message, or a list of ids, may have 1 MiB of these.
         batch_limit: messages that a request may send.
-        patience: seconds that a request waits for ZooKeeper before it is answered with 503.
+        patience: seconds that a request waits for ZooKeeper before its 503, from the end of its body on.
         separate_purge: whether emptying a queue needs the permission ``purge``; EmoDB asks for ``poll``.
     """
 
     anonymous: Sequence[str] = ()
+    hosts: Sequence[str] | None = None
     rate: float | None = None
     body_limit: int = 32 * 1024 * 1024
     batch_limit: int = 100_000
@@ -100,6 +108,10 @@ class Backend:
         self._gate: Gate | None = None
         self._services: dict[Kind, QueueService] = {}
         self._sampler: Sampler | None = None
+        self._away_since = 0.0  # where the session is not connected
+        self._given_up: set[asyncio.Task[Response]] = set()
+        self.pace: Pace = Pace()
+        """Whose body is parsed now."""
         self.metrics: Metrics | None = None if _METRICS is None else _METRICS(lambda: self._sampler)
         """None where ``aiozkqueue[observability]`` is not installed."""
         self.leaving: asyncio.Event = asyncio.Event()
@@ -112,10 +124,14 @@ class Backend:
             settings = self.settings
             self.leaving.clear()
             self._session = session
-            self._gate = Gate(Keys(session.engine), anonymous=settings.anonymous, rate=settings.rate)
+            self._gate = Gate(
+                Keys(session.engine), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate
+            )
             ids = MessageIds(session.engine)
             self._services = {kind: QueueService(session, kind, ids) for kind in Kind}
             self._sampler = Sampler(session)
+            self._away_since = time.monotonic()
+            off = session.engine.zookeeper.on_state(self._moved)
             tasks = [
                 asyncio.create_task(_take_up_moves(session), name="moves of others"),
                 asyncio.create_task(self._sampler.run(), name="figures of the queues"),
@@ -123,11 +139,18 @@ class Backend:
             try:
                 yield
             finally:
+                off()
                 self.leaving.set()
                 self._session = self._gate = self._sampler = None
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                if self._given_up:
+                    await asyncio.wait(self._given_up, timeout=settings.patience)
+
+    def _moved(self, state: State, _: int) -> None:
+        if state is State.SUSPENDED:
+            self._away_since = time.monotonic()
 
     @property
     def session(self) -> QueueSession:
@@ -152,8 +175,10 @@ class Backend:
 
     @property
     def connected(self) -> bool:
-        """Whether ZooKeeper answers now."""
-        return self._session is not None and self._session.engine.zookeeper.state is State.CONNECTED
+        """Whether ZooKeeper answers now, and the server is not about to stop."""
+        if self._session is None or self.leaving.is_set():
+            return False
+        return self._session.engine.zookeeper.state is State.CONNECTED
 
     def service(self, kind: Kind) -> QueueService:
         """One of the two services. Raises: ProblemError."""
@@ -165,25 +190,65 @@ class Backend:
     def patient(
         self, handler: Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]
     ) -> Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]:
-        """Return a handler that answers 503 when ZooKeeper keeps it waiting longer than its client asks for."""
+        """Return a handler that answers 503 when ZooKeeper keeps it waiting longer than its client asks for.
+
+        The time counts from the end of the request's body. What is given up then is cancelled, but not waited for: a
+        commit whose outcome is unknown takes up to ten seconds more to end.
+        """
 
         @functools.wraps(handler)
         async def limited(request: Request, *args: P.args, **kwargs: P.kwargs) -> Response:
+            limit = patience.Patience(self.settings.patience + parameters.asked_to_wait(request))
+            patience.attach(request, limit)
             try:
-                async with asyncio.timeout(self.settings.patience):
-                    await self.session.engine.zookeeper.wait_connected()  # so that nothing is begun that would hang
-                async with asyncio.timeout(self.settings.patience + parameters.asked_to_wait(request)):
-                    return await handler(request, *args, **kwargs)
+                await self._wait_connected()  # so that nothing is begun that would hang
+                return await self._within(limit, handler(request, *args, **kwargs))
             except problems.ProblemError as problem:
                 return problem.response
             except (TimeoutError, QueueError, ZooKeeperError) as error:
                 refusal = _problem_of(error)
                 if refusal is None:
                     raise
-                log.warning("%s %s: %r", request.method, request.url.path, error)
+                # The path may hold anything that a client likes, control characters of terminals included.
+                log.warning("%r %r: %r", request.method, request.url.path, error)
                 return refusal.response
+            finally:
+                limit.end()
 
         return cast("Callable[Concatenate[Request, P], Coroutine[Any, Any, Response]]", limited)
+
+    async def _wait_connected(self) -> None:
+        """Wait out a short interruption. Raises: ProblemError: ZooKeeper has been away for longer than that."""
+        zookeeper = self.session.engine.zookeeper
+        if zookeeper.state is State.CONNECTED:
+            return
+        left = min(BLIP, self.settings.patience) - (time.monotonic() - self._away_since)
+        if left <= 0:
+            raise problems.unavailable()
+        async with asyncio.timeout(left):
+            await zookeeper.wait_connected()
+
+    async def _within(self, limit: patience.Patience, work: Coroutine[Any, Any, Response]) -> Response:
+        task = asyncio.create_task(work)
+        try:
+            ends: list[asyncio.Future[Any]] = [task, limit.over]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        if task.done():
+            return task.result()
+        task.cancel()
+        self._given_up.add(task)
+        task.add_done_callback(self._ended)
+        raise TimeoutError
+
+    def _ended(self, task: asyncio.Task[Response]) -> None:
+        self._given_up.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, problems.ProblemError | QueueError | ZooKeeperError):
+            log.error("a request that had been answered with 503 failed", exc_info=error)
 
 
 def _problem_of(error: Exception) -> problems.ProblemError | None:

@@ -29,13 +29,15 @@ from aiozkqueue.zookeeper import (
 from .names import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.zookeeper import ZooKeeper
 
 ROOT: Final = "/ostrich"
 DEFAULT_CLUSTER: Final = "local_default"
+#: Seconds for which to wait until ZooKeeper has deleted each of the two entries.
+WITHDRAWAL: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +96,28 @@ async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[s
 
 
 @asynccontextmanager
-async def registered(engine: Engine, registration: Registration) -> AsyncIterator[None]:
-    """Keep a server registered while the block lasts, in every ZooKeeper session of its."""
+async def registered(engine: Engine, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Keep a server registered while the block lasts, across its ZooKeeper sessions.
+
+    Yields a function that withdraws the registration before the block ends. It takes at most `WITHDRAWAL` seconds: a
+    registration that cannot be deleted goes with its session.
+    """
     keeping = asyncio.create_task(_keep(engine.zookeeper, registration), name="registration with Ostrich")
-    try:
-        yield
-    finally:
+
+    async def withdraw() -> None:
+        if keeping.cancelled():
+            return
         keeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeping
-        with suppress(ZooKeeperError):
-            await engine.zookeeper.multi([Delete(path) for path in registration.entries(datetime.now(UTC))])
+        await asyncio.wait([keeping])
+        for path in registration.entries(datetime.now(UTC)):
+            with suppress(ZooKeeperError, TimeoutError):
+                async with asyncio.timeout(WITHDRAWAL):
+                    await engine.zookeeper.multi([Delete(path)])
+
+    try:
+        yield withdraw
+    finally:
+        await withdraw()
 
 
 async def _keep(zookeeper: ZooKeeper, registration: Registration) -> None:

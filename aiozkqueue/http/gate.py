@@ -1,13 +1,15 @@
-"""Who may come in: the key of a request, its permissions, and how often it comes."""
+"""Access: the key of a request, its permissions, and how often it comes."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from . import problems
 from .keys import Caller
+from .origins import is_from_elsewhere, is_safe_host
 from .permissions import Permissions
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 HEADER: Final = "x-bv-api-key"
 PARAMETER: Final = "APIKey"
-#: Callers whose rate is watched.
+#: Callers whose rate is watched; the one that was let in the longest ago is forgotten for another.
 MOST_WATCHED: Final = 10_000
 
 
@@ -30,37 +32,53 @@ class Gate:
     Args:
         keys: where keys are stored.
         anonymous: permissions of requests without a key; none by default.
-        rate: requests a second that each key may make, with bursts of twice as many; None: any number.
+        hosts: the names that requests without a key may call the server by, see `is_safe_host`; None: any.
+        rate: requests a second that each key may make, with bursts of twice as many; None: any number. Requests
+            without a key, or with one that is unknown, count for the address from which they come.
     """
 
-    def __init__(self, keys: Keys, *, anonymous: Sequence[str] = (), rate: float | None = None) -> None:
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        anonymous: Sequence[str] = (),
+        hosts: Sequence[str] | None = None,
+        rate: float | None = None,
+    ) -> None:
         self._keys = keys
         self._anonymous = Caller("", Permissions(anonymous)) if anonymous else None
-        self._rate = rate
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by caller: what is left, since when
+        self._hosts = hosts
+        self._buckets = None if rate is None else Buckets(rate)
 
     async def caller(self, request: Request) -> Caller:
         """Tell who makes a request.
 
-        Raises: ProblemError: nobody who is known, or one who comes too often.
+        Raises: ProblemError: the key is missing or unknown, or too many requests come.
         """
-        caller = await self.known(request)
-        if caller is None:
-            raise problems.unauthorized()
-        self._count(caller.name)
-        return caller
-
-    async def known(self, request: Request) -> Caller | None:
-        """Tell who makes a request, if that is known."""
         key = request.headers.get(HEADER) or request.query_params.get(PARAMETER)
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         if not key and scheme.lower() == "bearer":  # Prometheus' way
             key = credentials.strip()
-        return await self.bearer(key)
+        caller = None if not key and is_from_elsewhere(request) else await self.bearer(request, key)
+        if caller is None:
+            raise problems.unauthorized()
+        return caller
 
-    async def bearer(self, key: str | None) -> Caller | None:
-        """Tell whose key this is; without one, it is anybody's."""
-        return await self._keys.caller(key) if key else self._anonymous
+    async def bearer(self, request: Request, key: str | None) -> Caller | None:
+        """Tell whose key this is, which a request brings; None: nobody's. Raises: ProblemError: too many come."""
+        if not key and self._anonymous is None:
+            return None
+        now, peer = time.monotonic(), ("peer", "" if request.client is None else request.client.host)
+        if not key:
+            if not is_safe_host(request, self._hosts):
+                return None
+            self._spend(peer, now)
+            return self._anonymous
+        if self._buckets is not None and not self._keys.knows(key):
+            self._check(self._buckets.wait(peer, now))  # before ZooKeeper is asked
+        caller = await self._keys.caller(key)
+        self._spend(peer if caller is None else ("key", caller.name), now)
+        return caller
 
     async def admit(self, request: Request, verb: Verb, *queues: str) -> Caller:
         """Let in who may do this with these queues. Raises: ProblemError."""
@@ -69,14 +87,37 @@ class Gate:
             raise problems.unauthorized()
         return caller
 
-    def _count(self, name: str) -> None:
-        if self._rate is None:
-            return
-        now, most = time.monotonic(), 2 * self._rate
-        left, since = self._buckets.pop(name, (most, now))
-        left = min(most, left + (now - since) * self._rate)
-        self._buckets[name] = (max(left - 1, 0.0), now)
-        if len(self._buckets) > MOST_WATCHED:
-            self._buckets.popitem(last=False)
-        if left < 1:
-            raise problems.too_often(max(1, round(1 / self._rate)))
+    def _spend(self, who: tuple[str, str], now: float) -> None:
+        if self._buckets is not None:
+            self._check(self._buckets.spend(who, now))
+
+    @staticmethod
+    def _check(wait: float) -> None:
+        if wait > 0:
+            raise problems.too_often(max(1, math.ceil(wait)))
+
+
+class Buckets:
+    """How many requests each caller may make now: ``rate`` a second, at most twice as many at once. Pure."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._most = max(1.0, 2 * rate)
+        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()  # what is left, since when
+
+    def wait(self, who: tuple[str, str], now: float) -> float:
+        """Return the seconds until a caller may make a request; 0: now."""
+        left, since = self._left.get(who, (self._most, now))
+        left = min(self._most, left + (now - since) * self._rate)
+        return max(0.0, (1 - left) / self._rate)
+
+    def spend(self, who: tuple[str, str], now: float) -> float:
+        """Take note of a request. Return as `wait`: where that is not 0 the request is refused, and costs nothing."""
+        wait = self.wait(who, now)
+        if wait > 0:
+            return wait
+        left, since = self._left.pop(who, (self._most, now))
+        self._left[who] = (min(self._most, left + (now - since) * self._rate) - 1, now)
+        if len(self._left) > MOST_WATCHED:
+            self._left.popitem(last=False)
+        return 0.0

@@ -149,9 +149,15 @@ class Keys:
                 stored = None
             known = _Remembered(stored, _permissions(stored), time.monotonic())
             self._known[digest] = known
+            self._known.move_to_end(digest)  # so that unknown keys, however many, do not crowd out those in use
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return None if known.stored is None else Caller(known.stored.name, known.permissions)
+
+    def knows(self, text: str) -> bool:
+        """Whether this was somebody's key when it was last looked for."""
+        known = self._known.get(_digest(text))
+        return known is not None and known.stored is not None
 
     async def _entries(self) -> list[str]:
         try:

@@ -1,14 +1,11 @@
-"""What a request asks for, with the refusals of EmoDB's service. Pure but for reading a body."""
+"""What a request asks for, with the refusals of EmoDB's service. Pure."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
-
-from starlette.requests import ClientDisconnect
 
 from . import problems
 from .names import is_name
@@ -21,20 +18,15 @@ if TYPE_CHECKING:
 
 #: Bytes that a message may have, as it is stored: EmoDB's limit.
 MESSAGE_LIMIT: Final = 30_720
-#: Seconds in which a body must have come.
+#: Seconds for which a server waits for the parts of a body, together.
 BODY_PATIENCE: Final = 30.0
 MOST_TTL: Final = 3600
 MOST_MESSAGES: Final = 1000
 MOST_WAIT: Final = 60
 
-#: How deep arrays and objects may lie in each other: far from what this or another JSON reader cannot follow.
-MOST_NESTED: Final = 400
-
 _SLASH: Final = re.compile(r"%2F", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?0*[0-9]{1,19}")
 _LARGEST: Final = 2**63
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-_BRACKET: Final = re.compile(rb"[\[\]{}]")
 _SHOWN: Final = 100
 
 
@@ -117,40 +109,6 @@ def check_json_type(request: Request) -> None:
         raise problems.unsupported()
 
 
-async def body(request: Request, limit: int) -> bytes:
-    """Read a body of at most ``limit`` bytes. Raises: ProblemError."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and (len(length) > 18 or int(length) > limit):  # noqa: PLR2004 - more digits than any size
-        raise problems.too_large(limit)
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(BODY_PATIENCE):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > limit:
-                    raise problems.too_large(limit)
-                chunks.append(chunk)
-    except TimeoutError:
-        raise problems.too_slow() from None
-    except ClientDisconnect:
-        raise problems.malformed("the request's body ended too early") from None
-    if not size:
-        raise problems.empty()
-    return b"".join(chunks)
-
-
-def parse(data: bytes) -> JsonValue:
-    """Read JSON. Raises: ProblemError."""
-    if _nesting(data) > MOST_NESTED:
-        raise problems.malformed(f"Unable to process JSON: it is nested more than {MOST_NESTED} deep")
-    try:
-        value: JsonValue = json.loads(data, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise problems.malformed(f"Unable to process JSON: {str(error)[:_SHOWN]}") from None
-    return value
-
-
 def message(value: JsonValue) -> bytes:
     """Return a message as it is stored: compact JSON. Raises: ProblemError: it is too large."""
     try:
@@ -162,41 +120,3 @@ def message(value: JsonValue) -> bytes:
             f"Message size ({len(data)}) is greater than the maximum allowed ({MESSAGE_LIMIT}) message size"
         )
     return data
-
-
-def array(value: JsonValue) -> list[JsonValue]:
-    """Return what must be an array. Raises: ProblemError."""
-    if not isinstance(value, list):
-        raise problems.malformed("Unable to process JSON: an array is needed")
-    return value
-
-
-def texts(value: JsonValue) -> list[str]:
-    """Return what must be an array of strings. Raises: ProblemError."""
-    found = [one for one in array(value) if isinstance(one, str)]
-    if not isinstance(value, list) or len(found) != len(value):
-        raise problems.malformed("Unable to process JSON: an array of strings is needed")
-    return found
-
-
-def arrays(value: JsonValue) -> dict[str, list[JsonValue]]:
-    """Return what must be an object of arrays. Raises: ProblemError."""
-    if not isinstance(value, dict):
-        raise problems.malformed("Unable to process JSON: an object is needed")
-    return {name: array(one) for name, one in value.items()}
-
-
-def _nesting(data: bytes) -> int:
-    """How deep arrays and objects lie in each other; counted only where there are enough of them to matter."""
-    if data.count(b"[") + data.count(b"{") <= MOST_NESTED:
-        return 0
-    depth = deepest = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", data)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
-
-
-def _refuse(text: str) -> NoReturn:
-    msg = f"{text} is not JSON"
-    raise ValueError(msg)

@@ -51,9 +51,16 @@ def unsupported() -> ProblemError:
     return ProblemError(JSONResponse({"message": "Content-Type must be application/json"}, 415))
 
 
+def unsupported_encoding() -> ProblemError:
+    """A body that is encoded in a way that this server cannot undo."""
+    body = {"message": "Content-Encoding may be gzip or identity"}
+    return ProblemError(JSONResponse(body, 415, {"Accept-Encoding": "gzip"}))
+
+
 def too_large(limit: int) -> ProblemError:
-    """A body larger than this server takes."""
-    return ProblemError(JSONResponse({"message": f"a request's body may have at most {limit} bytes"}, 413))
+    """A body, or one message of it, larger than this server takes."""
+    text = f"a request's body, or one message of it, may have at most {limit} bytes here"
+    return ProblemError(JSONResponse({"message": text}, 413))
 
 
 def too_slow() -> ProblemError:

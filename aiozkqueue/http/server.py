@@ -1,54 +1,96 @@
 """uvicorn, hardened: a client that is slow, or gone, costs nobody else anything.
 
-uvicorn itself waits without end for a request's head, and for a client to read its answer.
+uvicorn itself waits without end for a request's head, for the rest of a body that nobody reads, and for a client to
+read its answer. Here every state of a connection has a deadline.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import contextlib
+import logging
+import time
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, cast
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .crowd import Crowd
+from .health import PATHS
+from .listening import most_connections
+
 if TYPE_CHECKING:
-    import asyncio
     import socket
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Seconds in which a request's head must have come, from the connection's or the last answer's end on.
+#: Seconds in which a request's head must have come, from the connection's beginning, or from its own first byte on.
 HEAD_PATIENCE: Final = 20.0
-#: Seconds for which a client may read nothing of its answer.
+#: Seconds in which a client must have read its answer.
 ANSWER_PATIENCE: Final = 60.0
+#: Seconds for which a connection whose answer was sent before its body had come is kept: its client sees the answer.
+FAREWELL: Final = 2.0
+#: Seconds for which a connection is kept without a request: longer than proxies and clients keep theirs.
+KEEP_ALIVE: Final = 75
 #: Seconds that requests have to end in when the server is told to stop.
 GOODBYE: Final = 20
 #: Bytes that a request's head may have.
 HEAD_LIMIT: Final = 32 * 1024
-#: Connections and requests at a time; more are answered with 503.
+#: Connections at a time; `PATHS` are answered on some more.
 MOST_CONNECTIONS: Final = 2_000
+#: The part of these that one address may have.
+SHARE: Final = 0.5
+#: Connections beyond those, on which only `PATHS` are answered.
+SPARE_CONNECTIONS: Final = 100
+#: Connections of an admin port.
+ADMIN_CONNECTIONS: Final = 100
+#: Seconds for which the same line is not logged again.
+QUIET: Final = 10.0
+
+_CLOSE: Final = (b"connection", b"close")
+
+log: Final = logging.getLogger(__name__)
+
+
+class _At(Enum):
+    """Where a connection stands."""
+
+    IDLE = auto()
+    HEAD = auto()
+    REQUEST = auto()
+    ANSWER = auto()
+    END = auto()
 
 
 class PatientProtocol(H11Protocol):
     """A connection whose client has to keep up."""
 
-    _head: asyncio.TimerHandle | None = None
-    _answer: asyncio.TimerHandle | None = None
+    crowd: Crowd[PatientProtocol]  # of the server; each has a class of its own
+    _at: _At | None = None
+    _deadline: asyncio.TimerHandle | None = None
+    _blocked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self.access_log = False  # whatever logging is set up to: a URL may hold a key
-        self._await_head()
+        has_room, victim = self.crowd.enter(self, self.client[0] if self.client else "")
+        if victim is not None:
+            victim.transport.abort()
+        app = cast("ASGIApp", self.config.loaded_app)  # pyright: ignore[reportUnknownMemberType] - uvicorn's own types
+        self.app = self._serving(app if has_room else _full(app))
+        if not has_room and len(self.crowd) > self.crowd.most + SPARE_CONNECTIONS:
+            transport.abort()
+        self._look()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came: within time it has to be a whole head."""
+        """Take what came."""
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._head_came()
-        elif self._head is None:
-            self._await_head()
+        self._look()
 
     def eof_received(self) -> None:
         """Take the end of what is sent for the client's going, as uvicorn does, from this moment on."""
@@ -58,63 +100,241 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the client."""
-        self._head_came()
+        self.crowd.leave(self)
         self.resume_writing()
         super().connection_lost(exc)
+        self._watch(None)
+        self._unset_keepalive_if_required()
 
     def pause_writing(self) -> None:
         """Wait for the client to read on."""
         super().pause_writing()
-        if self._answer is None:
-            self._answer = self.loop.call_later(ANSWER_PATIENCE, self.transport.abort)
+        self._blocked = True
+        self._look()
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
-        if self._answer is not None:
-            self._answer.cancel()
-            self._answer = None
+        self._blocked = False
         super().resume_writing()
+        self._look()
 
-    def _await_head(self) -> None:
-        self._head = self.loop.call_later(HEAD_PATIENCE, self.transport.abort)
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._look()
 
-    def _head_came(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+    def shutdown(self) -> None:
+        """Close the connection, after the present request if there is one."""
+        super().shutdown()
+        self._look()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection: no request came."""
+        super().timeout_keep_alive_handler()
+        self._look()
+
+    # -- deadlines
+
+    def _look(self) -> None:
+        """See where the connection stands now, and until when it may."""
+        at = self._state()
+        if at is self._at:
+            return
+        self._at = at
+        if at is _At.REQUEST:
+            self.crowd.work(self)
+        else:
+            self.crowd.rest(self)
+        # Idle connections have uvicorn's timer, requests the patience of their handlers.
+        self._watch({_At.HEAD: HEAD_PATIENCE, _At.ANSWER: ANSWER_PATIENCE, _At.END: ANSWER_PATIENCE}.get(at))
+
+    def _state(self) -> _At:
+        if self.transport.is_closing():
+            return _At.END
+        if self._blocked:
+            return _At.ANSWER
+        asked = self.cycle is not None  # pyright: ignore[reportUnnecessaryComparison] - before the first request
+        if asked and not self.cycle.response_complete:
+            return _At.REQUEST
+        return _At.IDLE if asked and not self.conn.trailing_data[0] else _At.HEAD
+
+    def _watch(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+
+    # -- requests
+
+    def _serving(self, app: ASGIApp) -> Any:  # noqa: ANN401 - uvicorn has types of its own for ASGI
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            served = _too_long if _head_length(scope) > HEAD_LIMIT else app
+            await served(scope, receive, self._closing(receive, send))
+
+        return serve
+
+    def _closing(self, receive: Receive, send: Send) -> Send:
+        """Return a ``send`` that ends the connection when its request's body had not come by the time of the answer.
+
+        Nobody reads such a body. To close at once could take the answer from a client that still sends.
+        """
+        unread = False
+
+        async def sent(message: Message) -> None:
+            nonlocal unread
+            if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
+                unread = True
+                message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
+            elif unread and message["type"] == "http.response.body" and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                self.crowd.rest(self)
+                await _drop_body(receive)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        return sent
+
+
+async def _drop_body(receive: Receive) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL):
+            while (message := await receive())["type"] != "http.disconnect" and message.get("more_body"):
+                pass
+
+
+def _head_length(scope: Scope) -> int:
+    length: int = len(scope["raw_path"]) + len(scope["query_string"])
+    return length + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+
+
+def _full(app: ASGIApp) -> ASGIApp:
+    """Return an application that answers only whether the server is well."""
+
+    async def only_health(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].removeprefix(scope.get("root_path", "")) in PATHS:
+            await app(scope, receive, send)
+            return
+        log.warning("all connections are taken, or all of one address: a request was answered with 503")
+        await _answer(send, 503, b"too many connections", (b"retry-after", b"5"))
+
+    return only_health
+
+
+async def _too_long(_: Scope, _receive: Receive, send: Send) -> None:
+    await _answer(send, 431, b"the request's head is too long")
+
+
+async def _answer(send: Send, status: int, text: bytes, *headers: tuple[bytes, bytes]) -> None:
+    told = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(text)), _CLOSE, *headers]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": text})
+
+
+class _OncePerWhile(logging.Filter):
+    """Lets the same line through once in `QUIET` seconds: strangers can cause any number of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log this."""
+        if record.levelno > logging.WARNING or record.args:
+            return True
+        now, text = time.monotonic(), str(record.msg)
+        if now - self._since.get(text, -QUIET) < QUIET:
+            return False
+        self._since[text] = now
+        return True
+
+
+_QUIET_LINES: Final = _OncePerWhile()
 
 
 class Server(uvicorn.Server):
-    """A server that tells the application when it is about to stop."""
+    """A server that tells the application when it is about to stop, and leaves signals to its caller.
+
+    uvicorn raises a signal again when it has stopped, and the process would die of it before its session is closed.
+    """
 
     def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
         super().__init__(config)
         self._leave = leave
+        self.withdraw: Callable[[], Awaitable[None]] | None = None
+        """What to wait for before anything else when the server stops."""
+
+    def stop(self) -> None:
+        """Stop, when the requests under way have ended; at the second call, at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take no signals."""
+        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Send those home who wait for messages, then stop."""
+        """Let no more clients be sent here, send those home who wait for messages, then stop."""
+        if self.withdraw is not None:
+            await self.withdraw()
         self._leave()
         await super().shutdown(sockets)
 
 
-def server(app: FastAPI, *, host: str, port: int, root_path: str = "") -> Server:
+def server(
+    app: FastAPI,
+    *,
+    host: str,
+    port: int,
+    root_path: str = "",
+    keep_alive: int = KEEP_ALIVE,
+    forwarded_allow_ips: str | None = None,
+) -> Server:
     """Return a server for the application that `create_app` made.
 
-    It writes no log of requests: an EmoDB client may give its key in the URL.
+    It writes no log of requests: an EmoDB client may give its key in the URL. The headers ``X-Forwarded-For`` and
+    ``X-Forwarded-Proto`` are believed from ``forwarded_allow_ips`` alone: addresses and networks with commas between
+    them, by default ``127.0.0.1``.
     """
-    config = uvicorn.Config(
+    most = most_connections(MOST_CONNECTIONS)
+    crowd = Crowd[PatientProtocol](most, max(1, int(most * SHARE)))
+    options: _Options = {
+        "host": host,
+        "port": port,
+        "root_path": root_path,
+        "timeout_keep_alive": keep_alive,
+        "forwarded_allow_ips": forwarded_allow_ips,
+    }
+    return Server(_config(app, crowd, lifespan="on", **options), app.state.leave)
+
+
+def admin_server(app: FastAPI) -> Server:
+    """Return a server for the admin port of the application that `create_app` made."""
+    crowd = Crowd[PatientProtocol](ADMIN_CONNECTIONS, ADMIN_CONNECTIONS)
+    return Server(_config(app.state.admin, crowd, lifespan="off"), leave=lambda: None)
+
+
+class _Options(TypedDict, total=False):
+    host: str
+    port: int
+    root_path: str
+    forwarded_allow_ips: str | None
+    timeout_keep_alive: int
+
+
+def _config(
+    app: ASGIApp, crowd: Crowd[PatientProtocol], *, lifespan: Literal["on", "off"], **options: Unpack[_Options]
+) -> uvicorn.Config:
+    for logger in (log, logging.getLogger("uvicorn.error")):
+        logger.addFilter(_QUIET_LINES)
+    return uvicorn.Config(
         app,
-        host=host,
-        port=port,
-        root_path=root_path,
-        http=PatientProtocol,
+        http=type("CrowdedProtocol", (PatientProtocol,), {"crowd": crowd}),
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         access_log=False,
         log_level="warning",
         server_header=False,
         h11_max_incomplete_event_size=HEAD_LIMIT,
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=GOODBYE,
+        **options,
     )
-    return Server(config, app.state.leave)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from .tokens import MessageIds
 
+#: Messages that are handed over at once.
+MANY = 1000
 #: Queues that are known to be there; what is beyond is asked for again.
 REMEMBERED = 10_000
 
@@ -55,7 +57,8 @@ class QueueService:
         """Put messages, all of one queue after the other."""
         queues = [(await self._ready(name), payloads) for name, payloads in messages.items() if payloads]
         for queue, payloads in queues:
-            await queue.put_many(payloads)
+            for start in range(0, len(payloads), MANY):  # each is a request, and a short step for the event loop
+                await queue.put_many(payloads[start : start + MANY])
 
     async def poll(self, name: str, *, lifetime: int, limit: int, wait: int) -> list[Polled]:
         """Claim messages for ``lifetime`` seconds; with 0, show what could be claimed."""

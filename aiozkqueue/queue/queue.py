@@ -370,7 +370,9 @@ class Queue(Destination[T]):
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
 
-    def _prepare_many(self, engine: Engine, values: Iterable[T], options: PutOptions) -> tuple[list[Put], list[str]]:
+    async def _prepare_many(
+        self, engine: Engine, values: Iterable[T], options: PutOptions
+    ) -> tuple[list[Put], list[str]]:
         """Return what is to be put, and for each value the id of its message: two of one unique key are one."""
         puts: list[Put] = []
         ids: list[str] = []
@@ -381,13 +383,15 @@ class Queue(Destination[T]):
             if earlier is None:
                 puts.append(put)
             ids.append(earlier or put.id)
+            if not len(ids) % MANY:
+                await asyncio.sleep(0)  # a hundred thousand at once would hold up the loop
         return puts, ids
 
     async def _put_many(
         self, engine: Engine, values: Iterable[T], options: PutOptions, timeout: float | None
     ) -> list[str]:
         patience = Patience(timeout, engine.clock)
-        puts, ids = self._prepare_many(engine, values, options)
+        puts, ids = await self._prepare_many(engine, values, options)
         start = 0
         while start < len(puts):
             end, weight = start + 1, weigh_puts(puts[start : start + 1])

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
-from aiozkqueue.http import parameters, problems
+from aiozkqueue.http import bodies, problems
 from aiozkqueue.http.permissions import Verb
 from aiozkqueue.sampling import UnreadableError, rates_between
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 #: Bytes that a form may have: five thousand ids.
 FORM_LIMIT: Final = 1024 * 1024
+#: Bytes that a form without ids may have, which strangers may send.
+SMALL_FORM_LIMIT: Final = 4 * 1024
+#: Fields of a form besides the ids.
+SMALL_FORM_FIELDS: Final = 10
 #: Messages that a queue's page lists.
 LISTED: Final = 50
 #: Seconds for which the figures of all queues are fresh enough.
@@ -162,8 +166,8 @@ class Pages:
             return _page(request, "sign_in.html", None, wrong=False)
         if sign_in.is_from_elsewhere(request):
             raise _PageError(403, "Not from here", "This form was sent by another site.")
-        key = _one(await _form(request), "key")
-        caller = await self._backend.gate.bearer(key) if key else None
+        key = _one(await _form(request, SMALL_FORM_LIMIT), "key")
+        caller = await self._backend.gate.bearer(request, key) if key else None
         if caller is None:
             return _page(request, "sign_in.html", None, 403, wrong=True)
         response = _to(request, "/")
@@ -173,7 +177,7 @@ class Pages:
     async def leave(self, request: Request) -> Response:
         """Forget the key."""
         visitor = await sign_in.visitor(request, self._backend.gate)
-        if visitor is None or not visitor.proves(_one(await _form(request), "proof")):
+        if visitor is None or not visitor.proves(_one(await _form(request, SMALL_FORM_LIMIT), "proof")):
             raise _PageError(403, "Not from here", "This form was not sent by a page of yours.")
         response = _to(request, "/sign-in")
         sign_in.forget(request, response)
@@ -214,7 +218,7 @@ class Pages:
         self, request: Request, name: str
     ) -> tuple[sign_in.Visitor, Queue[bytes], dict[str, list[str]]]:
         visitor, queue = await self._seen(request, name)
-        form = await _form(request)
+        form = await _form(request, FORM_LIMIT)
         if sign_in.is_from_elsewhere(request) or not visitor.proves(_one(form, "proof")):
             raise _PageError(403, "Not from here", "This form was not sent by a page of yours: load it again.")
         if not visitor.may_change(name):
@@ -299,12 +303,12 @@ def _to(request: Request, path: str) -> Response:
     return RedirectResponse(f"{request.scope.get('root_path', '').rstrip('/')}{path}", 303, _HEADERS)
 
 
-async def _form(request: Request) -> dict[str, list[str]]:
+async def _form(request: Request, limit: int) -> dict[str, list[str]]:
     try:
-        content = (await parameters.body(request, FORM_LIMIT)).decode()
+        content = (await bodies.whole(request, limit)).decode()
+        return parse_qs(content, keep_blank_values=True, max_num_fields=reading.LOOKED + SMALL_FORM_FIELDS)
     except (problems.ProblemError, ValueError):
         return {}
-    return parse_qs(content, keep_blank_values=True)
 
 
 def _one(form: dict[str, list[str]], name: str) -> str:

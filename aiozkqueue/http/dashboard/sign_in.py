@@ -47,29 +47,40 @@ class Visitor(NamedTuple):
 
 async def visitor(request: Request, gate: Gate) -> Visitor | None:
     """Tell who looks; None when that is nobody we know."""
-    key = request.cookies.get(COOKIE)
-    caller = await gate.bearer(key) if key else None
+    key = request.cookies.get(_name(request))
+    caller = await gate.bearer(request, key) if key else None
     if caller is not None and key:
         return Visitor(caller, hmac.digest(key.encode(), _PURPOSE, sha256).hex())
-    caller = await gate.bearer(None)
+    caller = await gate.bearer(request, None)
     return None if caller is None else Visitor(caller, "")
 
 
 def remember(request: Request, response: Response, key: str) -> None:
-    """Let the browser bear the key until it is closed."""
-    response.set_cookie(
-        COOKIE,
-        key,
-        path=request.scope.get("root_path", "") or "/",
-        secure=request.url.scheme == "https",
-        httponly=True,
-        samesite="strict",
-    )
+    """Let the browser send the key until it is closed."""
+    secure = _is_secure(request)
+    response.set_cookie(_name(request), key, path=_path(request), secure=secure, httponly=True, samesite="strict")
 
 
 def forget(request: Request, response: Response) -> None:
     """Let the browser forget the key."""
-    response.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/", httponly=True, samesite="strict")
+    secure = _is_secure(request)
+    response.delete_cookie(_name(request), path=_path(request), secure=secure, httponly=True, samesite="strict")
+
+
+def _is_secure(request: Request) -> bool:
+    return request.url.scheme == "https"
+
+
+def _name(request: Request) -> str:
+    """Name the cookie so that over HTTPS no page of plain HTTP can set it, and where the path allows no other host."""
+    if not _is_secure(request):
+        return COOKIE
+    return f"__Host-{COOKIE}" if _path(request) == "/" else f"__Secure-{COOKIE}"
+
+
+def _path(request: Request) -> str:
+    path: str = request.scope.get("root_path", "") or "/"
+    return path
 
 
 def is_from_elsewhere(request: Request) -> bool:

@@ -1,0 +1,143 @@
+"""Reads the bodies of requests, bounded in size and time, in steps that are short for the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+from typing import TYPE_CHECKING, Final
+
+from . import parameters, patience, problems
+from .inflating import NAMES, Inflater, NotGzipError
+from .splitting import STEP, VALUE_LIMIT, NotJsonError, Splitter, ValueTooLargeError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from starlette.requests import Request
+
+    from .patience import Pace
+    from .splitting import Shape
+
+    Take = Callable[[str, str | None], None]
+
+#: Bytes that a body of one message, or of ids, may have.
+SMALL: Final = VALUE_LIMIT
+#: Bytes that tell in which of Unicode's encodings JSON is written.
+_TELLING: Final = 4
+_DIGITS: Final = 18
+
+
+async def read(request: Request, limit: int, shape: Shape, pace: Pace, take: Take) -> None:
+    """Read JSON and hand over the texts of its values one by one, each with the name of its array: see `Splitter`.
+
+    Raises: ProblemError: the body is too large, too slow, empty, or not JSON of this shape; what ``take`` raises.
+    """
+    splitter = Splitter(shape)
+    decoder = _Decoder()
+    with patience.of(request).paused():
+        try:
+            async for piece in _pieces(request, limit):
+                async with pace:
+                    await _take(splitter, decoder.feed(piece), take, pace)
+            async with pace:
+                await _take(splitter, decoder.end(), take, pace)
+                for name, text in splitter.end():
+                    take(name, text)
+        except (NotJsonError, UnicodeDecodeError) as error:
+            raise problems.malformed(f"Unable to process JSON: {error}") from None
+        except ValueTooLargeError:
+            raise problems.too_large(SMALL) from None
+
+
+async def whole(request: Request, limit: int) -> bytes:
+    """Read a small body as it is. Raises: ProblemError: it is too large, too slow, or empty."""
+    with patience.of(request).paused():
+        return b"".join([piece async for piece in _pieces(request, limit)])
+
+
+async def _take(splitter: Splitter, text: str, take: Take, pace: Pace) -> None:
+    for start in range(0, len(text), STEP):
+        for name, value in splitter.feed(text[start : start + STEP]):
+            take(name, value)
+            await pace.rest()
+        await pace.rest()
+
+
+async def _pieces(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """Yield the body, inflated where it is gzip. Raises: ProblemError."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and (len(length) > _DIGITS or int(length) > limit):
+        raise problems.too_large(limit)
+    inflater = Inflater(STEP) if encoding_of(request) else None
+    sent = inflated = 0
+    try:
+        async for chunk in _chunks(request):
+            sent += len(chunk)
+            for piece in (chunk,) if inflater is None else inflater.feed(chunk):
+                inflated += len(piece)
+                if max(sent, inflated) > limit:
+                    raise problems.too_large(limit)
+                yield piece
+        if inflater is not None and sent:
+            for piece in inflater.end():
+                inflated += len(piece)
+                if inflated > limit:
+                    raise problems.too_large(limit)
+                yield piece
+    except NotGzipError as error:
+        raise problems.malformed(f"the request's body is not gzip: {error}") from None
+    if not inflated:
+        raise problems.empty()
+
+
+async def _chunks(request: Request) -> AsyncIterator[bytes]:
+    """Yield the body as it comes. Raises: ProblemError: its client is too slow, or gone."""
+    now, left, more = asyncio.get_running_loop().time, parameters.BODY_PATIENCE, True
+    while more:
+        begun = now()
+        try:
+            async with asyncio.timeout(left):
+                message = await request.receive()
+        except TimeoutError:
+            raise problems.too_slow() from None
+        left -= now() - begun
+        if message["type"] == "http.disconnect":
+            raise problems.malformed("the request's body ended too early")
+        if chunk := message.get("body"):
+            yield chunk
+        more = message.get("more_body", False)
+
+
+def encoding_of(request: Request) -> str | None:
+    """Return ``gzip``, or None for a body that is sent as it is. Raises: ProblemError: it is encoded otherwise."""
+    told = ", ".join(request.headers.getlist("content-encoding")).strip().lower()
+    if told in {"", "identity"}:
+        return None
+    if told not in NAMES:
+        raise problems.unsupported_encoding()
+    return "gzip"
+
+
+class _Decoder:
+    """Text from bytes, in the encoding that `json.loads` would take for that of JSON."""
+
+    def __init__(self) -> None:
+        self._first = b""
+        self._decoder: codecs.IncrementalDecoder | None = None
+
+    def feed(self, data: bytes) -> str:
+        if self._decoder is None:
+            self._first += data
+            if len(self._first) < _TELLING:
+                return ""
+            data = self._begin()
+        return "" if self._decoder is None else self._decoder.decode(data)
+
+    def end(self) -> str:
+        data = self._begin() if self._decoder is None else b""
+        return "" if self._decoder is None else self._decoder.decode(data, final=True)
+
+    def _begin(self) -> bytes:
+        self._decoder = codecs.getincrementaldecoder(json.detect_encoding(self._first))("surrogatepass")
+        return self._first

@@ -1,0 +1,59 @@
+"""Where a request without a key comes from. A page of any site can make a browser send one to an internal server. Pure.
+
+A request that brings a key is not looked at: no other site knows the key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.requests import Request
+
+#: Last labels of names that public DNS does not have, so that no other site can point one at an internal server.
+_PRIVATE: Final = frozenset({"localhost", "local", "internal", "lan", "test", "invalid", "arpa"})
+
+
+def is_from_elsewhere(request: Request) -> bool:
+    """Whether a browser sends this for a page of another site."""
+    headers = request.headers
+    if headers.get("sec-fetch-site", "none") not in {"same-origin", "none"}:
+        return True
+    own = headers.get("host", "").lower()
+    named = [text for text in (headers.get("origin"), headers.get("referer")) if text is not None]
+    return any(_authority(text) != own for text in named)
+
+
+def is_safe_host(request: Request, hosts: Sequence[str] | None) -> bool:
+    """Whether the request calls the server by a name that is no other site's, against DNS rebinding.
+
+    These are addresses, names without a dot or below a domain that is not public, and ``hosts``; ``"*"`` there is any.
+    """
+    if hosts is None or "*" in hosts:
+        return True
+    host = _hostname(request.headers.get("host", ""))
+    if host in {name.lower() for name in hosts} or "." not in host or host.rpartition(".")[2] in _PRIVATE:
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _hostname(authority: str) -> str:
+    try:
+        return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
+    except ValueError:
+        return "?.?"
+
+
+def _authority(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""

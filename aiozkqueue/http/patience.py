@@ -1,0 +1,103 @@
+"""How long a request may wait for ZooKeeper, and how much of the event loop its body may have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.requests import Request
+
+#: Seconds of work on bodies after which the loop is given back for as long.
+SLICE: Final = 0.005
+
+
+class Patience:
+    """The deadline of one request. It stands still while the request's body is read.
+
+    Args:
+        seconds: how long the request may take from now on, or from the end of its body on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        """Done when the deadline has passed."""
+        self._begin()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let the time stand still for the block; it begins again at the end of that."""
+        self.end()
+        try:
+            yield
+        finally:
+            self._begin()
+
+    def end(self) -> None:
+        """Stop the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self) -> None:
+        self._timer = self._loop.call_later(self._seconds, self._pass)
+
+    def _pass(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+
+def attach(request: Request, patience: Patience) -> None:
+    """Let those who read the request's body find its deadline."""
+    request.state.patience = patience
+
+
+def of(request: Request) -> Patience:
+    """Return the deadline of a request."""
+    patience: Patience = request.state.patience
+    return patience
+
+
+class Pace:
+    """Lets one body at a time be worked on, for half of the loop's time at most.
+
+    A step of the work cannot be interrupted. Between two steps the loop serves others: without a rest each of many
+    hostile bodies would have one step in every turn of the loop, and `/ping` would wait for all of them.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._worked = 0.0  # seconds since the last rest
+        self._begun = 0.0
+        self._left = 0.0
+
+    async def __aenter__(self) -> Self:
+        await self._turn.acquire()
+        self._begun = time.perf_counter()
+        if self._begun - self._left > self._worked:
+            self._worked = 0.0
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.rest()
+        finally:
+            self._left = time.perf_counter()
+            self._turn.release()
+
+    async def rest(self) -> None:
+        """Give the loop back for as long as was worked, if that was long enough to be noticed."""
+        now = time.perf_counter()
+        self._worked += now - self._begun
+        if self._worked >= SLICE:
+            worked, self._worked = self._worked, 0.0
+            await asyncio.sleep(worked)
+            now = time.perf_counter()
+        self._begun = now

@@ -1,0 +1,219 @@
+"""Divides JSON text into its values while it comes in, so that no single step takes long. Pure.
+
+`json.loads` cannot be interrupted: 32 MiB of ``[],`` hold the event loop for seconds, in a thread too, since the parser
+keeps the interpreter's lock. Here a body is scanned for strings, brackets and separators in small pieces, and each of
+its messages is parsed by itself. Nesting and cost are judged before anything is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import JsonValue
+
+#: How deep arrays and objects may be nested: far from what this or another JSON reader cannot follow.
+MOST_NESTED: Final = 400
+#: Characters that one value of a batch, or a whole message, may have as it is sent.
+VALUE_LIMIT: Final = 1024 * 1024
+#: Text of at most this length is parsed whatever it holds. As it is stored, no message is longer.
+FREE_LENGTH: Final = 32 * 1024
+#: Brackets and separators that a longer text may have: what it takes to parse it grows with these.
+MOST_MARKS: Final = 16_384
+#: Characters to be scanned in one step.
+STEP: Final = 16 * 1024
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{},:]', re.DOTALL)
+_REST_OF_STRING: Final = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BLANKS: Final = " \t\n\r"
+_SHOWN: Final = 100
+
+
+class Shape(Enum):
+    """What a body has to be."""
+
+    VALUE = "any JSON"
+    ARRAY = "an array"
+    ARRAYS = "an object of arrays"
+
+
+class _Next(Enum):
+    """What has to come next, outside of the values."""
+
+    BODY = "the array or object itself"
+    NAME_OR_END = "the first name of an object, or its end"
+    NAME = "a name"
+    ARRAY = "the array of a name"
+    COMMA_OR_END = "a comma, or the end of the object"
+    NOTHING = "nothing but blanks"
+
+
+class NotJsonError(ValueError):
+    """The text is not JSON, not of the shape that is needed, or not to be parsed in reasonable time."""
+
+
+class ValueTooLargeError(ValueError):
+    """One value has more than `VALUE_LIMIT` characters."""
+
+
+class Splitter:
+    """Takes a text in pieces and returns its values: the messages of a batch one by one.
+
+    A value comes with the name it was listed under, which is empty except for `Shape.ARRAYS`. There, each name comes
+    with None before its values.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._base = {Shape.VALUE: 0, Shape.ARRAY: 1, Shape.ARRAYS: 2}[shape]
+        self._next = _Next.BODY
+        self._depth = 0
+        self._in_string = False
+        self._held: list[str] = []  # the text of the value that is being read
+        self._length = 0
+        self._escape = ""  # a backslash at the end of a piece belongs to the next
+        self._name = ""
+        self._first = True  # in the present array
+
+    def feed(self, piece: str) -> Iterator[tuple[str, str | None]]:
+        """Take a piece; yield the texts of the values that are complete. Raises: NotJsonError, ValueTooLargeError."""
+        text, self._escape = self._escape + piece, ""
+        start = position = 0
+        if self._in_string:
+            position = self._end_of_string(text, 0)
+        if not self._in_string:
+            for token in _TOKEN.finditer(text, position):
+                at = token.start()
+                mark = text[at]
+                if mark == '"':
+                    self._end_of_string(text, at + 1)
+                elif not self._is_within(mark):
+                    yield from self._between(mark, self._taken(text[start:at]))
+                    start = at + 1
+        self._hold(text[start : len(text) - len(self._escape)])
+
+    def end(self) -> Iterator[tuple[str, str | None]]:
+        """Take the end of the text; yield what is complete with it. Raises: as `feed`."""
+        if self._in_string or self._depth or self._escape:
+            raise NotJsonError("it ends too early")
+        rest = self._taken("")
+        if not self._base:
+            yield "", rest
+        else:
+            self._expect(rest, _Next.NOTHING)
+
+    # -- tokens
+
+    def _end_of_string(self, text: str, position: int) -> int:
+        """Go to the end of a string, or of what is there of it."""
+        rest = _REST_OF_STRING.match(text, position)
+        end = position if rest is None else rest.end()
+        self._in_string = end >= len(text) or text[end] != '"'
+        if self._in_string:
+            self._escape = text[end:]  # a backslash, or nothing
+        return end + 1
+
+    def _is_within(self, mark: str) -> bool:
+        """Whether a bracket or separator belongs to a value, whose text goes on."""
+        if mark in "[{":
+            self._depth += 1
+            if self._depth > MOST_NESTED:
+                raise NotJsonError(f"it is nested more than {MOST_NESTED} deep")
+            return self._depth > self._base
+        if mark in "]}":
+            self._depth -= 1
+            return self._depth >= self._base
+        return self._depth > self._base or not self._base
+
+    def _between(self, mark: str, before: str) -> Iterator[tuple[str, str | None]]:
+        if mark in "[{":
+            self._opened(mark, before)
+        elif mark in "]}":
+            yield from self._closed(mark, before)
+        elif self._depth == self._base:
+            yield self._value(mark, before)
+        else:
+            yield from self._separated(mark, before)
+
+    def _opened(self, mark: str, before: str) -> None:
+        """The whole body begins, or the array of a name."""
+        outermost = self._depth == 1
+        self._expect(before, _Next.BODY if outermost else _Next.ARRAY)
+        if mark != ("{" if outermost and self._shape is Shape.ARRAYS else "["):
+            self._refuse()
+        self._next = _Next.NAME_OR_END
+        self._first = True
+
+    def _closed(self, mark: str, last: str) -> Iterator[tuple[str, str | None]]:
+        """An array of values ends, or the object of arrays."""
+        if self._depth < self._base - 1:
+            self._expect(last, _Next.NAME_OR_END, _Next.COMMA_OR_END)
+            if mark != "}":
+                self._refuse()
+        elif not self._base or mark != "]":
+            raise NotJsonError("an array or object does not end as it begins")
+        elif not self._first or last.strip(_BLANKS):
+            yield self._value(",", last)
+        self._next = _Next.COMMA_OR_END if self._depth else _Next.NOTHING
+
+    def _value(self, mark: str, text: str) -> tuple[str, str]:
+        """A value ends."""
+        if mark != "," or not text.strip(_BLANKS):
+            raise NotJsonError("a value is missing")
+        self._first = False
+        return self._name, text
+
+    def _separated(self, mark: str, before: str) -> Iterator[tuple[str, None]]:
+        """The name of an array ends, or what belongs to it, or this is where nothing is to be separated."""
+        if mark == ",":
+            self._expect(before, _Next.COMMA_OR_END)
+            self._next = _Next.NAME
+            return
+        name = loads(before) if self._next in {_Next.NAME, _Next.NAME_OR_END} and self._depth else None
+        if not isinstance(name, str):
+            self._refuse()
+        self._name, self._next = name, _Next.ARRAY
+        yield name, None
+
+    def _expect(self, before: str, *wanted: _Next) -> None:
+        if self._next not in wanted or before.strip(_BLANKS):
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotJsonError(f"{self._shape.value} is needed")
+
+    # -- the text of a value
+
+    def _hold(self, text: str) -> None:
+        self._length += len(text)
+        if self._length > VALUE_LIMIT:
+            raise ValueTooLargeError
+        self._held.append(text)
+
+    def _taken(self, text: str) -> str:
+        self._hold(text)
+        taken = text if len(self._held) == 1 else "".join(self._held)
+        self._held.clear()
+        self._length = 0
+        return taken
+
+
+def loads(text: str) -> JsonValue:
+    """Parse a value whose nesting was judged. Raises: NotJsonError: it is not JSON, or would take too long."""
+    if len(text) > FREE_LENGTH and sum(map(text.count, "[{,:")) > MOST_MARKS:
+        raise NotJsonError(f"one value has more than {MOST_MARKS} brackets, commas and colons")
+    try:
+        value: JsonValue = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(str(error)[:_SHOWN]) from None
+    return value
+
+
+def _refuse(text: str) -> NoReturn:
+    msg = f"{text} is not JSON"
+    raise ValueError(msg)

@@ -1,0 +1,206 @@
+"""No body, however it is made, holds up the event loop: others are served while it is read and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import json
+import time
+import zlib
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.http import Settings
+from tests.http.test_robustness import head, raw, works
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from tests.http.conftest import Service, Starter
+
+pytestmark = pytest.mark.timeout(240)
+
+JSON = {"Content-Type": "application/json"}
+KIB, MIB = 1024, 1024 * 1024
+#: Seconds of the loop's CPU between two of its turns. It is CPU, not time, since other processes take the machine away.
+MOST = 0.05
+
+
+@asynccontextmanager
+async def never_held_up() -> AsyncIterator[None]:
+    """The loop turns all the time, whatever the server in it does."""
+    worst, over = 0.0, asyncio.Event()
+    gc.collect()
+    gc.freeze()  # as `aiozkqueue serve` does; a test run has far more objects than a server
+
+    async def watch() -> None:
+        nonlocal worst
+        while not over.is_set():
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            worst = max(worst, time.thread_time() - begun)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        over.set()
+        await watching
+        gc.unfreeze()
+    assert worst < MOST, f"one turn of the loop took {worst * 1000:.0f} ms of CPU"
+
+
+async def ask(service: Service, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    """Send a body in small pieces, as a network does; return what the answer says."""
+    async with raw(service) as (reader, writer), asyncio.timeout(120):
+        writer.write(head(service, f"POST /queue/1/{path}", **{"Content-Length": str(len(body)), **headers}))
+
+        async def send() -> None:
+            view = memoryview(body)
+            try:
+                for start in range(0, len(view), 32 * KIB):
+                    writer.write(view[start : start + 32 * KIB])
+                    await writer.drain()
+            except ConnectionError:
+                pass  # the server has heard enough
+
+        sending = asyncio.create_task(send())
+        try:
+            status = int((await reader.readline()).split()[1])
+            told = await reader.readuntil(b"\r\n\r\n")
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+        return status, told
+
+
+HOSTILE: dict[str, Callable[[int], bytes]] = {
+    "brackets": lambda size: b"[" * size,
+    "empty arrays": lambda size: b"[" + b"[]," * (size // 3 - 1) + b"0]",
+    "nested pairs": lambda size: (b"[" * 300 + b"]" * 300 + b",") * (size // 601),
+    "one name": lambda size: b"{" + b'"0":0,' * (size // 6 - 1) + b'"0":0}',
+    "names": lambda size: b"{" + b",".join(b'"%07d":0' % number for number in range(size // 12)) + b"}",
+    "quotes": lambda size: b'["' + b'\\"' * (size // 2 - 2) + b'"]',
+    "backslashes": lambda size: b'["' + b"\\\\" * (size // 2 - 2) + b'"]',
+    "empty strings": lambda size: b"[" + b'"",' * (size // 3 - 1) + b"0]",
+    "numbers": lambda size: b"[" + b"1e-300," * (size // 7 - 1) + b"0]",
+    "digits": lambda size: b"[" + b"9" * (size - 2) + b"]",
+    "objects": lambda size: b"[" + b'{"a":{}},' * (size // 9 - 1) + b"0]",
+    "an array in an array": lambda size: b"[[" + b"0," * (size // 2 - 2) + b"0]]",
+    "an array of a name": lambda size: b'{"a":[[' + b"0," * (size // 2 - 5) + b"0]]}",
+    "blanks": lambda size: b"[" + b" " * (size - 2) + b"]",
+    "not text": lambda size: b"\xff" * size,
+    "two bytes a character": lambda size: "[],".encode("utf-16-le") * (size // 6),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_hostile_body_never_holds_up_the_loop(service: Service, kind: str) -> None:
+    bodies = [HOSTILE[kind](size) for size in (31 * KIB, 64 * KIB, 250 * KIB, 1000 * KIB, 8 * MIB)]
+    async with never_held_up():
+        for path in ("q/send", "q/sendbatch", "_sendbatch", "q/ack", "q/renew"):
+            for body in bodies:
+                status, _ = await ask(service, path, body)
+                assert status in {200, 400, 413}
+    await works(service)
+
+
+@pytest.mark.parametrize("kind", ["empty arrays", "numbers", "names"])
+async def test_hostile_bodies_at_once_never_hold_up_the_loop(service: Service, kind: str) -> None:
+    body = HOSTILE[kind](900 * KIB)
+    async with never_held_up():
+        answers = await asyncio.gather(*[ask(service, "q/sendbatch", body) for _ in range(8)])
+    assert {status for status, _ in answers} <= {200, 400, 413}
+    await works(service)
+
+
+async def test_a_hundred_thousand_messages_at_once_never_hold_up_the_loop(start: Starter) -> None:
+    service = await start(Settings(patience=120))
+    body = json.dumps([{"order": number} for number in range(100_000)]).encode()
+    async with never_held_up():
+        assert (await ask(service, "q/sendbatch", body))[0] == 200
+    assert (await service.get("/queue/1/q/size")).json() == 100_000
+
+
+@pytest.mark.parametrize(
+    ("path", "limit"), [("q/send", MIB), ("q/ack", MIB), ("q/renew", MIB), ("q/sendbatch", 32 * MIB)]
+)
+async def test_each_kind_of_request_has_a_limit_that_is_judged_before_the_body_comes(
+    service: Service, path: str, limit: int
+) -> None:
+    async with raw(service) as (reader, writer), asyncio.timeout(60):
+        writer.write(head(service, f"POST /queue/1/{path}", **{"Content-Length": str(limit + 1)}))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+        assert b"connection: close" in (await reader.readuntil(b"\r\n\r\n")).lower()
+
+
+async def test_a_message_of_a_batch_has_the_limit_of_one_by_itself(service: Service) -> None:
+    assert (await ask(service, "q/sendbatch", b'["' + b"a" * (2 * MIB) + b'"]'))[0] == 413
+    assert (await service.get("/queue/1/q/size")).json() == 0
+
+
+# -- gzip, which EmoDB's clients send
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP"])
+async def test_a_body_may_be_gzip(service: Service, encoding: str) -> None:
+    headers = {**JSON, "Content-Encoding": encoding}
+    body = gzip.compress(b'[{"a": "b"}, nu') + gzip.compress(b"ll]")  # of two members, which is one
+    assert (await service.post("/queue/1/q/sendbatch", content=body, headers=headers)).json() == {"success": True}
+    polled = await service.poll("q")
+    assert [message["payload"] for message in polled] == [{"a": "b"}, None]
+    ids = gzip.compress(json.dumps([message["id"] for message in polled]).encode())
+    assert (await service.post("/queue/1/q/ack", content=ids, headers=headers)).status_code == 200
+    assert (await service.get("/queue/1/q/size")).json() == 0
+
+
+async def test_identity_is_no_encoding(service: Service) -> None:
+    headers = {**JSON, "Content-Encoding": "identity"}
+    assert (await service.post("/queue/1/q/send", content=b"1", headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "zstd", "gzip, gzip", "nonsense"])
+async def test_another_encoding_is_refused_as_an_unsupported_type(service: Service, encoding: str) -> None:
+    answer = await service.post("/queue/1/q/send", content=b"1", headers={**JSON, "Content-Encoding": encoding})
+    assert (answer.status_code, answer.headers["Accept-Encoding"]) == (415, "gzip")
+    assert "gzip" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[1]",
+        gzip.compress(b"[1]")[:-1],
+        gzip.compress(b"[1]") + b"more",
+        gzip.compress(b"[1]")[:-8] + b"\0" * 8,
+        zlib.compress(b"[1]"),
+        gzip.compress(b"[" * 1000),
+        gzip.compress(b"x" * 40_000_000, 1),
+    ],
+    ids=["none", "cut off", "more behind", "wrong checksum", "zlib", "nested", "huge and no JSON"],
+)
+async def test_what_is_not_gzip_of_json_is_refused(service: Service, body: bytes) -> None:
+    for path in ("sendbatch", "send", "ack"):
+        answer = await service.post(f"/queue/1/q/{path}", content=body, headers={**JSON, "Content-Encoding": "gzip"})
+        assert answer.status_code in {400, 413}
+        assert isinstance(answer.json()["message"], str)
+    assert (await service.get("/queue/1/q/size")).json() == 0
+
+
+async def test_gzip_of_nothing_is_an_empty_body(service: Service) -> None:
+    headers = {**JSON, "Content-Encoding": "gzip"}
+    answer = await service.post("/queue/1/q/send", content=gzip.compress(b""), headers=headers)
+    assert (answer.status_code, answer.json()) == (422, {"errors": []})
+
+
+async def test_gzip_that_stands_for_more_than_the_limit_is_refused_without_inflating_it_all(service: Service) -> None:
+    bomb = gzip.compress(b'["' + b"a" * (512 * MIB) + b'"]', 1)
+    bombs = gzip.compress(b"[" + b'"aaaaaaaaaaaaaaaaaaaaaaaaaaaa",' * (MIB) + b"1", 1)
+    async with never_held_up():
+        for path, body in (("q/send", bomb), ("q/sendbatch", bomb), ("q/sendbatch", bombs), ("q/ack", bombs)):
+            status, _ = await ask(service, path, body, **{"Content-Encoding": "gzip"})
+            assert status in {400, 413}
+    await works(service)
