@@ -152,7 +152,8 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 def _note(request: Request, error: Exception) -> None:
     # What has a handler is logged by nobody else.
-    log.warning("%s %s: %s", request.method, request.url.path, error)
+    # The path may hold anything that a client likes, control characters of terminals included.
+    log.warning("%r %r: %s", request.method, request.url.path, error)
 
 
 _TRY_AGAIN = _answering(503, "nothing of this was applied; try again", {"Retry-After": _RETRY_AFTER})

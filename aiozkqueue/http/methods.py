@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import Message, Scope, Send
 
+_METHODS: Final = ("DELETE", "GET", "POST")
 _ONLY_LOOKS: Final = "aiozkqueue.head"
 #: Browsers must not guess what an answer is; no cache may keep one: a poll changes things.
 _SAFE: Final = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
@@ -31,10 +32,11 @@ def only_looks(request: Request) -> bool:
 
 def allowed(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
     """Return the methods that a path has; none: there is no such path."""
-    found: set[str] = set()
-    for route in routes:
-        if route.matches(scope)[0] is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
+    found = {
+        method
+        for method in _METHODS
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
+    }
     if "GET" in found:
         found.add("HEAD")
     return sorted(found | {"OPTIONS"}) if found else []

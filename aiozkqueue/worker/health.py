@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: The most that a request may take, bytes and seconds. Probes send a line and a few headers.
 _REQUEST_LIMIT: Final = 8192
 _PATIENCE: Final = 5.0
+#: Requests at a time. Each takes a file descriptor, which the worker needs for ZooKeeper.
+_MOST: Final = 64
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -44,7 +46,7 @@ class Health:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering: dict[asyncio.Task[None], None] = {}  # in the order in which they came
         self._session: QueueSession | None = None
         self._metrics: Metrics | None = None
         self._stopping = False
@@ -100,9 +102,14 @@ class Health:
     # -- requests
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._answering) >= _MOST:
+            # The one that has taken the longest makes room: a probe is answered at once.
+            oldest = next(iter(self._answering))
+            oldest.cancel()
+            self._answering.pop(oldest)
         task = asyncio.get_running_loop().create_task(self._answer(reader, writer), name="health")
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answering[task] = None
+        task.add_done_callback(lambda done: self._answering.pop(done, None))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -111,9 +118,12 @@ class Health:
                 writer.write(await self._response(request))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asks like this asks again
+            pass  # a probe that fails like this is repeated by its sender
         finally:
-            writer.close()
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # its sender does not read
+            else:
+                writer.close()
 
     async def _response(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")

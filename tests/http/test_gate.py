@@ -1,0 +1,130 @@
+"""Limits of rate, and requests that a browser sends for somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.http import Settings
+from aiozkqueue.http.gate import Buckets
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.http.conftest import Service, Starter
+
+pytestmark = pytest.mark.timeout(180)
+
+ME = ("key", "me")
+
+
+class TestBuckets:
+    """How often somebody may come."""
+
+    def test_a_client_that_comes_too_often_is_slowed_down_to_its_rate_and_not_locked_out(self) -> None:
+        buckets = Buckets(5)
+        let_in = [number / 10 for number in range(150) if not buckets.spend(ME, number / 10)]
+        assert len(let_in) == pytest.approx(10 + 15 * 5, abs=2)
+        assert [at for at in let_in if at > 10], "to the end"
+
+    def test_it_is_told_when_to_come_again(self) -> None:
+        buckets = Buckets(0.5)
+        assert buckets.spend(ME, 0) == 0
+        wait = buckets.spend(ME, 0)
+        assert wait == pytest.approx(2)
+        assert buckets.spend(ME, wait - 0.1) > 0
+        assert buckets.spend(ME, wait) == 0
+
+    def test_one_does_not_pay_for_another(self) -> None:
+        buckets = Buckets(1)
+        assert [buckets.spend(ME, 0) > 0 for _ in range(4)] == [False, False, True, True]
+        assert not buckets.spend(("peer", "me"), 0)
+
+
+async def test_unknown_keys_and_pages_are_limited_too(start: Starter) -> None:
+    service = await start(Settings(rate=1))
+    assert (await service.get("/queue/1/q/size")).status_code == 200
+    unknown = [
+        (await service.get("/queue/1/q/size", headers={"X-BV-API-Key": f"nobodys-{number}"})).status_code
+        for number in range(12)
+    ]
+    assert unknown[0] == 403
+    assert 429 in unknown
+    assert (await service.get("/queue/1/q/size")).status_code == 200, "who has a key does not pay for them"
+    pages = await asyncio.gather(*[service.get("/", headers={"Cookie": "aiozkqueue-key=nobodys"}) for _ in range(8)])
+    assert 429 in {page.status_code for page in pages}
+
+
+# -- requests without a key
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Referer": "http://evil.example/page"},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8080", "Origin": "http://evil.example:8080"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": "[::1"},
+    ],
+)
+async def test_a_page_of_another_site_can_do_nothing_where_no_key_is_needed(
+    start: Starter, headers: dict[str, str]
+) -> None:
+    service = await start(Settings(anonymous=("queue|*|*",), hosts=()))
+    key = service.http.headers.pop("X-BV-API-Key")
+    await service.post("/queue/1/q/send", json=1)
+    assert (await service.get("/queue/1/q/poll?ttl=3600", headers=headers)).status_code == 403
+    assert (await service.post("/queue/1/q/unclaimall", headers=headers)).status_code == 403
+    assert (await service.get("/queue/1/q/claimcount")).json() == 0
+    assert (await service.get("/queue/1/q/size", headers={**headers, "X-BV-API-Key": key})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "10.0.0.7:8080", "[::1]:80", "localhost", "queues:8080", "a.b.internal", "Queues.Example"]
+)
+async def test_names_that_are_no_other_sites_are_served(start: Starter, host: str) -> None:
+    service = await start(Settings(anonymous=("queue|*|*",), hosts=("queues.example",)))
+    service.http.headers.pop("X-BV-API-Key")
+    assert (await service.get("/queue/1/q/size", headers={"Host": host})).status_code == 200
+    same = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+    assert (await service.post("/queue/1/q/send", json=1, headers=same)).status_code == 200
+
+
+async def test_any_host_may_be_allowed(start: Starter) -> None:
+    service = await start(Settings(anonymous=("queue|*|*",), hosts=("*",)))
+    service.http.headers.pop("X-BV-API-Key")
+    assert (await service.get("/queue/1/q/size", headers={"Host": "any.example"})).status_code == 200
+
+
+# -- forms of strangers, and the log
+
+
+async def test_a_large_form_of_a_stranger_is_not_read(service: Service) -> None:
+    for path in ("/sign-in", "/sign-out"):
+        answer = await service.post(path, content=b"key=" + b"%41" * 300_000)
+        assert answer.status_code == 403
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    padded = await service.post("/sign-in", content=b"a&" * 2100 + b"key=" + service.key.encode(), headers=form)
+    assert padded.status_code == 403
+    right = await service.post("/sign-in", data={"key": service.key})
+    assert right.status_code == 303
+
+
+async def test_the_log_holds_nothing_that_steers_a_terminal(
+    start: Starter, zookeeper_proxy: ZooKeeperProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = await start(Settings(patience=0.5), hosts=zookeeper_proxy.hosts)
+    assert (await service.get("/queue/1/q/size")).status_code == 200
+    zookeeper_proxy.stall()
+    answer = await service.get("/queue/1/a%1b%5b2J%c2%9b%e2%80%ae/size", headers={"X-BV-API-Key": "unknown"})
+    assert answer.status_code == 503
+    zookeeper_proxy.heal()
+    logged = "".join(record.getMessage() for record in caplog.records)
+    assert "/queue/1/a" in logged
+    assert not set(logged) & {"\x1b", "\x9b", "\u202e"}

@@ -1,0 +1,172 @@
+"""`aiozkqueue serve` as a process: how it is found, asked, frozen and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.http import Settings
+from aiozkqueue.http.client import QueueServiceClient
+from tests.http.conftest import NOBODY, polled, serving
+from tests.http.test_killed_servers import process
+from tests.integration.queue.conftest import eventually
+from tests.observer import observer
+
+if TYPE_CHECKING:
+    from aiozkqueue.testing import ZooKeeperProxy
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def registered(cluster: str) -> list[str]:
+    return [f"/ostrich/{cluster}-emodb-{kind}-1" for kind in ("queue", "dedupq")]
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+async def test_a_server_that_is_told_to_stop_withdraws_drains_closes_its_session_and_ends_well(
+    zookeeper: str, queue_root: str, key: str, session: zq.QueueSession, kind: signal.Signals
+) -> None:
+    await session.queue("q").configure(zq.QueueConfig(shards=1))  # there is one, to wait at
+    cluster = f"stops-{time.time_ns()}"
+    options = ("--cluster", cluster, "--session-timeout", "30")
+    async with observer(zookeeper) as observed, process(zookeeper, queue_root, *options) as (url, server):
+        folders = registered(cluster)
+        for folder in folders:
+            await observed.until_there(f"{folder}/{url.removeprefix('http://')}")
+        async with QueueServiceClient(url, key=key, timeout=90) as queues:
+            polling = asyncio.create_task(queues.poll("q", wait=60))
+            await eventually(lambda: polled(session), 30)
+            server.send_signal(kind)
+            assert await polling == [], "a client that waits is answered, not cut off"
+            for folder in folders:
+                assert await observed.children(folder) == [], "no client is sent here any more"
+        async with asyncio.timeout(60):
+            assert await asyncio.to_thread(server.wait) == 0
+        # Its session has ended with it, not 30 s later: an ephemeral znode of it would still be there.
+        left = await observed.ephemerals(queue_root)
+        assert set(left.values()) <= {session.engine.zookeeper.session_id}
+
+
+async def test_a_server_that_cannot_reach_zookeeper_any_more_can_be_stopped(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str
+) -> None:
+    async with process(zookeeper_proxy.hosts, queue_root, "--cluster", "alone") as (_, server):
+        zookeeper_proxy.stall()
+        server.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            assert await asyncio.to_thread(server.wait) == 0
+
+
+async def admin_url(zookeeper: str, cluster: str) -> str:
+    """What Ostrich's clients take from a registration."""
+    async with observer(zookeeper) as observed:
+        folder = registered(cluster)[0]
+
+        async def announced() -> bool:
+            return bool(await observed.children(folder))
+
+        await eventually(announced, 30)
+        (name,) = await observed.children(folder)
+        entry = json.loads(await observed.get(f"{folder}/{name}"))
+    url: str = json.loads(entry["payload"])["adminUrl"]
+    return url
+
+
+async def test_the_announced_admin_port_says_whether_the_server_is_well(zookeeper: str, queue_root: str) -> None:
+    cluster = f"asked-{time.time_ns()}"
+    async with process(zookeeper, queue_root, "--cluster", cluster) as (url, _):
+        asked = await admin_url(zookeeper, cluster)
+        assert asked != url
+        async with httpx.AsyncClient(base_url=asked, timeout=30, verify=NOBODY) as client:
+            assert (await client.head("/healthcheck")).status_code == 200
+            healthy = await client.get("/healthcheck")
+            assert (healthy.status_code, healthy.json()) == (200, {"zookeeper": {"healthy": True}})
+            for path in ("live", "ready", "ping"):
+                assert (await client.get(f"/{path}")).status_code == 200
+            assert (await client.get("/queue/1/q/size")).status_code == 404
+
+
+async def test_the_admin_port_is_the_one_after_the_servers_unless_another_is_asked_for(
+    zookeeper: str, queue_root: str
+) -> None:
+    ports = free_ports()
+    async with process(zookeeper, queue_root, "--port", str(ports[0])) as (url, _):
+        assert url.endswith(f":{ports[0]}")
+        async with httpx.AsyncClient(timeout=30, verify=NOBODY) as client:
+            assert (await client.head(f"http://127.0.0.1:{ports[0] + 1}/healthcheck")).status_code == 200
+    cluster = f"announced-{time.time_ns()}"
+    options = ("--admin-port", str(ports[1]), "--cluster", cluster, "--advertise", "queues.example:80")
+    async with process(zookeeper, queue_root, *options) as (_, _server):
+        assert await admin_url(zookeeper, cluster) == f"http://queues.example:{ports[1]}"
+        async with httpx.AsyncClient(timeout=30, verify=NOBODY) as client:
+            assert (await client.get(f"http://127.0.0.1:{ports[1]}/healthcheck")).status_code == 200
+
+
+async def test_where_the_port_after_it_is_taken_the_server_itself_is_asked(zookeeper: str, queue_root: str) -> None:
+    port, _ = free_ports()
+    cluster = f"taken-{time.time_ns()}"
+    with socket.create_server(("127.0.0.1", port + 1)):
+        options = ("--port", str(port), "--cluster", cluster)
+        async with process(zookeeper, queue_root, *options) as (url, _):
+            assert await admin_url(zookeeper, cluster) == url
+            async with httpx.AsyncClient(base_url=url, timeout=30, verify=NOBODY) as client:
+                assert (await client.head("/healthcheck")).status_code == 200
+
+
+def free_ports() -> tuple[int, int]:
+    """Two ports that are free, the first with the one after it."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+            port = first.getsockname()[1]
+            try:
+                with socket.create_server(("127.0.0.1", port + 1)):
+                    return port, second.getsockname()[1]
+            except OSError:
+                continue
+
+
+async def test_without_zookeeper_a_server_is_not_healthy(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, key: str
+) -> None:
+    async with (
+        serving(zookeeper_proxy.hosts, queue_root, Settings()) as url,
+        httpx.AsyncClient(base_url=url, headers={"X-BV-API-Key": key}, timeout=60, verify=NOBODY) as client,
+    ):
+        assert (await client.head("/healthcheck")).status_code == 200
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.reset_connections()
+
+        async def unhealthy() -> bool:
+            return (await client.head("/healthcheck")).status_code == 503
+
+        await eventually(unhealthy, 60)
+        await asyncio.sleep(1.5)  # an interruption that is shorter is waited out
+        begun = time.monotonic()
+        for _ in range(5):
+            assert (await client.post("/queue/1/q/send", json=1)).status_code == 503
+        assert time.monotonic() - begun < 5, "refused at once while ZooKeeper is known to be away"
+
+
+async def test_a_send_while_zookeeper_is_frozen_is_answered_when_its_patience_is_over(
+    zookeeper_proxy: ZooKeeperProxy, queue_root: str, key: str
+) -> None:
+    async with (
+        serving(zookeeper_proxy.hosts, queue_root, Settings(patience=3)) as url,
+        httpx.AsyncClient(base_url=url, headers={"X-BV-API-Key": key}, timeout=60, verify=NOBODY) as client,
+    ):
+        assert (await client.post("/queue/1/q/send", json=1)).status_code == 200
+        zookeeper_proxy.stall()
+        begun = time.monotonic()
+        answer = await client.post("/queue/1/q/send", json=2)
+        took = time.monotonic() - begun
+        assert (answer.status_code, int(answer.headers["Retry-After"]) > 0) == (503, True)
+        assert took < 8, "a commit that is given up ends up to ten seconds later; its client does not wait for that"
+        zookeeper_proxy.heal()
