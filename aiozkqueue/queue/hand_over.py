@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.errors import ClaimLostError, PayloadError
+from aiozkqueue.errors import AccessDeniedError, NotCommittedError, PayloadError, SessionExpiredError
 
 from .commits.locks import AttemptSettlement
 from .tasks import wait_settled
@@ -83,19 +83,25 @@ async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> 
     for attempt in attempts:
         engine.committer.submit(attempt)
     lost: list[Claim] = []
+    passed: list[Claim] = []
     try:
         for attempt in attempts:
             await attempt.wait()
         for attempt, claim in zip(attempts, claims, strict=True):
             try:
                 attempt.outcome()
-            except ClaimLostError:
+            except AccessDeniedError as denied:
+                dispenser.pass_by(claim, denied)
+                passed.append(claim)
+            except SessionExpiredError:
+                raise
+            except NotCommittedError:
                 lost.append(claim)
     except BaseException:
         await wait_settled(_give_back(dispenser, attempts, claims), limit=engine.grace)
         raise
     dispenser.release(lost)  # if one is ours after all, its count was tampered with
-    return [claim for claim in claims if claim not in lost]
+    return [claim for claim in claims if claim not in lost and claim not in passed]
 
 
 def _give_back(dispenser: Dispenser, attempts: list[AttemptSettlement], claims: list[Claim]) -> asyncio.Future[None]:

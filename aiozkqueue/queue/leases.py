@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiozkqueue.errors import InvalidOptionError, NotCommittedError, QueueError
+from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
@@ -22,8 +22,8 @@ from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 from .candidates.groups import is_group
 from .claims.found import find, opening, removal
 from .claims.tenure import due_data
-from .commits.changes import Change, apply
-from .commits.endings import CONSUME, Ending
+from .commits.changes import Change, settle
+from .commits.endings import CONSUME, Ending, obstructed_by
 from .message import Message
 from .options import collection, positive, required_seconds, seconds
 from .outcome import Outcome
@@ -103,6 +103,7 @@ class Leases(Generic[T]):
 
         Raises:
             InvalidOptionError: one is no token of this queue; none was removed.
+            ItemNotEmptyError: one cannot be removed, since somebody has created znodes below it; the others were.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         await self._change(self._places(tokens), lambda found: removal(self._engine, self._store, found, CONSUME))
@@ -170,17 +171,25 @@ class Leases(Generic[T]):
         """Make and apply a change for each, anew for those that others were quicker with."""
         if not places or not await self._is_there():
             return
+        obstructed: list[ItemNotEmptyError] = []
         for _ in range(TRIES):
             # A server that lags would show a message that is there as gone, and its acknowledgement would be lost.
             await self._engine.zookeeper.sync(self._store.paths.base)
             found = await find(self._engine, self._store, places)
-            changes = {one.place: change for one in found if (change := make(one))}
-            if not changes:
-                return
-            applied = await apply(self._engine, changes.values())
-            places = [place for place, done in zip(changes, applied, strict=True) if not done]
+            made = [(one, change) for one in found if (change := make(one))]
+            settled = await settle(self._engine, [change for _, change in made])
+            places = []
+            for (one, _), settlement in zip(made, settled, strict=True):
+                if settlement.obstacle is not None:
+                    obstructed.append(obstructed_by(self._store.name, one.id, settlement.obstacle))
+                elif settlement.left:
+                    places.append(one.place)
             if not places:
-                return
+                break
+        if obstructed:
+            raise obstructed[0]
+        if not places:
+            return
         msg = f"queue {self._store.name!r}: {len(places)} leases changed each time they were looked at; try again"
         raise NotCommittedError(msg)
 

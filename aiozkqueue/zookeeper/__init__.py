@@ -61,7 +61,7 @@ from aiozkqueue.zookeeper.interface import (
     new_create,
     new_delete,
 )
-from aiozkqueue.zookeeper.reading import PAGE, below, read_pages
+from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_pages
 
 __all__ = [
     "PAGE",
@@ -105,5 +105,6 @@ __all__ = [
     "new_create",
     "new_delete",
     "parse_hosts",
+    "read_apart",
     "read_pages",
 ]

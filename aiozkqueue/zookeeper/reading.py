@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.zookeeper.errors import NoNodeError
+from aiozkqueue.zookeeper.errors import NoAuthError, NoNodeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.zookeeper.interface import Node, ZooKeeper
+    from aiozkqueue.zookeeper.interface import Node, Versioned, ZooKeeper
 
 #: Znodes read at a time.
 PAGE: Final = 100
@@ -29,3 +30,20 @@ async def read_pages(zookeeper: ZooKeeper, paths: Sequence[str]) -> list[Node | 
     for start in range(0, len(paths), PAGE):
         nodes += await zookeeper.read_many(paths[start : start + PAGE])
     return nodes
+
+
+async def read_apart(
+    zookeeper: ZooKeeper, sets: Sequence[Sequence[str]], *, generation: int | None = None
+) -> list[list[Versioned | None] | NoAuthError]:
+    """Read several sets of znodes, each set at one moment; in the place of one that may not be read is the error.
+
+    For what follows a read of all together that was refused: that tells of one only.
+    """
+
+    async def read(paths: Sequence[str]) -> list[Versioned | None] | NoAuthError:
+        try:
+            return await zookeeper.read_versioned(paths, generation=generation)
+        except NoAuthError as error:
+            return error
+
+    return await asyncio.gather(*(read(paths) for paths in sets))

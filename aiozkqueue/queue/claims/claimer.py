@@ -16,14 +16,11 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aiozkqueue.errors import ClaimLostError, TransactionTooLargeError
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
 from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.claim import Claim
 from aiozkqueue.queue.commits.endings import REMOVED, Ending, exhausted
-from aiozkqueue.queue.commits.holds import CommitSettlement
 from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
-from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -34,7 +31,10 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     ZooKeeperError,
     new_create,
+    read_apart,
 )
+
+from .unshown import settle_unshown
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import SessionBudget
     from aiozkqueue.queue.clock import ServerClock
     from aiozkqueue.queue.commits.committer import Committer
-    from aiozkqueue.queue.commits.settlement import Settlement
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
@@ -56,6 +55,8 @@ T = TypeVar("T")
 BATCH = 128
 BATCH_BYTES = 4 * 1024 * 1024
 EXPECTED_SIZE = 1024.0
+#: Messages that may not be read are logged, one by one, up to this number.
+TOLD = 100
 
 
 class ContendedError(Exception):
@@ -95,12 +96,14 @@ class Batch(NamedTuple):
     """Ids of candidates that had been consumed before they were locked."""
     lost: list[str]
     """Ids that were forced open between the lock and the read."""
+    sealed: list[str]
+    """Ids, or groups, that may not be read by this user."""
 
 
 class _Found:
     """What was read under the locks of a batch."""
 
-    __slots__ = ("_lock", "_sure", "items", "lost", "metas", "since")
+    __slots__ = ("_lock", "_sure", "items", "lost", "metas", "sealed", "since")
 
     def __init__(
         self, items: list[Versioned | None], metas: list[Versioned | None], lock: bytes, last: Versioned | None
@@ -109,6 +112,8 @@ class _Found:
         self.metas = metas
         self.lost: list[int] = []
         """Of which candidates the lock has been taken away."""
+        self.sealed: dict[int, NoAuthError] = {}
+        """Which candidates may not be read."""
         self.since = 0 if last is None else last.ctime
         """When the locks were made, ms: all by one multi."""
         self._sure = last is not None and last.data == lock
@@ -168,6 +173,7 @@ class Claimer:
         self._ids = ids
         self._budgets = budgets
         self._expected_size = EXPECTED_SIZE
+        self._told: set[str] = set()  # what may not be read
         self.counts: ClaimCounts = ClaimCounts()
         # Ids of other programs are shorter than the longest of ours.
         self.item_lock_size: int = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
@@ -202,7 +208,7 @@ class Claimer:
         """Give back the room of a batch that is not claimed after all."""
         self._budgets.of(generation).free(size)
 
-    async def claim(  # noqa: C901, PLR0912 - one loop, for every message
+    async def claim(  # noqa: C901, PLR0915 - one loop, for every message
         self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
     ) -> Batch:
         """Claim all of these items, given by place and id, for which there is room reserved; or none.
@@ -223,16 +229,24 @@ class Claimer:
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
         kept = 0
         try:
-            nodes = await self.lock_and_read(operations, reads, generation, beside=beside)
-            found = _Found(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
-            if doubtful := found.doubtful():
-                await self._read_again(found, doubtful, items, locks, ids, generation)
-            batch = Batch([], [], [ids[index] for index in found.lost])
+            try:
+                nodes = await self.lock_and_read(operations, reads, generation, beside=beside)
+                found = _Found(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
+                if doubtful := found.doubtful():
+                    await self._read_again(found, doubtful, items, locks, ids, generation)
+            except UnreadableError:
+                found = _Found([None] * count, [None] * count, lock, None)
+                await self._read_each(found, items, locks, ids, generation)
+            batch = Batch([], [], [ids[index] for index in found.lost], [ids[index] for index in found.sealed])
             since = found.since
             for index, node in enumerate(found.items):
                 if found.lost and index in found.lost:
                     continue
                 kept += 1
+                if found.sealed and index in found.sealed:
+                    self.tell_sealed(ids[index], found.sealed[index])
+                    self._release_ghost(OwnLock(locks[index], lock, forced), generation, bell=paths.items)
+                    continue
                 if node is None:
                     batch.ghosts.append(ids[index])
                     self._release_ghost(OwnLock(locks[index], lock, forced), generation)
@@ -253,12 +267,6 @@ class Claimer:
             self.counts.batches += 1
             self.counts.claimed += len(batch.claims)
             self.counts.ghosts += len(batch.ghosts)
-        except UnreadableError as unreadable:
-            kept = count
-            for path in locks:
-                self._release_ghost(OwnLock(path, lock, forced), generation, bell=paths.items)
-            raise unreadable.error from unreadable
-        else:
             return batch
         finally:
             if kept < count:
@@ -284,14 +292,36 @@ class Claimer:
         for index, item, lock, meta in zip(doubtful, nodes, nodes, nodes, strict=True):
             found.look(index, item, lock, meta)
 
+    async def _read_each(
+        self, found: _Found, items: Sequence[str], locks: Sequence[str], ids: Sequence[str], generation: int
+    ) -> None:
+        """Read each candidate by itself, then its lock, and find out which may not be read."""
+        metas = (self._store.paths.meta(one) for one in ids)
+        sets = list(zip(items, locks, metas, strict=True))
+        for index, nodes in enumerate(await read_apart(self._zookeeper, sets, generation=generation)):
+            if isinstance(nodes, NoAuthError):
+                found.sealed[index] = nodes
+            else:
+                found.look(index, *nodes)
+
+    def tell_sealed(self, what: str, error: NoAuthError) -> None:
+        """Log, once, that something is passed by."""
+        if what in self._told:
+            return
+        if len(self._told) < TOLD:
+            log.warning(
+                "queue %s: message %s is passed by, since it, or the record of attempts at it, may not be read by this "
+                "user: %s; let this user read it, or remove it",
+                self._store.name,
+                what,
+                error,
+                extra={"queue": self._store.name},
+            )
+        self._told.add(what)
+
     def settle(self, claim: Claim, ending: Ending) -> asyncio.Future[None]:
         """End the hold on a claim that nobody is shown."""
-        settlement = CommitSettlement(self._ids.next(), {claim: ending}, (), self._server_clock, claim.generation)
-        settlement.watch(lambda settled: _tell_of_one_too_large(claim, settled))
-        if (tenure := claim.tenure) is not None:
-            settlement.watch(lambda settled: tenure.lose() if isinstance(settled.error, ClaimLostError) else None)
-        self._committer.submit(settlement)
-        return settlement.done
+        return settle_unshown(claim, ending, self._committer, self._ids, self._server_clock)
 
     def _release_ghost(self, lock: OwnLock, generation: int, *, bell: str | None = None) -> None:
         budget, size, name = self._budgets.of(generation), self.item_lock_size, self._ids.next()
@@ -422,21 +452,6 @@ def read_foreign(dialect: Dialect, claim: Claim) -> bool:
     claim.body = messages[0]
     claim.rest = dialect.item(messages[1:]) if len(messages) > 1 else None
     return True
-
-
-def _tell_of_one_too_large(claim: Claim, settled: Settlement) -> None:
-    """An item that leaves no room for a reason beside it, which no put of ours makes, cannot be moved by anybody."""
-    if isinstance(settled.error, TransactionTooLargeError):
-        log.error(
-            "queue %s: message %s of %d bytes is too large to become a dead letter, and stays locked while this "
-            "session lives: delete %s by hand (%s)",
-            claim.store.name,
-            claim.id,
-            len(claim.raw),
-            claim.path,
-            settled.error,
-            extra=about(claim, settled.transaction_id),
-        )
 
 
 def _bears(operations: Sequence[Operation], locks: Sequence[Versioned | None]) -> bool:

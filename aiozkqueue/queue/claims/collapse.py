@@ -13,12 +13,13 @@ filters, of another node or priority, are not of the same set.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
 from aiozkqueue.queue.candidates.staged import is_closed
 from aiozkqueue.queue.commits.endings import Ending
-from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node
+from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
 from .claimer import BesideError, ContendedError, ReopenError
 from .found import Found, removal
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
 
     from .claimer import Batch, Claimer
+
+log: Final = logging.getLogger(__name__)
 
 #: Duplicates removed in one multi. When there are more, the oldest go before the newest one is claimed.
 TOGETHER = 100
@@ -50,8 +53,8 @@ class Duplicates(NamedTuple):
     """Who has looked."""
     places: Sequence[str]
     """Of the messages that are removed."""
-    operations: Sequence[tuple[Operation, Mender | None]]
-    """With who answers for a refusal; None: the look is out of date."""
+    operations: Sequence[tuple[Operation, Mender | None, str | None]]
+    """With who answers for a refusal (None: the look is out of date), and the place of the message it removes."""
 
     @property
     def ids(self) -> list[str]:
@@ -61,7 +64,10 @@ class Duplicates(NamedTuple):
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
         """Mend what refused an operation, if that can be mended; return what is to be raised: look again."""
         self.collapse.look_again()
-        operation, owner = self.operations[index]
+        operation, owner, place = self.operations[index]
+        if place is not None and isinstance(error, NotEmptyError):
+            self.collapse.shun(place, error)
+            return ContendedError(-1)
         if isinstance(error, NoAuthError):
             return error
         if owner is not None and (mending := owner.mend(operation, error)) is not None:
@@ -100,19 +106,43 @@ class _Lane:
 class Collapse:
     """Chooses what one session claims of a queue that collapses."""
 
-    def __init__(self, store: QueueStore, zookeeper: ZooKeeper, ids: IdSource, server_clock: ServerClock) -> None:
+    def __init__(
+        self,
+        store: QueueStore,
+        zookeeper: ZooKeeper,
+        ids: IdSource,
+        server_clock: ServerClock,
+        set_aside: Callable[[Sequence[str]], None],
+    ) -> None:
         self._store = store
+        self._set_aside = set_aside
         self._zookeeper = zookeeper
         self.ids = ids
         self.server_clock = server_clock
         self.removed: int = 0
         """Duplicates removed before a claim, since there were too many to go with it."""
         self._lanes: dict[str, _Lane] = {}
+        self._told: set[str] = set()  # ids of messages that cannot be removed
         self._gone: list[str] | None = None  # what has been deleted while a look is under way
 
     def look_again(self) -> None:
         """Forget what was listed: something of it has turned out to be otherwise."""
         self._lanes.clear()
+
+    def shun(self, place: str, error: ZooKeeperError) -> None:
+        """Mind a message no more that has been replaced by a newer one of its key and cannot be removed."""
+        message_id = _id(place)
+        self._set_aside([message_id])
+        if message_id not in self._told:
+            self._told.add(message_id)
+            log.error(
+                "queue %s: message %s has been replaced by a newer one of its key and cannot be removed: %s; delete "
+                "it by hand",
+                self._store.name,
+                message_id,
+                error,
+                extra={"queue": self._store.name},
+            )
 
     def forget(self, places: Sequence[str]) -> None:
         """Items have been deleted by this session: no listing is needed to know it."""
@@ -186,7 +216,7 @@ class Collapse:
         pairs = [(newest, older) for newest, several in chosen.items() for older in several]
         while len(pairs) > TOGETHER:
             together = await self._removal(pairs[:TOGETHER], generation)
-            operations = [operation for operation, _ in together.operations]
+            operations = [operation for operation, _, _ in together.operations]
             try:
                 await self._zookeeper.multi([self._store.check(), *operations], generation=generation)
             except MultiError as refusal:
@@ -200,33 +230,45 @@ class Collapse:
 
     async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
         """Remove the older one of each pair, while the newest is there."""
-        operations: list[tuple[Operation, Mender | None]] = [
-            (Check(self._store.paths.at(place)), None) for place in dict.fromkeys(newest for newest, _ in pairs)
+        operations: list[tuple[Operation, Mender | None, str | None]] = [
+            (Check(self._store.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
         found = await self._read([older for _, older in pairs], generation)
         for one in found:
             change = removal(self, self._store, one, COLLAPSED)
-            operations += ((operation, None) for operation in change.operations)
-            operations += ((also.operation, also.owner) for also in change.companions(self.server_clock))
+            operations += ((operation, None, one.place) for operation in change.operations)
+            operations += ((also.operation, also.owner, None) for also in change.companions(self.server_clock))
         return Duplicates(self, [one.place for one in found], operations)
 
     async def _read(self, places: Sequence[str], generation: int) -> list[Found]:
         """Learn of duplicates what their removal depends on; their payloads only where a history keeps them."""
-        paths, zookeeper = self._store.paths, self._zookeeper
-        wanted = [path for place in places for path in (paths.at(place), paths.meta(_id(place)))]
-        nodes: list[Node | None]
-        if self._store.attendants:
-            nodes = await zookeeper.read_many(wanted, generation=generation)
-        else:
-            stats: list[Stat | None] = await asyncio.gather(
-                *(zookeeper.exists(path, generation=generation) for path in wanted)
-            )
-            nodes = [None if stat is None else Node(b"", stat) for stat in stats]
+        wanted = [
+            path for place in places for path in (self._store.paths.at(place), self._store.paths.meta(_id(place)))
+        ]
+        nodes: list[Node | None] = []
+        try:
+            nodes += await self._read_nodes(wanted, generation)
+        except NoAuthError:
+            for place, pair in zip(places, zip(wanted[::2], wanted[1::2], strict=True), strict=True):
+                try:
+                    nodes += await self._read_nodes(pair, generation)
+                except NoAuthError as error:
+                    self.shun(place, error)
+                    nodes.extend((None, None))
         return [
             Found(place, item, None, meta, item_id(place.rpartition("/")[2]))
             for place, item, meta in zip(places, nodes[::2], nodes[1::2], strict=True)
             if item is not None
         ]
+
+    async def _read_nodes(self, wanted: Sequence[str], generation: int) -> list[Node | None]:
+        zookeeper = self._zookeeper
+        if self._store.attendants:
+            return await zookeeper.read_many(wanted, generation=generation)
+        stats: list[Stat | None] = await asyncio.gather(
+            *(zookeeper.exists(path, generation=generation) for path in wanted)
+        )
+        return [None if stat is None else Node(b"", stat) for stat in stats]
 
 
 async def claim_newest(
@@ -237,7 +279,7 @@ async def claim_newest(
     Raises: as `Claimer.claim`; ContendedError also when what was seen of a duplicate has changed.
     """
     try:
-        batch = await claimer.claim(places, ids, generation, [operation for operation, _ in duplicates.operations])
+        batch = await claimer.claim(places, ids, generation, [one for one, _, _ in duplicates.operations])
     except ContendedError:
         duplicates.collapse.look_again()
         raise

@@ -7,7 +7,8 @@ cancelled, it timed out) goes to another or is released.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import ConnectionLostError, QueueError, SessionClosedError
 from aiozkqueue.queue.access import denied
@@ -15,6 +16,7 @@ from aiozkqueue.queue.claim import FREE, GONE
 from aiozkqueue.queue.commits.committer import CLOSED
 from aiozkqueue.queue.commits.endings import RELEASE, Ending
 from aiozkqueue.queue.commits.releases import ReleaseSettlement
+from aiozkqueue.queue.logs import about
 from aiozkqueue.queue.puts.lifetime import at_its_end
 from aiozkqueue.zookeeper import (
     ClientClosedError,
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
 
     from .claimer import ClaimCounts
     from .line import Waiter
+
+log: Final = logging.getLogger(__name__)
 
 
 class Dispenser:
@@ -177,6 +181,10 @@ class Dispenser:
 
     def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
         """Give claims back at once, as if they had never been made; the future is done when the locks are gone."""
+        settlement = self._release(claims)
+        return None if settlement is None else settlement.done
+
+    def _release(self, claims: Sequence[Claim]) -> ReleaseSettlement | None:
         if not claims or self._closed:
             return None
         settlement = ReleaseSettlement(
@@ -185,7 +193,22 @@ class Dispenser:
         self._committer.submit(settlement)
         self._returning += 1
         settlement.watch(self._returned)
-        return settlement.done
+        return settlement
+
+    def pass_by(self, claim: Claim, error: QueueError) -> None:
+        """Give back a claim at which no attempt can be counted, so that nobody here may be shown it, for a while."""
+        log.warning(
+            "queue %s: message %s is passed by, since the record of attempts at it may not be written by this user: "
+            "%s; let this user write to it, or remove it",
+            self.store.name,
+            claim.id,
+            error,
+            extra=about(claim),
+        )
+        claim.record_refused = True
+        lock = claim.id if claim.tenure is None else claim.tenure.group
+        if (settlement := self._release([claim])) is not None:
+            settlement.watch(lambda _: self._lookout.set_aside([lock]))
 
     def _returned(self, _: Settlement) -> None:
         self._returning -= 1
@@ -206,6 +229,7 @@ class Dispenser:
         self._flights.close()
         self._kept.close()
         self._lookout.disarm()
+        self._lookout.forget_aside()
         self._end_pause()
         self._line.close(SessionClosedError(CLOSED))
 
@@ -354,7 +378,9 @@ class Dispenser:
     async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
         """Claim the newest of each candidate's key, for those who asked before this looks for it."""
         if self._collapse is None:
-            self._collapse = Collapse(self.store, self._zookeeper, self._ids, self._server_clock)
+            self._collapse = Collapse(
+                self.store, self._zookeeper, self._ids, self._server_clock, self._lookout.set_aside
+            )
         if not (places := self._collapse.without_gone(places)):
             return
         before = self._collapse.removed

@@ -148,7 +148,8 @@ class Flights:
         kept: set[str] = set()
         try:
             batch = await self._claim_as_chosen(flight)
-            kept = {claim.id for claim in batch.claims}
+            kept = {claim.id for claim in batch.claims}.union(batch.sealed)
+            self._lookout.set_aside(batch.sealed)
             self._failures = 0
             self._lookout.ghosts(batch.ghosts)
             if 2 * len(batch.ghosts) >= len(places) and len(batch.ghosts) > 1:

@@ -18,6 +18,7 @@ from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.share import Share
 from aiozkqueue.queue.candidates.staged import Stages, stage_of
+from aiozkqueue.zookeeper import NoAuthError
 
 from .claimer import ReopenError
 from .sightings import Sightings
@@ -136,6 +137,7 @@ class Lookout(Sightings):
         self._later.clear()
         if self._sieve is not None:
             self._sieve.start_over()
+        self.forget_aside()
         self.end(list(self.held))
         self._must_list_due = True
 
@@ -195,15 +197,20 @@ class Lookout(Sightings):
         if self._doubts.too_many:
             self._levels.must_list()
         elif items := self._doubts.take():
-            exists = self._zookeeper.exists
+            look = self._exists
             try:
-                found = await asyncio.gather(
-                    *(exists(self.store.paths.item(one), generation=generation) for one in items)
-                )
+                found = await asyncio.gather(*(look(self.store.paths.item(one), generation) for one in items))
             except BaseException:
                 self._levels.must_list()  # they must be found again
                 raise
             self._settle_doubts(items, found)
+
+    async def _exists(self, path: str, generation: int) -> bool:
+        """Whether an item is there; one that may not be read is found out, and passed by, when it is claimed."""
+        try:
+            return await self._zookeeper.exists(path, generation=generation) is not None
+        except NoAuthError:
+            return True
 
     async def _opened(self, stages: Stages, places: list[str], generation: int) -> list[str]:
         """Leave out what is in batches that are not complete; who completes one rings, and it is found again."""

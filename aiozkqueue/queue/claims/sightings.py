@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import ZooKeeper
 
+#: Seconds after which messages are tried again that this user may not read: nothing tells when an ACL has changed.
+SET_ASIDE = 300.0
+
 
 class Sightings:
     """What one session knows of a queue's candidates. ``bell`` rings when there may be some.
@@ -60,6 +63,8 @@ class Sightings:
         self._gone: set[str] | None = None  # what was settled while a listing is under way
         self._doubts = Doubts()  # of items of another program
         self._steal_timer: Timer | None = None
+        self._aside: set[str] = set()  # of what is held, what is not tried again for a while
+        self._aside_timer: Timer | None = None
 
     @property
     def alone(self) -> bool:
@@ -115,8 +120,31 @@ class Sightings:
 
     def end(self, locks: Iterable[str]) -> None:
         """Locks have not been made, or are not kept."""
+        if self._aside:
+            locks = [one for one in locks if one not in self._aside]
         self.held.difference_update(locks)
         self._stirred.difference_update(locks)
+
+    def set_aside(self, locks: Iterable[str]) -> None:
+        """Try these no more for a while: what they lock may not be read, or its attempts not counted."""
+        self.held.update(locks)
+        self._aside.update(locks)
+        if self._aside and self._aside_timer is None:
+            self._aside_timer = self._clock.call_later(SET_ASIDE, self._try_aside)
+
+    def _try_aside(self) -> None:
+        aside = list(self._aside)
+        self.forget_aside()
+        self.end(aside)
+        self.relist()
+        self.bell.set()
+
+    def forget_aside(self) -> None:
+        """Mind nothing more that has been set aside."""
+        self._aside.clear()
+        if self._aside_timer is not None:
+            self._aside_timer.cancel()
+            self._aside_timer = None
 
     def contended(self, lock: str) -> None:
         """Somebody else holds a lock that was about to be made. Of a group it will be heard when it goes.
@@ -209,7 +237,8 @@ class Sightings:
 
     def settled(self, message_id: str, *, gone: bool) -> None:
         """A lock of ours is gone, its item too or not."""
-        self.held.discard(message_id)
+        if message_id not in self._aside:
+            self.held.discard(message_id)
         self._stirred.discard(message_id)
         if gone and self._gone is not None:
             self._gone.add(message_id)
@@ -286,13 +315,13 @@ class Sightings:
         if self._doubts.unlocked(item):
             self.bell.set()
 
-    def _settle_doubts(self, items: Sequence[str], found: Iterable[object]) -> None:
-        """Take what was read of items whose locks had ended; None where there is no item.
+    def _settle_doubts(self, items: Sequence[str], found: Iterable[bool]) -> None:
+        """Take what was seen of items whose locks had ended: whether they are there.
 
         What a watch has told since then is newer: whoever has locked one again ends that lock, too.
         """
-        for item, node in zip(items, found, strict=True):
-            if node is not None and not self._levels.is_locked(item) and self._doubts.without_gone([item]):
+        for item, there in zip(items, found, strict=True):
+            if there and not self._levels.is_locked(item) and self._doubts.without_gone([item]):
                 self.heard_item(f"items/{item}")
 
     def heard_later(self, place: str, *, gone: bool) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.claim import Claim
 from aiozkqueue.queue.commits.locks import GhostSettlement, OwnLock
-from aiozkqueue.zookeeper import Create, ZooKeeperError
+from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_apart
 
 from .claimer import Batch, UnreadableError
 from .tenure import Read, Tenure
@@ -144,18 +145,22 @@ class Tenures:
             )
             for group in groups
         ]
-        items = await self._lock(places, tenures, generation)
-        batch = Batch([], [], [])
+        sealed: dict[Tenure, NoAuthError] = {}
+        items = await self._lock(places, tenures, generation, sealed)
         held = [tenure for tenure in tenures if tenure.group in self._held]
-        batch.lost.extend(tenure.group for tenure in tenures if tenure.group not in self._held)
         try:
-            await self._read_heads(places, items, tenures)
-        except BaseException as error:
+            await self._read_heads(places, items, tenures, sealed)
+        except BaseException:
             for tenure in held:
                 self._unlock(tenure)
-            raise error.error if isinstance(error, UnreadableError) else error from error
+            raise
+        lost = [one.group for one in tenures if one not in held]
+        batch = Batch([], [], lost, [tenure.group for tenure in sealed])
         for tenure in held:
-            if tenure.ahead:
+            if (unreadable := sealed.get(tenure)) is not None:
+                self._claimer.tell_sealed(f"of the group locked by {tenure.group}", unreadable)
+                self._unlock(tenure, partial(self._pass_by, tenure))
+            elif tenure.ahead:
                 self._show(tenure, batch.claims)
             elif not tenure.gone:
                 self._unlock(tenure)
@@ -164,9 +169,15 @@ class Tenures:
         self._claimer.counts.claimed += len(batch.claims)
         return batch
 
-    async def _lock(self, places: Sequence[str], tenures: Sequence[Tenure], generation: int) -> list[Versioned | None]:
-        """Create the locks; return the items read under them. Those whose lock was taken away meanwhile are left."""
+    async def _lock(
+        self, places: Sequence[str], tenures: Sequence[Tenure], generation: int, sealed: dict[Tenure, NoAuthError]
+    ) -> list[Versioned | None]:
+        """Create the locks; return the items read under them. Those whose lock was taken away meanwhile are left.
+
+        Of groups whose oldest message may not be read, ``sealed`` is told why.
+        """
         paths = self._store.paths
+        nodes: list[Versioned | None] = []
         try:
             nodes = await self._claimer.lock_and_read(
                 [
@@ -180,14 +191,14 @@ class Tenures:
                 ],
                 generation,
             )
-        except UnreadableError as unreadable:
-            for tenure in tenures:
-                self._unlock(tenure)
-            raise unreadable.error from unreadable
+        except UnreadableError:
+            pass
         except BaseException:
             for tenure in tenures:
                 tenure.budget.free(tenure.size)
             raise
+        if not nodes:
+            nodes = await self._read_each(places, tenures, generation, sealed)
         for tenure, lock in zip(tenures, nodes[1::2], strict=True):
             if lock is not None and lock.data == tenure.record:
                 self._held[tenure.group] = tenure
@@ -196,14 +207,33 @@ class Tenures:
                 tenure.budget.free(tenure.size)
         return nodes[::2]
 
+    async def _read_each(
+        self, places: Sequence[str], tenures: Sequence[Tenure], generation: int, sealed: dict[Tenure, NoAuthError]
+    ) -> list[Versioned | None]:
+        """Read the oldest message of each group by itself, then the lock; of what may not be read, only the lock."""
+        path_of = self._store.paths.at
+        pairs = [(path_of(place), tenure.lock) for place, tenure in zip(places, tenures, strict=True)]
+        nodes: list[Versioned | None] = []
+        for tenure, pair in zip(tenures, await read_apart(self._zookeeper, pairs, generation=generation), strict=True):
+            if isinstance(pair, NoAuthError):
+                sealed[tenure] = pair
+                nodes += (None, *await self._zookeeper.read_versioned([tenure.lock], generation=generation))
+            else:
+                nodes += pair
+        return nodes
+
     async def _read_heads(
-        self, places: Sequence[str], items: Sequence[Versioned | None], tenures: Sequence[Tenure]
+        self,
+        places: Sequence[str],
+        items: Sequence[Versioned | None],
+        tenures: Sequence[Tenure],
+        sealed: dict[Tenure, NoAuthError],
     ) -> None:
         """Take what was read with the locks; where that has been consumed, what comes next is read."""
         found: list[tuple[str, Versioned, Tenure]] = []
         behind: list[Tenure] = []
         for place, item, tenure in zip(places, items, tenures, strict=True):
-            if tenure.group not in self._held:
+            if tenure.group not in self._held or tenure in sealed:
                 continue
             if item is None:
                 self._gone(place)
@@ -211,14 +241,31 @@ class Tenures:
             else:
                 found.append((place, item, tenure))
         if found:
-            metas = await self._claimer.read_metas(
-                [item_id(place.rpartition("/")[2]) for place, _, _ in found],
-                [item for _, item, _ in found],
-                found[0][2].generation,
-            )
+            ids = [item_id(place.rpartition("/")[2]) for place, _, _ in found]
+            generation = found[0][2].generation
+            metas: list[Versioned | None] = []
+            try:
+                metas += await self._claimer.read_metas(ids, [item for _, item, _ in found], generation)
+            except UnreadableError:
+                each = [(self._store.paths.meta(one),) for one in ids]
+                answers = await read_apart(self._zookeeper, each, generation=generation)
+                for (_, _, tenure), answer in zip(found, answers, strict=True):
+                    if isinstance(answer, NoAuthError):
+                        sealed[tenure] = answer
+                    metas.append(None if isinstance(answer, NoAuthError) else answer[0])
             for (place, item, tenure), meta in zip(found, metas, strict=True):
-                tenure.ahead.append(self._examined(tenure, place, item, meta))
-        await asyncio.gather(*(self._read(tenure) for tenure in behind))
+                if tenure not in sealed:
+                    tenure.ahead.append(self._examined(tenure, place, item, meta))
+        await asyncio.gather(*(self._read_behind(tenure, sealed) for tenure in behind))
+
+    async def _read_behind(self, tenure: Tenure, sealed: dict[Tenure, NoAuthError]) -> None:
+        """Read what comes after messages that have been consumed."""
+        try:
+            await self._read(tenure)
+        except NoAuthError as error:
+            sealed[tenure] = error
+        except UnreadableError as error:
+            sealed[tenure] = error.error
 
     # -- told by tenures
 
@@ -299,6 +346,12 @@ class Tenures:
         elif tenure in self._ready:
             self._lookout.bell.set()
             self._clock.call_later(LINGER, lambda: self._linger_over(tenure))
+
+    def _pass_by(self, tenure: Tenure) -> None:
+        """A group is ours no more whose next message may not be read: those behind it wait for it."""
+        if not tenure.gone:
+            self.finish(tenure, locked=False)
+        self._lookout.set_aside([tenure.group])
 
     def _let_go(self, tenure: Tenure) -> None:
         """End a tenure between two messages."""

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConflictError
 from aiozkqueue.queue.access import denied
-from aiozkqueue.zookeeper import NoAuthError
+from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
+
+from .endings import obstructed_by
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -40,8 +42,12 @@ class Beside:
             yield companion.owner, companion.operation
 
     def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `Mender`: something is not as it was read. Raises: ConflictError, AccessDeniedError."""
-        del operation
+        """See `Mender`: something is not as it was read.
+
+        Raises: ConflictError, ItemNotEmptyError, AccessDeniedError.
+        """
+        if isinstance(error, NotEmptyError):
+            raise obstructed_by(self.store.name, self._what.removeprefix("message "), operation.path)
         if isinstance(error, NoAuthError):
             raise denied(self.store.name, error)
         msg = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.access import denied
-from aiozkqueue.zookeeper import NoAuthError
+from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
 
 from .settlement import OPERATION_WEIGHT, Settlement
 
@@ -56,7 +56,7 @@ class Change(NamedTuple):
 class ChangeSettlement(Settlement):
     """One change."""
 
-    __slots__ = ("_change", "_clock", "_companions", "left")
+    __slots__ = ("_change", "_clock", "_companions", "left", "obstacle")
 
     def __init__(self, transaction_id: str, change: Change, clock: ServerClock) -> None:
         super().__init__(transaction_id, None, change.weight)
@@ -65,6 +65,8 @@ class ChangeSettlement(Settlement):
         self._companions: list[Companion] = []
         self.left: bool = False
         """Whether it was left, since something is not as it was read."""
+        self.obstacle: str | None = None
+        """The znode that could not be deleted, since others lie below it."""
 
     def compose(self, sent: list[Operation]) -> None:
         """Make the change, with its companions."""
@@ -81,6 +83,8 @@ class ChangeSettlement(Settlement):
             return self._companions[index - changed].owner.mend(operation, error)
         if isinstance(error, NoAuthError):
             raise denied(self._change.store.name, error)
+        if isinstance(error, NotEmptyError):
+            self.obstacle = operation.path
         self.left = True
         raise NotCommittedError(f"{operation.path}: {error}")
 
@@ -90,6 +94,11 @@ async def apply(engine: Engine, changes: Iterable[Change]) -> list[bool]:
 
     Raises: QueueError: what one change failed with, which was not left; the others before it were made or left.
     """
+    return [not settlement.left for settlement in await settle(engine, changes)]
+
+
+async def settle(engine: Engine, changes: Iterable[Change]) -> list[ChangeSettlement]:
+    """Make each change, or leave it, as `apply` does; return what tells how each ended. Raises: as `apply`."""
     settlements = [ChangeSettlement(engine.ids.next(), change, engine.server_clock) for change in changes]
     for start in range(0, len(settlements), TOGETHER):
         together = settlements[start : start + TOGETHER]
@@ -100,4 +109,4 @@ async def apply(engine: Engine, changes: Iterable[Change]) -> list[bool]:
         for settlement in together:
             if not settlement.left:
                 settlement.outcome()
-    return [not settlement.left for settlement in settlements]
+    return settlements

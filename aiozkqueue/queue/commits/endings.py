@@ -92,7 +92,7 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
     if isinstance(error, NoAuthError):
         return denied(claim.store.name, error)
     if isinstance(error, NotEmptyError):
-        return obstructed(claim.store.name, claim.id, operation.path)
+        return obstructed_by(claim.store.name, claim.id, operation.path)
     if not isinstance(error, NoNodeError | BadVersionError):
         return NotCommittedError(
             f"message {claim.id} of queue {claim.store.name!r}: ZooKeeper refused the commit: {error}; "
@@ -104,11 +104,11 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
     )
 
 
-def obstructed(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
+def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
     """Make the error for a message that somebody has created znodes below."""
     return ItemNotEmptyError(
         f"message {message_id} of queue {queue!r} cannot be removed: there are znodes below it, at {path}; "
-        "nothing of the transaction was applied; delete them, and the message can be settled",
+        "nothing that was asked for with it was applied; delete them, and it can be settled",
         message_id,
     )
 

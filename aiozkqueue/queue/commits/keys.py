@@ -7,12 +7,14 @@ The item's name says that it has one (``-k<hash>-u1-``), so that whoever removes
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import DuplicateKeyError
 from aiozkqueue.layout import ItemName
-from aiozkqueue.zookeeper import Create, Delete, NodeExistsError, NoNodeError
+from aiozkqueue.queue.logs import about
+from aiozkqueue.zookeeper import Create, Delete, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
 
 from .companions import Companion
 from .plan import PutCompanion
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .items import Put
+
+log: Final = logging.getLogger(__name__)
 
 
 class UniqueKey(PutCompanion):
@@ -119,9 +123,19 @@ class _FreedKey:
         self._claim = claim
 
     def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Go on without the key when somebody has removed it by hand: the message has to end all the same."""
+        """Go on without the key when it is gone, or cannot be removed: the message has to end all the same."""
         claim = self._claim
-        if isinstance(error, NoNodeError) and claim.fields is not None:
+        if isinstance(error, NoNodeError | NotEmptyError | NoAuthError) and claim.fields is not None:
+            if not isinstance(error, NoNodeError):
+                log.error(
+                    "queue %s: the unique key of message %s cannot be freed, and refuses further puts: %s; delete %s "
+                    "and what lies below it",
+                    claim.store.name,
+                    claim.id,
+                    error,
+                    operation.path,
+                    extra=about(claim),
+                )
             claim.fields = replace(claim.fields, unique=False)
             return None
         return claim.store.mend(operation, error)

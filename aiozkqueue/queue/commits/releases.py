@@ -87,7 +87,7 @@ class ReleaseSettlement(HoldSettlement):
         What is given back last goes before all else, so the oldest message must be last. And as long as the oldest of
         a group is not among them, its lock stays.
         """
-        waiting = {**self._rest, **self._endings}
+        waiting: dict[Claim, Ending] = {**self._rest, **self._endings}
         portion: list[Claim] = []
         weight = 0
         for claim in reversed(waiting):
@@ -110,7 +110,7 @@ class ReleaseSettlement(HoldSettlement):
             super().succeed(results)
             return
         self.applied(results)
-        self._endings = {}
+        self._endings: dict[Claim, Ending] = {}
         self._cut()
         self.mendings = 0
         assert self.committer is not None  # noqa: S101 - it has sent this

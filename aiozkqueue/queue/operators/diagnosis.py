@@ -133,6 +133,10 @@ class QueueFacts:
     """Timed locks that should have ended a while ago."""
     orphan_metas: Sequence[str] = ()
     """Records of attempts whose item is gone."""
+    obstructed: Sequence[str] = ()
+    """Items and records of attempts, of those looked at, that have znodes below them."""
+    sealed: Sequence[str] = ()
+    """Items and records of attempts, of those looked at, that this user may not read."""
     old_pins: Sequence[str] = ()
     """What has kept clean-up from the history for a day."""
     open_to_all: Sequence[str] = ()
@@ -293,6 +297,18 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
         (facts.vain_locks, Severity.WARNING, "locks whose message is gone", "delete them"),
         (facts.stray_dues, Severity.WARNING, "ends of delays whose lock is gone", "consumers remove them when due"),
         (facts.orphan_metas, Severity.WARNING, "records of attempts whose message is gone", clean),
+        (
+            facts.obstructed,
+            Severity.ERROR,
+            "znodes of messages that ZooKeeper does not delete, since there are others below them",
+            "delete what lies below them: until then their messages cannot be settled",
+        ),
+        (
+            facts.sealed,
+            Severity.ERROR,
+            "znodes of messages that this user may not read",
+            "set their ACLs (setAcl in zkCli), or delete them: this user's consumers pass their messages by",
+        ),
     ):
         if names:
             yield Finding(severity, facts.name, f"{len(names)} {text}: {_some(names)}", advice)

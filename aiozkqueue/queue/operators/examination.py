@@ -55,6 +55,8 @@ ROUND_TRIPS: Final = 20
 ACL_SAMPLE: Final = 200
 #: Seconds after which a pin is told of: no audit takes so long.
 OLD_PIN: Final = 86_400
+#: Children of one folder that are looked at for what keeps their messages from being handled.
+OBSTACLE_SAMPLE: Final = 1000
 _CHANGES: Final = Permission.ALL & ~Permission.READ
 _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
@@ -177,6 +179,10 @@ class _Examination:
         ids = {item.id for item in items.values() if item is not None}
         folders = {paths.metas: metas, paths.due: dues, paths.locks: locks, paths.dlq: dead, paths.consumers: consumers}
         lockable = {lock for item in items.values() if item is not None for lock in lock_ids(item)}
+        messages = {**lanes, paths.metas: metas}
+        obstructed, sealed = await self._obstacles(
+            [f"{folder}/{name}" for folder, names in messages.items() for name in names[:OBSTACLE_SAMPLE]]
+        )
         bad = await bad_locks(self._zookeeper, paths, locks, self._now, lockable)
         listed = {**lanes, **folders}
         samples = [f"{folder}/{name}" for folder, names in listed.items() for name in names[:ACL_SAMPLE]]
@@ -197,6 +203,8 @@ class _Examination:
             overdue=bad.overdue,
             stray_dues=await stray_dues(self._zookeeper, paths, dues),
             orphan_metas=[left.name for left in await orphan_metas(self._zookeeper, paths, metas, ids)],
+            obstructed=obstructed,
+            sealed=sealed,
             old_pins=[pin for pin in await below(zookeeper, paths.pins) if await self._is_old(paths.pin(pin))],
             open_to_all=open_to_all,
             readable_by_all=readable,
@@ -230,6 +238,22 @@ class _Examination:
                 elif granted & Permission.READ:
                     readable.append(path)
         return open_to_all, readable
+
+    async def _obstacles(self, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Which of these have znodes below them, and which this user may not read."""
+        obstructed: list[str] = []
+        sealed: list[str] = []
+        for start in range(0, len(paths), PAGE):
+            page = paths[start : start + PAGE]
+            stats = await asyncio.gather(*map(self._stat, page), return_exceptions=True)
+            for path, stat in zip(page, stats, strict=True):
+                if isinstance(stat, NoAuthError):
+                    sealed.append(path)
+                elif isinstance(stat, BaseException):
+                    raise stat
+                elif stat is not None and stat.num_children:
+                    obstructed.append(path)
+        return obstructed, sealed
 
     async def _granted_to_all(self, path: str) -> Permission:
         granted = Permission(0)

@@ -95,3 +95,259 @@ async def test_a_record_of_attempts_that_may_not_be_written_lets_its_message_go_
             await eventually(empty)
     assert len(calls) == 3
     assert logged(caplog, "record of attempts")
+
+
+@pytest.mark.parametrize("policy", [zq.AtLeastOnce(backoff=zq.Fixed(0)), zq.ConsumeTimes(2), zq.ConsumeOnce()])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_an_item_with_a_znode_below_it_is_handled_a_few_times_and_then_left_alone(
+    policy: zq.Policy,
+    *,
+    fails: bool,
+    session: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    jobs = session.queue("jobs", policy=policy)
+    obstructed = await jobs.put(b"obstructed")
+    await server_view.create(f"{await item_of(server_view, queue_root)}/child")
+    calls: dict[bytes, int] = {}
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        calls[delivery.body] = calls.get(delivery.body, 0) + 1
+        if fails and delivery.id == obstructed:
+            raise zq.Reject("no use")
+
+    async with session.listener(jobs, handler, concurrency=2):
+        for number in range(40):
+            await jobs.put(b"sound %d" % number)
+
+        async def only_it() -> bool:
+            return await jobs.size() == 1
+
+        await eventually(only_it)
+        await asyncio.sleep(1.5)  # a loop that spins calls it some hundred times meanwhile
+    assert calls.pop(b"obstructed") <= 3
+    assert len(calls) == 40
+    assert logged(caplog, "znodes below it")
+    assert not logged(caplog, "taken over by another consumer")
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}
+
+
+async def test_an_item_with_a_znode_below_it_fails_a_transaction_by_an_error_of_its_own(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
+) -> None:
+    jobs = session.queue("jobs")
+    message = await jobs.put(b"1")
+    child = f"{await item_of(server_view, queue_root)}/child"
+    await server_view.create(child)
+    with pytest.raises(zq.ItemNotEmptyError, match=rf"{message} of queue 'jobs'.*znodes below it"):
+        async with session.begin() as tx:
+            assert await tx.take(jobs)
+            tx.put("results", b"never")
+    assert await session.queue("results").size() == 0
+    await server_view.delete(child)
+    assert (await take_one(session)).id == message
+    await no_locks(locks)
+
+
+async def test_a_loop_until_the_queue_is_empty_ends_beside_an_item_with_a_znode_below_it(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"obstructed")
+    await server_view.create(f"{await item_of(server_view, queue_root)}/child")
+    await jobs.put_many([b"1", b"2"])
+    bodies: list[bytes] = []
+    with pytest.warns(zq.ImplicitSettleWarning, match="znodes below it"):
+        async with asyncio.timeout(30), jobs.consume(until_idle=0) as deliveries:
+            bodies += [delivery.body async for delivery in deliveries]
+    assert sorted(bodies) == [b"1", b"2", b"obstructed"]
+
+
+async def test_a_duplicate_with_a_znode_below_it_does_not_keep_the_newest_of_its_key_from_being_taken(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True))
+    await jobs.put(b"old", key="k")
+    await server_view.create(f"{await item_of(server_view, queue_root)}/child")
+    await jobs.put_many([b"older", b"newest"], key="k")
+    await jobs.put(b"other", key="o")
+    async with asyncio.timeout(30):
+        taken = [(await take_one(session)).body for _ in range(2)]
+        async with session.begin() as tx:
+            assert await tx.take(jobs) is None
+    assert sorted(taken) == [b"newest", b"other"]
+    assert await jobs.size() == 1  # what cannot be removed, and is not handed over after the newest
+
+
+async def test_an_acknowledgement_ends_the_other_leases_and_names_the_one_with_a_znode_below_it(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    message = await jobs.put(b"obstructed")
+    await server_view.create(f"{await item_of(server_view, queue_root)}/child")
+    await jobs.put_many([b"%d" % number for number in range(5)])
+    leases = await jobs.leases.take(6)
+    assert len(leases) == 6
+    with pytest.raises(zq.ItemNotEmptyError, match=message):
+        await jobs.leases.acknowledge([lease.token for lease in leases])
+    assert await jobs.size() == 1
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_an_item_that_may_not_be_read_is_passed_by_and_told_once(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    grouped: bool,
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"sealed", group="sealed" if grouped else None)
+    await set_acl(server_view, await item_of(server_view, queue_root), readable=False)
+    await jobs.put_many([b"%d" % number for number in range(5)], group="sound" if grouped else None)
+    bodies: list[bytes] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        bodies.append(delivery.body)
+
+    async def all_handled() -> bool:
+        return await jobs.size() == 1
+
+    async with session.listener(jobs, handler):
+        await eventually(all_handled)
+        await jobs.put(b"after")
+        await eventually(all_handled)
+    assert sorted(bodies) == [b"0", b"1", b"2", b"3", b"4", b"after"]
+    assert len(logged(caplog, "may not be read")) == 1
+    async with other.queue("jobs").consume(until_idle=0) as deliveries:
+        assert [delivery async for delivery in deliveries] == []
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}
+
+
+async def test_a_record_of_attempts_that_may_not_be_read_has_its_message_passed_by(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
+    message = await jobs.put(b"sealed")
+    await server_view.create(f"{queue_root}/jobs/meta/meta-{message}", b'{"attempts":1}')
+    await set_acl(server_view, f"{queue_root}/jobs/meta/meta-{message}", readable=False)
+    await jobs.put(b"sound")
+    assert (await take_one(session)).body == b"sound"
+    assert len(logged(caplog, "may not be read")) == 1
+    async with session.begin() as tx:
+        assert await tx.take(jobs) is None
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}
+
+
+async def test_an_attempt_that_may_not_be_counted_has_its_message_passed_by(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = session.queue("jobs", policy=zq.ConsumeTimes(3))
+    message = await jobs.put(b"sealed")
+    await server_view.create(f"{queue_root}/jobs/meta/meta-{message}", b'{"attempts":1}')
+    await set_acl(server_view, f"{queue_root}/jobs/meta/meta-{message}", readable=True)
+    await jobs.put(b"sound")
+    bodies: list[bytes] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        bodies.append(delivery.body)
+
+    async def handled() -> bool:
+        return await jobs.size() == 1
+
+    async with session.listener(jobs, handler):
+        await eventually(handled)
+    assert bodies == [b"sound"]
+    assert len(logged(caplog, "may not be written")) == 1
+    assert await server_view.ephemerals(f"{queue_root}/jobs/locks") == {}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        zq.AtLeastOnce(backoff=zq.Fixed(0)),
+        zq.AtLeastOnce(backoff=zq.Fixed(0.05)),
+        zq.ConsumeTimes(9, backoff=zq.Fixed(0)),
+    ],
+)
+async def test_an_item_that_may_be_read_and_not_written_leaves_no_lock_when_its_handler_fails(
+    policy: zq.Policy, session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs", policy=policy)
+    await jobs.put(b"1")
+    await set_acl(server_view, await item_of(server_view, queue_root), readable=True)
+    calls: list[int] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        calls.append(delivery.attempt)
+        if len(calls) <= 3:
+            raise RuntimeError("no")
+
+    async def empty() -> bool:
+        return await jobs.size() == 0
+
+    async with session.listener(jobs, handler):
+        await eventually(empty)
+    assert len(calls) == 4
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+
+
+async def test_a_record_of_the_end_of_a_delay_that_may_not_be_read_stops_nobody(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    due = f"{queue_root}/jobs/due/due-{1:016d}-sealed"
+    await server_view.create(due, b"items/item-isealed-0000000001")
+    await set_acl(server_view, due, readable=False)
+    assert (await take_one(session)).body == b"1"
+    await session.queue("jobs").put(b"2")
+    assert (await take_one(other)).body == b"2"
+
+
+async def test_a_diagnosis_names_what_is_in_the_way_of_messages(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    obstructed = await item_of(server_view, queue_root)
+    await server_view.create(f"{obstructed}/child")
+    sealed = f"{queue_root}/jobs/items/item-i{EVIL}"
+    await server_view.create(sealed)
+    await set_acl(server_view, sealed, readable=False)
+    told = [finding.text for finding in (await session.diagnose("jobs")).findings if finding.subject == "jobs"]
+    assert [text for text in told if "others below" in text and obstructed in text]
+    assert [text for text in told if "may not read" in text and sealed in text]
+
+
+async def test_a_message_whose_unique_key_cannot_be_freed_is_settled_and_handled_once(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1", key="k", unique=True)
+    (key,) = await server_view.children(f"{queue_root}/jobs/keys")
+    await server_view.create(f"{queue_root}/jobs/keys/{key}/child")
+    assert (await take_one(session)).body == b"1"
+    assert await jobs.size() == 0
+    assert len(logged(caplog, "unique key")) == 1
+    with pytest.raises(zq.DuplicateKeyError):
+        await jobs.put(b"2", key="k", unique=True)
+
+
+@pytest.mark.parametrize("history", [False, True])
+async def test_a_duplicate_that_may_not_be_read_does_not_keep_the_newest_of_its_key_from_being_taken(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, *, history: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(collapse=True, history=zq.History() if history else None))
+    await jobs.put(b"old", key="k")
+    await set_acl(server_view, await item_of(server_view, queue_root), readable=False)
+    await jobs.put(b"newest", key="k")
+    assert (await take_one(session)).body == b"newest"
+    async with asyncio.timeout(30), session.begin() as tx:
+        assert await tx.take(jobs) is None

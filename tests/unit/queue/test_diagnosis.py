@@ -88,6 +88,8 @@ def test_each_trouble_of_the_servers_is_found(change: dict[str, Any], expected: 
         ({"vain_locks": ["a", "b", "c", "d"]}, "warning"),
         ({"stray_dues": ["x"]}, "warning"),
         ({"orphan_metas": ["x"]}, "warning"),
+        ({"obstructed": ["x"]}, "error"),
+        ({"sealed": ["x"]}, "error"),
         ({"old_pins": ["audit"]}, "warning"),
         ({"overdue": 2}, "error"),
         ({"overdue": 2, "consumers": 0}, "info"),
