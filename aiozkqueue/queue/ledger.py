@@ -37,8 +37,9 @@ from aiozkqueue.zookeeper import (
 from .candidates.listings import Earliest
 from .candidates.staged import is_closed
 from .claims.found import burial, find, removal
+from .claims.obstacles import Obstacles
 from .claims.pages import Entry, Manifest, owner_of_ledger, read_page, write_page
-from .commits.changes import apply
+from .commits.changes import settle
 from .commits.endings import CONSUME, Ending
 from .operators.admin import lanes, put_into, stat_lanes
 from .operators.listing import collect_children, seen
@@ -103,6 +104,7 @@ class Ledger:
         self._epoch: int | None = None
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # those of them that were looked at since, and come first
+        self._obstacles = Obstacles(store, group)
         self._frozen: _Frozen | None = None
         self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
 
@@ -294,7 +296,7 @@ class Ledger:
             names = await seen(engine, store, first.names())
             for index, name in enumerate(names):  # in place, as there may be many
                 names[index] = f"{lane_path}/{name}"
-            free += names
+            free += self._obstacles.without_sealed(names)
             if len(free) >= limit:
                 break
         return free
@@ -388,7 +390,7 @@ class Ledger:
 
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
         paths = self._store.paths
-        stats = await asyncio.gather(*(self._zookeeper.exists(paths.at(one.place)) for one in entries))
+        stats = await asyncio.gather(*(self._obstacles.look(self._zookeeper, paths.at(one.place)) for one in entries))
         locked = await self._locked()
         return [
             Entry(one.place, stat.version)
@@ -458,8 +460,13 @@ class Ledger:
                 held = [one for one in found if one.lock is not None and LockRecord.decode(one.lock.data).claim == ours]
                 changes = [self._ending(one, reasons.get(one.id)) for one in held]
                 fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
-                made = await apply(self._engine, fenced)
-            places = [one.place for one, done in zip(held, made, strict=True) if not done]
+                settled = await settle(self._engine, fenced)
+            for one, change in zip(held, settled, strict=True):
+                if change.obstacle is not None:
+                    self._obstacles.tell_kept(one, change.obstacle)
+            places = [
+                one.place for one, change in zip(held, settled, strict=True) if change.left and change.obstacle is None
+            ]
             if places:
                 await self._change([], self._never)  # is it still ours?
 

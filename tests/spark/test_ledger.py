@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
 from aiozkqueue.layout import item_prefix, key_hash
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aiozkqueue.zookeeper import Operation
+    from tests.observer import Observer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -518,3 +521,40 @@ async def test_frozen_it_takes_all_that_was_there_and_nothing_that_comes_later(
         assert taken == len(bodies) + 1
         left = {one.body for one in await queue.peek(limit=10)}
         assert left == {b"too late", b"urgent, and too late", b"of a new level"}
+
+
+@pytest.mark.parametrize("counted", [False, True])
+async def test_an_acknowledgement_ends_beside_a_message_with_a_znode_below_it_which_nobody_is_handed_again(
+    zookeeper: str, queue_root: str, server_view: Observer, caplog: pytest.LogCaptureFixture, *, counted: bool
+) -> None:
+    if counted:
+        async with zq.connect(zookeeper, root=queue_root) as session:
+            await session.queue("orders").configure(zq.QueueConfig(policy=zq.ConsumeTimes(3)))
+    await fill(zookeeper, queue_root, 10)
+    first, *_ = await server_view.children(f"{queue_root}/orders/items")
+    await server_view.create(f"{queue_root}/orders/items/{first}/child")
+    async with driver(zookeeper, queue_root) as ledger, asyncio.timeout(60):
+        batch = await ledger.next_batch(-1, None)
+        assert sum(page.items for page in await ledger.pages(batch)) == 10
+        await ledger.acknowledge(batch)
+        assert await server_view.children(f"{queue_root}/orders/items") == [first]
+        assert await ledger.next_batch(batch, None) == batch
+    async with zq.connect(zookeeper, root=queue_root) as session, session.begin() as tx:
+        assert await tx.take(session.queue("orders")) is None
+    assert len([one for one in caplog.records if "stays locked" in one.getMessage()]) == 1
+
+
+async def test_a_stream_passes_by_what_its_user_may_not_read(
+    zookeeper: str, queue_root: str, server_view: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(zookeeper, queue_root, 10)
+    first, *_ = await server_view.children(f"{queue_root}/orders/items")
+    sealed = [make_digest_acl("somebody", "else", all=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/orders/items/{first}", sealed))
+    async with driver(zookeeper, queue_root) as ledger, asyncio.timeout(60):
+        batch = await ledger.next_batch(-1, None)
+        assert sum(page.items for page in await ledger.pages(batch)) == 9
+        await ledger.acknowledge(batch)
+        assert await ledger.next_batch(batch, None) == batch
+    assert await server_view.children(f"{queue_root}/orders/items") == [first]
+    assert len([one for one in caplog.records if "may not be read" in one.getMessage()]) == 1
