@@ -7,6 +7,7 @@ from aiozkqueue.errors import (
     AccessDeniedError,
     AlreadyExistsError,
     BlockedLoopWarning,
+    CheckpointError,
     ClaimLostError,
     ConfigConflictError,
     ConflictError,
@@ -34,6 +35,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
     UncommittedWarning,
     UnknownMoveError,
+    UnreadBatchError,
     WrongLoopError,
 )
 from aiozkqueue.layout import (
@@ -93,6 +95,7 @@ __all__ = [
     "Auth",
     "Backoff",
     "BlockedLoopWarning",
+    "CheckpointError",
     "ClaimLostError",
     "Cleaned",
     "Clock",
@@ -165,6 +168,7 @@ __all__ = [
     "TransactionTooLargeError",
     "UncommittedWarning",
     "UnknownMoveError",
+    "UnreadBatchError",
     "WrongLoopError",
     "connect",
     "run",

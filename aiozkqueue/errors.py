@@ -11,6 +11,8 @@ QueueError
 │   └── DuplicateKeyError        the unique key is waiting already
 ├── OutcomeUnknownError          the commit is still being found out; `session.outcome(id)` will tell
 ├── ConnectionLostError          no server could be reached in the time given
+├── CheckpointError              the checkpoint of a Spark stream does not belong to the ledger
+│   └── UnreadBatchError         Spark committed a batch that no task has read
 ├── AccessDeniedError            ZooKeeper refused the credentials, or a znode's ACL refused the access
 ├── ConfigConflictError          another policy or configuration has been chosen for this queue
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name is there already
@@ -92,6 +94,14 @@ class OutcomeUnknownError(QueueError):
 
 class ConnectionLostError(QueueError):
     """No ZooKeeper server could be reached in the time given."""
+
+
+class CheckpointError(QueueError):
+    """A Spark stream's checkpoint does not belong to the ledger of its group; no message was acknowledged."""
+
+
+class UnreadBatchError(CheckpointError):
+    """Spark committed a batch that no task of the query has read; its messages stay in the queue."""
 
 
 class AccessDeniedError(QueueError):

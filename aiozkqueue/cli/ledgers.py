@@ -70,7 +70,8 @@ async def release(
 ) -> Exit:
     """Give back what a stream holds, for others to take. A stream that still runs fails at its next change.
 
-    Its checkpoint is of no use any more: what was in a batch that was not done may come again.
+    With its checkpoint it continues only with the option failOnDataLoss=false. Messages of a batch that was not done
+    may come again.
 
     [dim]aiozkqueue ledgers release orders spark --yes[/dim]
     """

@@ -13,47 +13,41 @@ The group's znode is never removed: its version, and the numbers of manifests th
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError
-from aiozkqueue.layout import LockRecord, id_at, parse_lock
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError, UnreadBatchError
+from aiozkqueue.layout import id_at, parse_lock
 from aiozkqueue.zookeeper import (
     Check,
-    ConnectionLossError,
     Create,
     Delete,
-    MultiError,
-    NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    SessionExpiredError,
     SetData,
     below,
 )
 
-from .candidates.listings import Earliest
-from .candidates.staged import is_closed
-from .claims.found import burial, find, removal
-from .claims.obstacles import Obstacles
-from .claims.pages import Entry, Manifest, owner_of_ledger, read_page, write_page
-from .commits.changes import settle
-from .commits.endings import CONSUME, Ending
-from .operators.admin import lanes, put_into, stat_lanes
-from .operators.listing import collect_children, seen
+from .claims.epochs import BATCH, RefusedError
+from .claims.ledgers import LedgerState
+from .claims.pages import Entry, Manifest, is_page, read_page, write_page
+from .claims.reads import Evidence, Reading, ReadMark, weigh
+from .claims.removing import Held, Removing, rejection_of
+from .operators.admin import put_into
+from .operators.backlog import Frozen, freeze, list_free
 from .tasks import several
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Operation
 
-    from .claims.found import Found
-    from .commits.changes import Change
     from .engine import Engine
     from .store import QueueStore
+
+log: Final = logging.getLogger(__name__)
 
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
 #: that is 190 MiB of pages of so many items, and would be more than many a server has of pages of 1,000.
@@ -66,7 +60,6 @@ SMALLEST: Final = 50
 MOST: Final = 100_000
 #: Names kept for the next batches, where these are smaller: each listing of a deep queue stalls the server.
 BACKLOG: Final = 50_000
-_BATCH: Final = "batch-"
 
 
 class Page(NamedTuple):
@@ -76,37 +69,22 @@ class Page(NamedTuple):
     items: int
 
 
-class _RefusedError(Exception):
-    """An operation of a change was refused."""
+class Handed(NamedTuple):
+    """A batch that is handed out to a query."""
 
-    def __init__(self, index: int, error: ZooKeeperError) -> None:
-        super().__init__(index, error)
-        self.index = index
-        self.error = error
-
-
-class _Frozen(NamedTuple):
-    """What was there at a moment, ms in ZooKeeper's time: of each lane, the items before a sequence."""
-
-    moment: int
-    ends: Mapping[str, int]
+    pages: list[Page]
+    reading: Reading
+    """What a task needs to mark all of it as read."""
 
 
-class Ledger:
+class Ledger(Removing):
     """One group's ledger, taken over by the first change that is made here."""
 
     def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
-        self._engine = engine
-        self._zookeeper = engine.zookeeper
-        self._store = store
-        self._group = group
-        self._path = f"{store.paths.ledgers}/{group}"
-        self._epoch: int | None = None
+        super().__init__(engine, store, group)
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # those of them that were looked at since, and come first
-        self._obstacles = Obstacles(store, group)
-        self._frozen: _Frozen | None = None
-        self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
+        self._frozen: Frozen | None = None
 
     async def open(self) -> None:
         """Take the ledger over, unless that has been done: what ran before can change nothing from now on.
@@ -125,9 +103,7 @@ class Ledger:
     async def freeze(self) -> None:
         """From now on take only what is there now: of each lane, what was put before."""
         await self.open()
-        now = await self._engine.server_clock.learned(self._store.paths.due)
-        stats = await stat_lanes(self._engine, self._store)
-        self._frozen = _Frozen(now, {lane: put_into(stat) for lane, stat in stats.items()})
+        self._frozen = await freeze(self._engine, self._store)
 
     async def next_batch(self, after: int, limit: int | None) -> int:
         """Return the number of the batch that follows on one, which may have been made before; itself if there is none.
@@ -144,7 +120,12 @@ class Ledger:
         if numbers and (await self._read(numbers[0])).sealed:
             return numbers[0]
         if not self._left:
-            self._candidates = await self._free(_enough(limit))
+            await self._reopen()
+            paused = self._store.config.paused
+            locked = set() if paused else await self._locked()
+            most = 0 if paused else _enough(limit)
+            free = self._obstacles.without_sealed
+            self._candidates = await list_free(self._engine, self._store, locked, self._frozen, limit=most, wanted=free)
         if not numbers and not self._left:
             return after
         number = numbers[0] if numbers else await self._new()
@@ -153,14 +134,97 @@ class Ledger:
         first = int(pages[-1].path.rpartition("/")[2]) + 1 if pages else 0  # one before the last may have been refused
         count += await self._fill(number, first, None if limit is None else limit - count)
         if not count:
-            await self._change([Delete(self._manifest(number))], partial(self._gone, self._manifest(number)))
+            await self._delete(self._manifest(number))
             return after
         await self._change([SetData(self._manifest(number), Manifest(count).encode())], self._never)
         return number
 
     async def batches(self) -> list[int]:
         """Return the numbers of the batches that have not been acknowledged."""
-        return sorted(int(name.removeprefix(_BATCH)) for name in await below(self._zookeeper, self._path))
+        return sorted(int(name.removeprefix(BATCH)) for name in await below(self._zookeeper, self._path))
+
+    async def state(self) -> LedgerState:
+        """Tell where the ledger stands. Raises: as `open`."""
+        await self.open()
+        await self._zookeeper.sync(self._path)
+        stat = await self._zookeeper.exists(self._path)
+        numbers = await self.batches()
+        handed = [number for number in numbers if (await self._read(number)).attempts]
+        record = self._record
+        return LedgerState(
+            identity=record.identity,
+            made=0 if stat is None else put_into(stat),
+            done=record.done,
+            used=record.done >= 0 or bool(handed),
+            batches=len(numbers),
+        )
+
+    async def require_ours(self) -> None:
+        """Raise ClaimLostError if another process has taken the ledger over."""
+        await self.open()
+        await self._change([], self._never)
+
+    async def hand_out(self, number: int, stream: str, most: int | None = None, *, again: bool = False) -> Handed:
+        """Return a batch for the tasks of a query to read, and count the attempt, unless it is the same one ``again``.
+
+        ``most`` is how many attempts may fail (see `Manifest.next_attempt`); None: any number.
+
+        Raises: ClaimLostError: there is no such batch any more, or another process has taken the ledger over.
+        """
+        await self.open()
+        if not again:
+            await self._attempt(number, most)
+        state, pages = await self._read(number), await self.pages(number)
+        if state.rejected:
+            pages = []
+        items = sum(page.items for page in pages)
+        check = self._check()
+        mark = ReadMark(stream, self._record.run, 0, items)
+        return Handed(pages, Reading(check.path, check.version, self._manifest(number), mark))
+
+    async def _attempt(self, number: int, most: int | None) -> None:
+        """Count an attempt at a batch. After too many, leave less in it, or reject the message that is left."""
+        queue = self._store.name
+        what, extra = f"queue {queue}: batch {number} of stream {self._group!r}", {"queue": queue}
+        heirs = [one for one in await self.batches() if (await self._read(one)).parent == number]
+        if heirs:
+            await self._divide(number, heirs[0])  # that was cut off
+        await self.pages(number)
+        before = await self._read(number)
+        after = before.next_attempt(most)
+        if after.rejected and not before.rejected:
+            log.warning("%s: its one message is rejected after %d attempts", what, after.rejected, extra=extra)
+        if after.items != before.items:
+            log.warning("%s: %s of its %s messages are tried alone", what, after.items, before.items, extra=extra)
+            heir = Manifest(0, parent=number, chunk=after.chunk)
+            await self._divide(number, await self._new(heir.encode()))
+            after = (await self._read(number)).next_attempt(None)
+        await self._change([SetData(self._manifest(number), after.encode())], self._never)
+
+    async def _divide(self, number: int, heir: int) -> None:
+        """Leave the first messages in a batch, as many as its heir says, and move the others to that heir.
+
+        Each change can be repeated, so that any process that finds an heir can finish. The locks stay as they are.
+        """
+        manifest, target = self._manifest(number), self._manifest(heir)
+        state, pages = await self._read(number), await self.pages(number, sealed=False)
+        chunk = (await self._read(heir)).chunk
+        for name in await below(self._zookeeper, manifest):
+            if not is_page(name):  # a mark of what was read, which is not what the batch will be
+                await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
+        room = chunk
+        for page in pages:
+            entries = await self._entries(page.path)
+            first, others = entries[:room], entries[room:]
+            room -= len(first)
+            if others:
+                create = Create(f"{target}/{page.path.rpartition('/')[2]}", write_page(others))
+                marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
+                rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
+                await self._change([create, *marks, rest], partial(self._there, create.path))
+        kept, moved = [sum(one.items for one in await self.pages(part, sealed=False)) for part in (number, heir)]
+        left, right = state.divided(number, chunk, kept, moved)
+        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
 
     async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
         """Return the pages of a batch.
@@ -171,14 +235,15 @@ class Ledger:
         await self._zookeeper.sync(manifest)
         state = await self._read(number)
         if not state.done and (state.sealed or not sealed):
-            paths = [f"{manifest}/{name}" for name in sorted(await below(self._zookeeper, manifest))]
+            paths = await self._pages_of(number)
             with suppress(NoNodeError):  # it is being acknowledged
                 pages = [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
                 if not sealed or sum(page.items for page in pages) == state.items:
                     return pages
         msg = (
-            f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was "
-            "acknowledged, or its ledger released. Begin anew with another checkpoint"
+            f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was acknowledged, "
+            "or its ledger was released. Set failOnDataLoss=false to continue without this batch: messages that were "
+            "released are still in the queue and come in a later batch"
         )
         raise ClaimLostError(msg)
 
@@ -188,10 +253,15 @@ class Ledger:
         except NoNodeError:
             return Manifest()
 
-    async def acknowledge(self, number: int) -> int:
+    async def acknowledge(self, number: int, stream: str | None = None) -> int:
         """Remove the batches up to this one, with their messages; return how many messages these were.
 
-        Raises: ClaimLostError: another has taken the ledger over.
+        With ``stream``, only what tasks of that stream have read is removed. A batch that tasks of an earlier run have
+        read, and tasks of this run have not, stays until a batch after it has been read (see ARCHITECTURE.md, 4.28).
+
+        Raises:
+            ClaimLostError: another has taken the ledger over.
+            UnreadBatchError: no task of the stream has read one of them; nothing is removed.
         """
         await self.open()
         await self._refresh()  # what each end takes along depends on it
@@ -199,13 +269,37 @@ class Ledger:
         batches = [batch for batch in await self.batches() if batch <= number]
         if not batches:
             await self._change([], self._never)  # only to hear whether it is still ours
+        elif stream is not None:
+            batches = await self._certain(batches, stream)
         for batch in batches:
             state = await self._read(batch)
             if not state.done:
-                done = state._replace(done=True).encode()
-                await self._change([SetData(self._manifest(batch), done)], self._never)
+                done = SetData(self._manifest(batch), state._replace(done=True).encode())
+                await self._note(self._record._replace(done=max(batch, self._record.done)), done)
             removed += await self._remove(batch)
         return removed
+
+    async def _certain(self, batches: Sequence[int], stream: str) -> list[int]:
+        """Return those batches that may be removed. Raises: UnreadBatchError."""
+        await self._zookeeper.sync(self._path)
+        certain = 0
+        for index, batch in enumerate(batches):
+            state = await self._read(batch)
+            names = await below(self._zookeeper, self._manifest(batch))
+            evidence = Evidence.UNREAD if state.items is None else weigh(names, state.items, stream, self._record.run)
+            if state.done or state.rejected or evidence is Evidence.READ:
+                certain = index + 1
+            elif evidence is Evidence.UNREAD:
+                await self._change([], self._never)  # whoever has taken it over may have removed it
+                msg = (
+                    f"queue {self._store.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
+                    "of this query has read all of it. A file sink does so when its folder knows the batch number from "
+                    "another checkpoint. Nothing was removed from the queue. Start with a new checkpoint, an empty "
+                    "output folder and startingOffsets=earliest; or set failOnDataLoss=false to get these messages "
+                    "again in a later batch"
+                )
+                raise UnreadBatchError(msg)
+        return list(batches[:certain])
 
     async def finish(self) -> int:
         """Remove what is left of batches that are done; return how many messages these batches had in all.
@@ -227,10 +321,31 @@ class Ledger:
 
     async def _remove(self, batch: int) -> int:
         manifest = self._manifest(batch)
-        names = sorted(await below(self._zookeeper, manifest))
-        ended = await several(UNDER_WAY, [partial(self._end_page, batch, f"{manifest}/{name}") for name in names])
-        await self._change([Delete(manifest)], partial(self._gone, manifest))
+        pages = await self._pages_of(batch)
+        state = await self._read(batch)
+        claims = frozenset(self._lock_of(number).claim for number in (batch, *state.parents))
+        held = Held(claims, rejection_of(state))
+        ended = await several(UNDER_WAY, [partial(self._end_page, page, held) for page in pages])
+        await self._delete(manifest)
         return sum(ended)
+
+    async def _pages_of(self, number: int) -> list[str]:
+        manifest = self._manifest(number)
+        return [f"{manifest}/{name}" for name in sorted(filter(is_page, await below(self._zookeeper, manifest)))]
+
+    async def _delete(self, manifest: str) -> None:
+        """Remove a manifest without pages, with the marks below it."""
+        while True:
+            marks = [Delete(f"{manifest}/{name}") for name in await below(self._zookeeper, manifest)]
+            try:
+                for start in range(0, len(marks), PAGE):
+                    await self._change(marks[start : start + PAGE], partial(self._gone, marks[start].path))
+                await self._change([Delete(manifest)], partial(self._gone, manifest))
+            except RefusedError as refusal:
+                if isinstance(refusal.error, NotEmptyError):
+                    continue  # a task that nobody waits for any more has marked what it read
+                raise
+            return
 
     # -- making
 
@@ -247,82 +362,17 @@ class Ledger:
         self._store.stale()
         await self._store.open()
 
-    async def _take_over(self) -> None:
-        if self._epoch is None:
-            await self._zookeeper.ensure(self._store.paths.ledgers)
-        while self._epoch is None:
-            self._epoch = await self._try_to_take_over()
-
-    async def _try_to_take_over(self) -> int | None:
-        """Write to the group's znode; return its version if that is still ours."""
-        zookeeper = self._zookeeper
-        about = {"client": self._engine.ids.client, **json.loads(self._engine.about or b"{}")}
-        data = json.dumps({**about, "epoch": self._engine.ids.next()}).encode()
-        for change in (Create(self._path, data), SetData(self._path, data)):
-            try:
-                await zookeeper.multi([change])
-            except MultiError as refusal:
-                if not isinstance(refusal.error, NodeExistsError | NoNodeError):
-                    raise refusal.error from refusal
-            except (ConnectionLossError, SessionExpiredError):
-                await zookeeper.wait_connected()
-            else:
-                break
-        try:
-            node = await zookeeper.read(self._path)
-        except NoNodeError:
-            return None  # neither of the two was applied
-        return node.stat.version if node.data == data else None
-
-    async def _free(self, limit: int) -> list[str]:
-        """List what nobody holds, the most urgent and oldest first, a lane at a time and no more than ``limit``.
-
-        What belongs to a batch that was not complete when the locks were listed comes into a later list. One that was
-        begun since is looked for among what is left: it was put last.
-        """
-        engine, store = self._engine, self._store
-        await self._reopen()
-        if store.config.paused:
-            return []
-        now = await engine.server_clock.learned(store.paths.due)
-        moment = now if self._frozen is None else self._frozen.moment
-        locked = await self._locked()
-        free: list[str] = []
-        for lane in await lanes(engine, store):
-            end = None if self._frozen is None else self._frozen.ends.get(lane, 0)
-            passes = partial(self._is_free, locked=locked, moment=moment, now=now, end=end)
-            first = await collect_children(engine, store, lane, partial(Earliest, limit - len(free), passes))
-            lane_path = lane.removeprefix(f"{store.paths.base}/")
-            names = await seen(engine, store, first.names())
-            for index, name in enumerate(names):  # in place, as there may be many
-                names[index] = f"{lane_path}/{name}"
-            free += self._obstacles.without_sealed(names)
-            if len(free) >= limit:
-                break
-        return free
-
-    def _is_free(self, name: str, *, locked: Collection[str | None], moment: int, now: int, end: int | None) -> bool:
-        item = self._store.parse_item(name)
-        return (
-            item is not None
-            and (end is None or item.sequence < end)
-            and item.id not in locked
-            and (item.due is None or item.due <= moment)
-            and (item.expires is None or item.expires > now)
-            and not is_closed(name, locked)
-        )
-
     async def _locked(self) -> set[str | None]:
         return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
 
-    async def _new(self) -> int:
+    async def _new(self, data: bytes = b"") -> int:
         """Begin a manifest. A lost reply may leave one more, which is empty and taken next.
 
         Raises: ClaimLostError: another has taken the ledger over, and may have removed it.
         """
         before = await self.batches()
         while True:
-            await self._change([Create(f"{self._path}/{_BATCH}", sequential=True)], self._made_one(len(before)))
+            await self._change([Create(f"{self._path}/{BATCH}", data, sequential=True)], self._made_one(len(before)))
             made = [number for number in await self.batches() if number not in before]
             if made:
                 return made[0]
@@ -377,14 +427,14 @@ class Ledger:
     async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
         """Make a page and lock its items; return how many it names, or None where one of them is not free any more."""
         paths = self._store.paths
-        lock = self._lock_of(number)
+        lock = self._lock_of(number).encode()
         operations: list[Operation] = [Create(path, write_page(entries)), self._store.check()]
         for place, version in entries:
             operations.append(Check(paths.at(place), version))
             operations.append(Create(paths.lock(id_at(place)), lock))
         try:
             await self._change(operations, lambda: self._there(path))
-        except _RefusedError as refusal:
+        except RefusedError as refusal:
             return None if refusal.index else len(await self._entries(path))  # a page of ours whose reply was lost
         return len(entries)
 
@@ -398,137 +448,9 @@ class Ledger:
             if stat is not None and id_at(one.place) not in locked
         ]
 
-    # -- acknowledging
-
-    async def _end_page(self, number: int, path: str) -> int:
-        """Remove a page with its items; whatever of it is not ours any more is left."""
-        entries = await self._entries(path)
-        paths = self._store.paths
-        simple = not self._store.attendants and not self._store.config.counts
-        while True:
-            reasons = await self._reasons(path)
-            plain = [
-                one
-                for one in entries
-                if simple and one.version == 0 and "/item-i" in one.place and _id(one) not in reasons
-            ]
-            if len(plain) < len(entries):
-                plainly = set(plain)
-                await self._end_one_by_one(number, [one for one in entries if one not in plainly], reasons)
-            for message_id in reasons:
-                await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
-            operations: list[Operation] = [Delete(path)]
-            for one in plain:
-                operations.append(Delete(paths.at(one.place), one.version))
-                operations.append(Delete(paths.lock(_id(one))))
-            try:
-                await self._change(operations, partial(self._gone, path))
-            except _RefusedError as refusal:
-                if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
-                    continue  # a task that nobody waits for any more has marked a message since
-                if refusal.index:
-                    await self._end_one_by_one(number, plain, {})
-                    await self._change([Delete(path)], partial(self._gone, path))
-            return len(entries)
-
-    async def _entries(self, page: str) -> list[Entry]:
-        """Read a page of ours. Raises: ClaimLostError: whoever has taken the ledger over was quicker to remove it."""
-        try:
-            return await read_page(self._zookeeper.read, page)
-        except NoNodeError:
-            await self._change([], self._never)
-            return []
-
-    async def _reasons(self, page: str) -> dict[str, str]:
-        """Read which messages of a page are to be dead letters, and why."""
-        names = await below(self._zookeeper, page)
-        nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
-        return {
-            name: node.data.decode("utf-8", "replace")
-            for name, node in zip(names, nodes, strict=True)
-            if node is not None
-        }
-
-    async def _end_one_by_one(self, number: int, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
-        """End items that have more to them: attempts, keys, a history, a reason; or that somebody has forced open."""
-        ours = LockRecord.decode(self._lock_of(number)).claim
-        places = [one.place for one in entries]
-        while places:
-            await self._zookeeper.sync(self._path)
-            async with self._one_by_one:
-                found = await find(self._engine, self._store, places)
-                held = [one for one in found if one.lock is not None and LockRecord.decode(one.lock.data).claim == ours]
-                changes = [self._ending(one, reasons.get(one.id)) for one in held]
-                fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
-                settled = await settle(self._engine, fenced)
-            for one, change in zip(held, settled, strict=True):
-                if change.obstacle is not None:
-                    self._obstacles.tell_kept(one, change.obstacle)
-            places = [
-                one.place for one, change in zip(held, settled, strict=True) if change.left and change.obstacle is None
-            ]
-            if places:
-                await self._change([], self._never)  # is it still ours?
-
-    def _ending(self, one: Found, reason: str | None) -> Change:
-        if reason is None:
-            return removal(self._engine, self._store, one, CONSUME)
-        ending = Ending("dead", reason=f"stream {self._group!r}: the payload does not decode: {reason}")
-        return burial(self._engine, self._store, one, ending)
-
-    # -- changes
-
-    def _manifest(self, number: int) -> str:
-        return f"{self._path}/{_BATCH}{number:010d}"
-
-    def _lock_of(self, number: int) -> bytes:
-        return LockRecord(f"{self._group}/{number}", owner_of_ledger(self._group)).encode()
-
-    def _check(self) -> Operation:
-        assert self._epoch is not None  # noqa: S101 - `open` comes first
-        return Check(self._path, self._epoch)
-
-    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
-        """Apply a change of the epoch; ``done`` tells whether it has been applied, when a reply was lost.
-
-        Raises: ClaimLostError; _RefusedError: one of the operations was refused.
-        """
-        in_doubt = False
-        while True:
-            try:
-                await self._zookeeper.multi([self._check(), *operations])
-            except MultiError as refusal:
-                if refusal.index == 0:
-                    msg = (
-                        f"queue {self._store.name!r}: the ledger of stream {self._group!r} has been taken over or "
-                        "released; this process must not go on"
-                    )
-                    raise ClaimLostError(msg) from refusal
-                if in_doubt and await done():
-                    return
-                raise _RefusedError(refusal.index - 1, refusal.error) from refusal
-            except (ConnectionLossError, SessionExpiredError):
-                in_doubt = True
-                await self._zookeeper.wait_connected()
-            else:
-                return
-
-    async def _there(self, path: str) -> bool:
-        return await self._zookeeper.exists(path) is not None
-
-    async def _gone(self, path: str) -> bool:
-        return await self._zookeeper.exists(path) is None
-
-    async def _never(self) -> bool:
-        return False
-
 
 def _enough(limit: int | None) -> int:
     """How many names to keep: those of one batch, or of several small ones, all of them full."""
     if limit is None or limit >= MOST:
         return MOST
     return max(limit, BACKLOG - BACKLOG % limit)
-
-
-def _id(entry: Entry) -> str:
-    return id_at(entry.place)

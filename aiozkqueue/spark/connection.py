@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
+import time
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
@@ -13,18 +16,24 @@ from anyio.from_thread import start_blocking_portal
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
 from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.connecting import connect
-from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError
+from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
+
+from .orphans import TICK, end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from concurrent.futures import Future
 
     from anyio.from_thread import BlockingPortal
 
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.zookeeper import ZooKeeper
 
     from .options import Options, Servers
+
+log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 A = TypeVarTuple("A")
@@ -39,16 +48,49 @@ class Link(NamedTuple):
     portal: BlockingPortal
     session: QueueSession
     options: Options
+    zookeeper: ZooKeeper
+
+    @classmethod
+    def of(cls, portal: BlockingPortal, session: QueueSession, options: Options) -> Link:
+        """Return that of one of the queues of a session."""
+        return cls(portal, session, options, portal.call(_zookeeper_of, session))
 
     def call(self, function: Callable[[*A], Awaitable[T]], *arguments: *A) -> T:
-        """Call into the session's loop, and wait. Raises: what it raises, in the queue's words."""
+        """Call into the session's loop, and wait.
+
+        Raises:
+            ConnectionLostError: there was no connection for `Servers.outage_timeout` seconds. Also what the function
+                raises, in the queue's words.
+        """
         try:
-            return self.portal.call(function, *arguments)
+            return self._patiently(self.portal.start_task_soon(function, *arguments))
         except NoAuthError as error:
             raise denied(self.options.queue, error) from error
         except (ConnectionLossError, SessionExpiredError) as error:
             msg = f"queue {self.options.queue!r}: the connection was lost: {error}"
             raise ConnectionLostError(msg) from error
+
+    def _patiently(self, future: Future[T]) -> T:
+        lost: float | None = None
+        try:
+            while True:
+                done, _ = wait([future], TICK)
+                if done:
+                    return future.result()
+                if self.zookeeper.state is State.CONNECTED:
+                    lost = None
+                    continue
+                lost = lost or time.monotonic()
+                if time.monotonic() - lost >= self.options.outage_timeout:
+                    msg = (
+                        f"queue {self.options.queue!r}: no server of {self.options.hosts} has been reached for "
+                        f"{self.options.outage_timeout:g} seconds. Start the query or the job again when ZooKeeper is "
+                        "back, or give it a larger outageTimeout"
+                    )
+                    log.warning(msg, extra={"queue": self.options.queue})
+                    raise ConnectionLostError(msg)
+        finally:
+            future.cancel()
 
     @property
     def engine(self) -> Engine:
@@ -67,6 +109,7 @@ def opened(servers: Servers) -> Iterator[tuple[BlockingPortal, QueueSession]]:
 
     Raises: as `connect`; InvalidOptionError: a file that was named cannot be used.
     """
+    end_with_parent()
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(
@@ -88,7 +131,7 @@ def opened(servers: Servers) -> Iterator[tuple[BlockingPortal, QueueSession]]:
 def linked(options: Options) -> Iterator[Link]:
     """Open a session for the work on one queue. Raises: as `opened`."""
     with opened(options) as (portal, session):
-        yield Link(portal, session, options)
+        yield Link.of(portal, session, options)
 
 
 async def require_queue(link: Link) -> None:
@@ -97,6 +140,10 @@ async def require_queue(link: Link) -> None:
         options = link.options
         msg = f"there is no queue {options.queue!r} below {options.root} of {options.hosts}; its first put makes it"
         raise NotFoundError(msg)
+
+
+async def _zookeeper_of(session: QueueSession) -> ZooKeeper:
+    return session.engine.zookeeper
 
 
 def _auth(servers: Servers) -> list[Auth]:

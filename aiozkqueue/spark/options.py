@@ -37,6 +37,13 @@ class Mode(enum.Enum):
     """It is no row; when its batch is done, the message is a dead letter. For streams."""
 
 
+class Starting(enum.Enum):
+    """Where a new checkpoint begins with a ledger that was used before. Both words mean the same."""
+
+    EARLIEST = "earliest"
+    LEDGER = "ledger"
+
+
 class _Switch(enum.Enum):
     OFF = "false"
     ON = "true"
@@ -50,6 +57,7 @@ _SERVERS: Final = (
     "root",
     "sessionTimeout",
     "connectTimeout",
+    "outageTimeout",
     "tlsCa",
     "tlsCert",
     "tlsKey",
@@ -72,6 +80,9 @@ _KNOWN: Final = {
         "putTimeout",
         "group",
         "maxOffsetsPerTrigger",
+        "startingOffsets",
+        "failOnDataLoss",
+        "maxBatchAttempts",
     )
 }
 _MOST_ROWS: Final = 900
@@ -87,6 +98,8 @@ class Servers:
     root: str = "/zms"
     session_timeout: float = 10.0
     connect_timeout: float = 15.0
+    outage_timeout: float = 600.0
+    """After how long without a connection a driver, a task or a writer fails, seconds."""
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -119,6 +132,12 @@ class Options(Servers):
     """Whose stream it is: each group has a ledger of its own."""
     max_offsets: int | None = None
     """The most messages of a micro-batch."""
+    starting: Starting | None = None
+    """Where a new checkpoint begins with a used ledger; None: it is refused."""
+    max_attempts: int | None = None
+    """How often a batch may fail before its messages are tried in smaller parts; None: any number of times."""
+    fail_on_loss: bool = True
+    """Whether a checkpoint that does not belong to the ledger fails the query."""
 
 
 def parse_servers(given: Mapping[str, str]) -> Servers:
@@ -159,6 +178,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         put_timeout=_seconds(options, "putTimeout", 60.0, zero=True),
         group=_group(options),
         max_offsets=_count(options, "maxOffsetsPerTrigger", None),
+        starting=Starting(_choice(options, "startingOffsets", Starting)) if "startingoffsets" in options else None,
+        max_attempts=_count(options, "maxBatchAttempts", None),
+        fail_on_loss="failondataloss" not in options or _choice(options, "failOnDataLoss", _Switch) == "true",
     )
 
 
@@ -189,6 +211,7 @@ def _servers(options: Mapping[str, str]) -> Servers:
         root=root,
         session_timeout=_seconds(options, "sessionTimeout", 10.0),
         connect_timeout=_seconds(options, "connectTimeout", 15.0),
+        outage_timeout=_seconds(options, "outageTimeout", 600.0),
         tls_ca=options.get("tlsca"),
         tls_cert=options.get("tlscert"),
         tls_key=options.get("tlskey"),

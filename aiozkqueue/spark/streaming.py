@@ -3,14 +3,16 @@
 Spark makes a reader in two processes: one that stays with the driver and is asked for offsets, and one that plans and
 only sends it, in a pickle, to the tasks. So nothing happens until an offset is asked for. A batch is done when Spark
 says so (`commit`), which it does only once the next one is there, or when it asks what comes after it: then it is in
-the commit log. Both acknowledge.
+the commit log. Both acknowledge, but only what tasks have read: Spark also commits batches that its sink has skipped.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -20,14 +22,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from aiozkqueue.errors import ClaimLostError, InvalidOptionError
+from aiozkqueue.errors import CheckpointError, ClaimLostError, InvalidOptionError
 from aiozkqueue.queue.claims.found import find_pages, item_pages
 from aiozkqueue.queue.claims.pages import mark, read_page, unmark
 from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.zookeeper import below
+from aiozkqueue.zookeeper import NoNodeError, below
 
 from .columns import Layout
 from .connection import linked
+from .offsets import BEGINNING, Offset, require_beginning, require_same
 from .options import Content
 from .reading import BATCH, item_values, next_page
 
@@ -37,12 +40,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from aiozkqueue.queue.claims.ledgers import LedgerState
+    from aiozkqueue.queue.claims.reads import Reading
+
     from .connection import Link
     from .options import Options
 
+log: Final = logging.getLogger(__name__)
+
 #: The most messages of a task, unless more tasks are asked for.
 SHARE: Final = 25_000
-_START: Final = {"seq": -1}
 
 
 @dataclass
@@ -50,6 +57,8 @@ class LedgerShare(InputPartition):
     """Parts of pages: where the page lies, and which of its items."""
 
     parts: list[tuple[str, int, int]]
+    reading: Reading | None = None
+    """What the task notes when it has read all of it; None: it reads nothing."""
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -63,10 +72,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._options = options
         self._opened: tuple[ExitStack, Link, Ledger] | None = None
+        self._handed: Offset | None = None  # last; two scans of one plan ask for the same
+        self._told: set[str] = set()  # warnings, each of which is logged once
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return what comes before every batch."""
-        return dict(_START)
+        return BEGINNING.encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return how much a batch may take."""
@@ -78,22 +89,39 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         link, ledger = self._ledger()
         link.call(ledger.freeze)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Acknowledge up to ``start``, and return the batch that follows, or ``start`` when there is none.
 
-        Raises: ClaimLostError: another query has taken the ledger over; AccessDeniedError, ConnectionLostError.
+        Raises:
+            CheckpointError: ``start`` does not belong to the ledger; nothing was acknowledged.
+            UnreadBatchError: no task has read the batch that Spark has committed; nothing was acknowledged.
+            ClaimLostError: another query has taken the ledger over.
+            AccessDeniedError, ConnectionLostError.
         """
         link, ledger = self._ledger()
-        link.call(ledger.acknowledge, start["seq"])
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return {"seq": link.call(ledger.next_batch, start["seq"], most)}
+        known = Offset.decode(start)
+        latest = link.call(self._latest, ledger, known, most)
+        return start if latest == known else latest.encode()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LedgerShare]:
-        """Divide a batch. Raises: ClaimLostError: it is not there any more, or not ours."""
-        if start["seq"] >= end["seq"]:
-            return []
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LedgerShare]:
+        """Divide a batch.
+
+        Raises:
+            CheckpointError: the batch is another ledger's, or ends before it starts.
+            ClaimLostError: it is not there any more, or another query has taken the ledger over.
+        """
+        batch = Offset.decode(end)
+        if batch == BEGINNING == Offset.decode(start):
+            return [LedgerShare([])]  # Spark runs the first batch of a checkpoint also where there is nothing yet
+        if not batch.follows(Offset.decode(start)):
+            what = f"queue {self._options.queue!r}: a batch from {start} to {end}"
+            msg = (
+                f"{what} has no messages: the checkpoint is damaged; start with a new one and startingOffsets=earliest"
+            )
+            raise CheckpointError(msg)
         link, ledger = self._ledger()
-        return link.call(self._divide, ledger, start["seq"], end["seq"])
+        return link.call(self._divide, ledger, batch)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a share, in a task. Raises: ClaimLostError: a message is not there; PayloadError, as the mode says."""
@@ -109,16 +137,18 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     waiting = []
             if waiting:
                 yield layout.batch(waiting)
+            if partition.reading is not None:
+                link.call(_note, link, partition.reading)
 
     def finish(self) -> int:
         """Finish an acknowledgement that was cut off; return how many messages its batch had. Raises: as `commit`."""
         link, ledger = self._ledger()
         return link.call(ledger.finish)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge up to a batch. Raises: as `latestOffset`."""
         link, ledger = self._ledger()
-        link.call(ledger.acknowledge, end["seq"])
+        link.call(self._acknowledge, ledger, link.call(ledger.state), Offset.decode(end))
 
     def stop(self) -> None:
         """Close the connection."""
@@ -138,30 +168,80 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = stack, link, ledger
         return self._opened[1:]
 
-    async def _divide(self, ledger: Ledger, start: int, end: int) -> list[LedgerShare]:
-        await ledger.open()
-        numbers = [number for number in await ledger.batches() if start < number < end]
-        pages = [page for number in (*numbers, end) for page in await ledger.pages(number)]
+    async def _latest(self, ledger: Ledger, start: Offset, most: int | None) -> Offset:
+        state = await ledger.state()
+        if start == BEGINNING:
+            await ledger.require_ours()
+            require_beginning(state, self._options)
+        after, stream = start.seq, start.stream
+        if start == BEGINNING or not await self._acknowledge(ledger, state, start):
+            after, stream = -1, uuid4().hex[:16]
+        number = await ledger.next_batch(after, most)
+        return start if number == after else Offset(number, state.identity, stream)
+
+    async def _acknowledge(self, ledger: Ledger, state: LedgerState, offset: Offset) -> bool:
+        """Acknowledge up to a batch; return False where that cannot be done, and the query is to go on without it."""
+        try:
+            require_same(offset, state, self._options)
+            await ledger.acknowledge(offset.seq, offset.stream)
+        except CheckpointError as error:
+            if self._options.fail_on_loss:
+                raise
+            self._warn(error)
+            return False
+        return True
+
+    async def _divide(self, ledger: Ledger, end: Offset) -> list[LedgerShare]:
+        state = await ledger.state()
+        try:
+            require_same(end, state._replace(done=-1), self._options)
+            again, most = end == self._handed, self._options.max_attempts
+            pages, reading = await ledger.hand_out(end.seq, end.stream, most, again=again)
+            self._handed = end
+        except (CheckpointError, ClaimLostError) as error:
+            if self._options.fail_on_loss:
+                raise
+            await ledger.require_ours()
+            self._warn(error)
+            return [LedgerShare([])]
         total = sum(page.items for page in pages)
         shares = max(self._options.min_partitions, -(-total // SHARE))
         size = max(1, -(-total // shares))
-        divided: list[LedgerShare] = [LedgerShare([])]
-        room = size
+        divided: list[LedgerShare] = []
+        passed, room = 0, 0
         for page in pages:
             begin = 0
             while begin < page.items:
                 if not room:
-                    divided.append(LedgerShare([]))
-                    room = size
+                    room = min(size, total - passed)
+                    divided.append(LedgerShare([], reading.of(passed, passed + room)))
                 stop = min(page.items, begin + room)
                 divided[-1].parts.append((page.path, begin, stop))
                 room -= stop - begin
+                passed += stop - begin
                 begin = stop
-        return divided
+        return divided or [LedgerShare([])]
+
+    def _warn(self, error: Exception) -> None:
+        if (told := str(error)) not in self._told:
+            self._told.add(told)
+            queue = self._options.queue
+            log.warning("failOnDataLoss=false, the stream continues: %s", told, extra={"queue": queue})
 
 
 async def _ledger_of(link: Link) -> Ledger:
     return Ledger(link.engine, link.store, link.options.group)
+
+
+async def _note(link: Link, reading: Reading) -> None:
+    """Write down that a task has handed all of its share to Spark. Raises: ClaimLostError."""
+    try:
+        await reading.note(link.engine.zookeeper)
+    except NoNodeError as error:
+        msg = (
+            f"queue {link.store.name!r}: the batch of this task is not there any more: it was acknowledged or released"
+        )
+        raise ClaimLostError(msg) from error
 
 
 async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[list[list[object]]]:

@@ -68,7 +68,7 @@ def test_two_groups_share_a_queue_and_of_one_group_the_second_query_fences_the_f
         other.drain(group="b", maxOffsetsPerTrigger="10")
         first.processAllAvailable()
         assert Counter([*one.bodies(), *other.bodies()]) == Counter(numbers)
-        Files(spark, options, tmp_path / "second").drain(group="a")
+        Files(spark, options, tmp_path / "second").drain(group="a", startingOffsets="earliest")
         with pytest.raises(PySparkException, match=r"ClaimLostError.*'a' has been taken over"):
             first.awaitTermination(240)
     finally:
@@ -83,7 +83,7 @@ def test_with_a_new_checkpoint_the_batches_that_were_not_done_come_first(
     assert sorted(decoded(spark, options, tmp_path / "lost", "n int", down=True)) == [1, 2]  # type: ignore[type-var]
     put(options, b'{"n": 3}')
     assert left(options) == (3, 2, 1)
-    rows = decoded(spark, options, tmp_path / "new", "n int", maxOffsetsPerTrigger="1")
+    rows = decoded(spark, options, tmp_path / "new", "n int", maxOffsetsPerTrigger="1", startingOffsets="earliest")
     assert (sorted(rows[:2]), rows[2:]) == ([1, 2], [3])  # type: ignore[type-var]
     assert left(options) == (0, 0, 0)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
 _OWNER: Final = "ledger:"
+#: Into how many parts a batch is divided whose query fails.
+_FAN: Final = 8
 
 
 class Entry(NamedTuple):
@@ -40,15 +42,48 @@ class Manifest(NamedTuple):
     """How many messages it has; None until it is sealed."""
     done: bool = False
     """Whether its messages are being removed: it must be read no more."""
+    attempts: int = 0
+    """How often it was handed out to a query."""
+    chunk: int = 0
+    """How many of its messages may be handed out at once, since one of them may fail the query; 0: all."""
+    rejected: int = 0
+    """After how many attempts its message was rejected: it becomes a dead letter. 0: it was not."""
+    parent: int | None = None
+    """The batch that it is being divided from, while messages are moved from there."""
+    parents: tuple[int, ...] = ()
+    """The batches that it was divided from, which the locks of its messages name."""
 
     @property
     def sealed(self) -> bool:
         """Whether it will never get another message."""
         return self.items is not None
 
+    def next_attempt(self, most: int | None) -> Manifest:
+        """Return it as it is handed out next, where ``most`` attempts may fail; None: any number.
+
+        After that, its first eighth is tried alone, and where that fails once, an eighth of that. The other parts
+        follow in batches of their own. A message that is alone is rejected after ``most`` attempts, so that no message
+        is rejected because of another one.
+        """
+        items, counted = self.items or 0, self._replace(attempts=self.attempts + 1)
+        if most is None or self.rejected:
+            return counted
+        if items <= 1:
+            return counted._replace(rejected=self.attempts) if self.attempts >= most else counted
+        chunk = self.chunk
+        if self.attempts >= (1 if chunk else most):
+            chunk = max(1, items // _FAN)
+        return self._replace(items=chunk, chunk=chunk) if 0 < chunk < items else counted
+
+    def divided(self, number: int, chunk: int, kept: int, moved: int) -> tuple[Manifest, Manifest]:
+        """Return it, as batch ``number``, and its heir, which has got ``moved`` of its messages."""
+        left = self._replace(items=kept, chunk=chunk, attempts=0)
+        return left, Manifest(moved, chunk=chunk, parents=(*self.parents, number))
+
     def encode(self) -> bytes:
         """Return the bytes to store."""
-        return json.dumps({"items": self.items or 0, **({"done": True} if self.done else {})}).encode()
+        fields = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+        return json.dumps({**fields, "items": self.items or 0}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -57,7 +92,16 @@ class Manifest(NamedTuple):
             return cls()
         try:
             fields = json.loads(data)
-            return cls(int(fields["items"]), bool(fields.get("done")))
+            parent = fields.get("parent")
+            return cls(
+                items=int(fields["items"]),
+                done=bool(fields.get("done")),
+                attempts=int(fields.get("attempts", 0)),
+                chunk=int(fields.get("chunk", 0)),
+                rejected=int(fields.get("rejected", 0)),
+                parent=None if parent is None else int(parent),
+                parents=tuple(int(one) for one in fields.get("parents", ())),
+            )
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise PayloadError(f"a batch of a ledger does not decode: {error!r}") from error
 
@@ -70,6 +114,11 @@ def owner_of_ledger(group: str) -> str:
 def is_of_ledger(lock: LockRecord) -> bool:
     """Whether a lock is a ledger's: it has no end, and is nobody's leftover."""
     return lock.owner.startswith(_OWNER)
+
+
+def is_page(name: str) -> bool:
+    """Whether a child of a manifest is a page; the others are marks of tasks."""
+    return name.isdigit()
 
 
 def write_page(entries: Sequence[Entry]) -> bytes:

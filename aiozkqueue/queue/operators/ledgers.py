@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.access import allowed
-from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
+from aiozkqueue.queue.claims.pages import is_of_ledger, is_page, read_page
 from aiozkqueue.queue.commits.history import session_of
 from aiozkqueue.zookeeper import (
     Check,
@@ -74,7 +74,7 @@ async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> L
     for name in manifests:
         stat = await zookeeper.exists(f"{path}/{name}")
         changed = max(changed, 0 if stat is None else stat.ctime)
-        for page in await below(zookeeper, f"{path}/{name}"):
+        for page in filter(is_page, await below(zookeeper, f"{path}/{name}")):
             with suppress(NoNodeError):  # it has been acknowledged or given back meanwhile
                 messages += len(await read_page(zookeeper.read, f"{path}/{name}/{page}"))
     client, host, pid = session_of(node.data)
@@ -128,10 +128,13 @@ class _Releasing:
         released = 0
         for name in sorted(await below(self._zookeeper, self._path)):
             manifest = f"{self._path}/{name}"
-            for page in sorted(await below(self._zookeeper, manifest)):
+            for page in sorted(filter(is_page, await below(self._zookeeper, manifest))):
                 released += await self._give_back(f"{manifest}/{page}")
             while await self._zookeeper.exists(manifest) is not None:
+                marks = [Delete(f"{manifest}/{mark}") for mark in await below(self._zookeeper, manifest)]
                 with suppress(_RefusedError):
+                    for start in range(0, len(marks), TOGETHER):
+                        await self._change(*marks[start : start + TOGETHER])
                     await self._change(Delete(manifest))
         return released
 

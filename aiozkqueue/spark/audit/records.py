@@ -93,7 +93,7 @@ class Reading:
         schema = to_arrow_schema(SCHEMA, timezone="UTC")
         with opened(self.servers) as (portal, session):
             for hour in _hours(batches):
-                link = Link(portal, session, self.servers.of(hour.queue))
+                link = Link.of(portal, session, self.servers.of(hour.queue))
                 pages = _pages(link, hour)
                 waiting: list[dict[str, object]] = []
                 while (page := link.call(next_page, pages)) is not None:
@@ -140,7 +140,7 @@ class Removing:
                 for row in batch.to_pylist():
                     names[row["queue"], hour_of(row["ended"])].append(f"{row['ended']:013d}-{row['id']}")
                 for (queue, hour), records in names.items():
-                    link = Link(portal, session, self.servers.of(queue))
+                    link = Link.of(portal, session, self.servers.of(queue))
                     link.call(_remove, link, hour, records)
                 yield pa.RecordBatch.from_pydict({"records": [batch.num_rows]})
 

@@ -23,7 +23,7 @@ from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked, require_queue
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder
-from aiozkqueue.spark.options import Content, parse_options
+from aiozkqueue.spark.options import Content, Starting, parse_options
 from aiozkqueue.spark.streaming import QueueStreamReader
 from aiozkqueue.zookeeper import ConnectionLossError, Delete, MultiError, SessionExpiredError
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from aiozkqueue.spark.connection import Link
+    from aiozkqueue.spark.options import Options
     from aiozkqueue.spark.streaming import LedgerShare
 
 #: What is the unload's own in a folder.
@@ -101,7 +102,7 @@ def unload(
     with linked(given) as link, plainly():
         link.call(require_queue, link)
         run, resumed = _run(target, link)
-        reader = QueueStreamReader(columns, replace(given, group=f"{_PREFIX}{run}", min_partitions=_TASKS))
+        reader = QueueStreamReader(columns, _options(given, run))
         try:
             work = _Unload(spark, target, reader, columns=columns, run=run, on_step=on_step)
             messages = work.all(given.max_offsets or BATCH, on_batch)
@@ -177,6 +178,12 @@ class _Reading:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.reader.read(self.shares[number])
+
+
+def _options(given: Options, run: str) -> Options:
+    """The options of the stream: its group is the run's own, which may have been cut off."""
+    own = replace(given, group=f"{_PREFIX}{run}", min_partitions=_TASKS, starting=Starting.LEDGER)
+    return replace(own, fail_on_loss=True, max_attempts=None)  # a batch's files are named once, for all of it
 
 
 def _columns(schema: str | None, corrupt: str) -> StructType:

@@ -1,0 +1,117 @@
+"""Which tasks of a stream have read which messages of a batch.
+
+A task that has handed all rows of its share to Spark creates a znode below the batch's manifest. The znode's name says
+which stream and which run of it has read which messages. A batch is acknowledged only when such marks cover it, because
+Spark also commits batches that no task has read: a file sink skips the batch numbers that its folder knows.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    SessionExpiredError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiozkqueue.zookeeper import ZooKeeper
+
+_MARK: Final = re.compile(r"read-([0-9a-z]+)-([0-9a-z]+)-(\d+)-(\d+)")
+
+
+class Evidence(enum.Enum):
+    """What the marks of a batch tell about a stream that says that the batch is done."""
+
+    READ = "read"
+    """Tasks of this run have read all of it."""
+    EARLIER = "earlier"
+    """Tasks of earlier runs of the stream have read all of it, tasks of this run have not."""
+    UNREAD = "unread"
+    """Some of it was read by no task of the stream."""
+
+
+class ReadMark(NamedTuple):
+    """What a task has read: the messages of a batch from ``begin`` to before ``stop``, in the order of its pages."""
+
+    stream: str
+    run: str
+    begin: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """The name of its znode."""
+        return f"read-{self.stream}-{self.run}-{self.begin}-{self.stop}"
+
+    @classmethod
+    def parse(cls, name: str) -> ReadMark | None:
+        """Read a znode's name; None: it is no mark."""
+        found = _MARK.fullmatch(name)
+        return None if found is None else cls(found[1], found[2], int(found[3]), int(found[4]))
+
+
+def weigh(names: Iterable[str], items: int, stream: str, run: str) -> Evidence:
+    """Tell from the names of a manifest's children whether tasks of a stream have read all of its ``items``."""
+    marks = [mark for mark in map(ReadMark.parse, names) if mark is not None and mark.stream == stream]
+    if _covered([mark for mark in marks if mark.run == run], items):
+        return Evidence.READ
+    return Evidence.EARLIER if _covered(marks, items) else Evidence.UNREAD
+
+
+def _covered(marks: Iterable[ReadMark], items: int) -> bool:
+    reached = 0
+    for begin, stop in sorted((mark.begin, mark.stop) for mark in marks):
+        if begin > reached:
+            return False
+        reached = max(reached, stop)
+    return reached >= items
+
+
+class Reading(NamedTuple):
+    """What a task needs to mark its share as read."""
+
+    ledger: str
+    """The path of the ledger's znode."""
+    epoch: int
+    """The version which that had when the batch was handed out."""
+    manifest: str
+    mark: ReadMark
+
+    def of(self, begin: int, stop: int) -> Reading:
+        """Return that of a share of it."""
+        return self._replace(mark=self.mark._replace(begin=begin, stop=stop))
+
+    async def note(self, zookeeper: ZooKeeper) -> None:
+        """Create the mark. A repetition changes nothing.
+
+        Raises:
+            ClaimLostError: another process has taken the ledger over.
+            NoNodeError: the batch is not there any more.
+            NoAuthError, ClientClosedError: of the zookeeper package.
+        """
+        while True:
+            try:
+                await zookeeper.multi(
+                    [Check(self.ledger, self.epoch), Create(f"{self.manifest}/{self.mark.name}", b"")]
+                )
+            except (ConnectionLossError, SessionExpiredError):
+                await zookeeper.wait_connected()
+            except MultiError as refusal:
+                if refusal.index == 0:
+                    msg = f"{self.ledger}: this ledger has been taken over or released; its task must not go on"
+                    raise ClaimLostError(msg) from refusal
+                if not isinstance(refusal.error, NodeExistsError):
+                    raise refusal.error from refusal
+                return
+            else:
+                return

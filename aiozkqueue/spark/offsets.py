@@ -1,0 +1,84 @@
+"""The offsets of a stream, as Spark's checkpoint keeps them, and whether they belong to a ledger. Pure.
+
+An offset names a batch by its number, the ledger whose number that is, and the stream: one checkpoint's use of the
+ledger. A stream begins with the first offset of a checkpoint. Where a query continues with ``failOnDataLoss=false``
+although its checkpoint does not belong to the ledger, another stream begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from aiozkqueue.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.queue.claims.ledgers import LedgerState
+
+    from .options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Where a stream is."""
+
+    seq: int = -1
+    """The number of the last batch; -1 before the first."""
+    ledger: str = ""
+    stream: str = ""
+
+    @classmethod
+    def decode(cls, value: Mapping[str, object]) -> Offset:
+        """Read what `encode` returned. Raises: CheckpointError: the offset is another source's."""
+        try:
+            return cls(int(cast("Any", value["seq"])), str(value.get("ledger", "")), str(value.get("stream", "")))
+        except (LookupError, TypeError, ValueError) as error:
+            msg = f"the checkpoint's offset {value!r} is not one of a queue: use the checkpoint of this stream"
+            raise CheckpointError(msg) from error
+
+    def encode(self) -> dict[str, Any]:
+        """Return what Spark keeps as JSON."""
+        return asdict(self) if self.ledger else {"seq": self.seq}
+
+    def follows(self, start: Offset) -> bool:
+        """Whether a batch can end here that starts there."""
+        if self == BEGINNING:
+            return False
+        return (self.ledger, self.stream) != (start.ledger, start.stream) or self.seq > start.seq
+
+
+BEGINNING: Final = Offset()
+
+
+def require_beginning(state: LedgerState, options: Options) -> None:
+    """Refuse to begin with a ledger that another checkpoint has used. Raises: CheckpointError."""
+    if state.used and options.starting is None:
+        held = f"{state.batches} of its batches are not acknowledged" if state.batches else "all of it is acknowledged"
+        msg = (
+            f"queue {options.queue!r}: the ledger of group {options.group!r} was used with another checkpoint, and "
+            f"this query has a new one; {held}. Use that checkpoint, or another group; or set startingOffsets=earliest "
+            "to begin with the batches that are not acknowledged. Then give the query an empty output folder, because "
+            "Spark's file sink skips the batch numbers that a folder knows"
+        )
+        raise CheckpointError(msg)
+
+
+def require_same(offset: Offset, state: LedgerState, options: Options) -> None:
+    """Refuse an offset that does not belong to this ledger. Raises: CheckpointError."""
+    what = f"queue {options.queue!r}: the checkpoint is at batch {offset.seq} of ledger {offset.ledger or 'unknown'}"
+    whose = f"group {options.group!r} of this queue below {options.root} of {options.hosts}"
+    if offset.ledger != state.identity:
+        why = f"{what}, but {whose} has ledger {state.identity}."
+    elif offset.seq >= state.made:
+        why = f"{what}, but {whose} has made {state.made} batches: were the servers restored from a backup?"
+    elif offset.seq < state.done:
+        why = f"{what}, but {whose} has acknowledged batch {state.done}: was an old copy of the checkpoint restored?"
+    else:
+        return
+    msg = (
+        f"{why} Nothing was acknowledged. Use the checkpoint, group, queue, root and servers that belong together; or "
+        "set failOnDataLoss=false to continue with what this ledger and this queue have"
+    )
+    raise CheckpointError(msg)

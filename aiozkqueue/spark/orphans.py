@@ -1,0 +1,38 @@
+"""The end of Spark's Python processes whose JVM has gone.
+
+Spark's Python processes end when they read the end of their JVM's socket. One that waits for ZooKeeper reads nothing,
+so it would outlive its JVM until the servers are back. A thread watches the parent process instead: the JVM, or the
+daemon that forks the JVM's workers. To end at once is safe, because a driver or a task may be killed at any point.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Final
+
+log: Final = logging.getLogger(__name__)
+
+#: How often to look, seconds.
+TICK: Final = 1.0
+# What Spark sets in the environment of its Python processes, and in no other: a port, a secret, or a socket.
+_SPARKS: Final = "PYTHON_WORKER_FACTORY_"
+_watching: set[int] = set()
+
+
+def end_with_parent() -> None:
+    """End this process as soon as its parent has gone, if it is one of Spark's Python processes."""
+    own = os.getpid()  # a fork has no threads of its parent's
+    if own in _watching or not any(name.startswith(_SPARKS) for name in os.environ):
+        return
+    _watching.add(own)
+    threading.Thread(target=_watch, args=(os.getppid(),), name="aiozkqueue-orphans", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(TICK)
+    log.warning("the JVM of this Spark process (parent %d) has gone; process %d ends", parent, os.getpid())
+    os._exit(1)

@@ -1,0 +1,304 @@
+"""Checkpoints that do not belong to a ledger, and folders that know batch numbers: refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+import aiozkqueue as zq
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.streaming import QueueStreamReader
+from tests.spark.streams import started
+from tests.spark.test_batch import drained, put
+from tests.spark.test_stream import left
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from aiozkqueue.spark.streaming import LedgerShare
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def drain(spark: SparkSession, options: Mapping[str, str], checkpoint: Path, out: Path, **more: str) -> None:
+    """Take what there is into Parquet files."""
+    stream = spark.readStream.format("aiozkqueue").options(**options, **more).load().select("body")
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
+    query = started(lambda: writer.trigger(availableNow=True).start(str(out)))
+    assert query.awaitTermination(240)
+
+
+def bodies(spark: SparkSession, *folders: Path) -> Counter[bytes]:
+    """What the files hold."""
+    found = [bytes(row.body) for folder in folders for row in spark.read.parquet(str(folder)).collect()]
+    return Counter(found)
+
+
+class Driver:
+    """Asks a reader as Spark does, with tasks in this process."""
+
+    def __init__(self, options: Mapping[str, str], **more: str) -> None:
+        parsed = parse_options({**options, **more})
+        self.reader = QueueStreamReader(default_schema(parsed.content), parsed)
+        self.beginning = self.reader.initialOffset()
+
+    def latest(self, start: dict[str, object], most: int | None = None) -> dict[str, object]:
+        return self.reader.latestOffset(start, ReadAllAvailable() if most is None else ReadMaxRows(most))
+
+    def read(self, start: dict[str, object], end: dict[str, object]) -> list[bytes]:
+        return self.read_shares(self.reader.partitions(start, end))
+
+    def read_shares(self, shares: list[LedgerShare]) -> list[bytes]:
+        return [body for share in shares for batch in self.reader.read(share) for body in batch["body"].to_pylist()]
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[Driver]]:
+    made: list[Driver] = []
+    yield made
+    for driver in made:
+        driver.reader.stop()
+
+
+def begun(drivers: list[Driver], options: Mapping[str, str], **more: str) -> Driver:
+    driver = Driver(options, **more)
+    drivers.append(driver)
+    return driver
+
+
+def test_a_checkpoint_with_another_group_queue_or_root_is_refused_and_no_message_is_lost(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"1", b"2", b"3", b"4")
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    drain(spark, options, checkpoint, out, maxOffsetsPerTrigger="2")
+    others = [
+        {**options, "group": "renamed"},
+        {**options, "queue": "invoices"},
+        {**options, "root": f"{options['root']}/rebuilt"},
+    ]
+    for index, other in enumerate(others):
+        numbers = [b"%d" % n for n in range(10 * index, 10 * index + 5)]
+        put(other, *numbers)
+        with pytest.raises(PySparkException, match=r"CheckpointError.* of ledger .* has ledger .*failOnDataLoss=false"):
+            drain(spark, other, checkpoint, out, maxOffsetsPerTrigger="2")
+        assert left(other)[0] == 5
+    other = others[2]  # whoever says so continues with what is there, and gets all of it
+    drain(spark, other, checkpoint, out, maxOffsetsPerTrigger="2", failOnDataLoss="false")
+    assert left(other) == (0, 0, 0)
+    assert bodies(spark, out) == Counter([b"1", b"2", b"3", b"4", *(b"%d" % n for n in range(20, 25))])
+
+
+def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"1", b"2", b"3")
+    drain(spark, options, tmp_path / "first", tmp_path / "out", maxOffsetsPerTrigger="1")
+    put(options, b"4", b"5", b"6", b"7")
+    with pytest.raises(PySparkException, match=r"CheckpointError.*used with another checkpoint.*startingOffsets"):
+        drain(spark, options, tmp_path / "second", tmp_path / "out")
+    for group in ("spark", "fresh"):  # a fresh ledger knows nothing of other checkpoints
+        with pytest.raises(PySparkException, match=r"UnreadBatchError.*no task .* has read .*an empty output folder"):
+            drain(
+                spark, options, tmp_path / group, tmp_path / "out",
+                group=group, startingOffsets="earliest", maxOffsetsPerTrigger="2",
+            )  # fmt: skip
+    assert left(options)[0] == 4
+    assert sum(bodies(spark, tmp_path / "out").values()) == 3
+    for group in ("spark", "fresh"):  # the folder's three numbers pass, and the batch comes again behind them
+        drain(
+            spark, options, tmp_path / group, tmp_path / "out",
+            group=group, failOnDataLoss="false", maxOffsetsPerTrigger="2",
+        )  # fmt: skip
+    assert bodies(spark, tmp_path / "out") == Counter([b"1", b"2", b"3", b"4", b"5", b"6", b"7"])
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_released_batch_comes_again_with_the_same_checkpoint_as_the_error_says(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    put(options, b"1", b"2", b"3")
+    rows: list[bytes] = []
+
+    def run(*, down: bool, **more: str) -> None:
+        def sink(frame: object, number: int) -> None:
+            found = [bytes(row.body) for row in frame.collect()]  # type: ignore[attr-defined]
+            if down and number:
+                msg = "the sink is down"
+                raise RuntimeError(msg)
+            rows.extend(found)
+
+        stream = spark.readStream.format("aiozkqueue").options(**options, **more, maxOffsetsPerTrigger="1").load()
+        writer = stream.select("body").writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(sink)
+        assert started(writer.trigger(availableNow=True).start).awaitTermination(240)
+
+    with pytest.raises(PySparkException, match="the sink is down"):
+        run(down=True)
+
+    async def release() -> int:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            return await session.queue("orders").release_ledger("spark")
+
+    assert asyncio.run(release()) == 1
+    with pytest.raises(PySparkException, match=r"ClaimLostError.* is not there: .*Set failOnDataLoss=false"):
+        run(down=False)
+    assert left(options) == (2, 0, 0)
+    run(down=False, failOnDataLoss="false")
+    assert sorted(rows) == [b"1", b"2", b"3"]
+    assert left(options) == (0, 0, 0)
+
+
+def test_offsets_that_the_ledger_never_made_or_has_passed_are_refused_before_anything_is_acknowledged(
+    options: dict[str, str], drivers: list[Driver]
+) -> None:
+    put(options, *(b"%d" % n for n in range(10)))
+    driver = begun(drivers, options)
+    first = driver.latest(driver.beginning, 3)
+    driver.read(driver.beginning, first)
+    second = driver.latest(first, 3)
+    driver.read(first, second)
+    assert left(options) == (7, 3, 1)
+    strange: dict[str, dict[str, object]] = {
+        "has ledger": {**second, "ledger": "0" * 32},
+        "belong together": {"seq": second["seq"]},  # as an older version wrote it
+        "restored from a backup": {**second, "seq": 100},
+        "not one of a queue": {"orders": {"0": 3}},
+    }
+    for why, start in strange.items():
+        for ask in (driver.latest, driver.reader.commit):
+            with pytest.raises(zq.CheckpointError, match=why):
+                ask(start)
+        with pytest.raises(zq.CheckpointError, match=why):
+            driver.reader.partitions(start, start if why == "not one of a queue" else {**start, "stream": "other"})
+        assert left(options) == (7, 3, 1)
+    third = driver.latest(second, 3)
+    driver.read(second, third)
+    driver.reader.commit(third)
+    with pytest.raises(zq.CheckpointError, match=r"has acknowledged batch 2.*an old copy of the checkpoint"):
+        driver.latest(first)
+    assert left(options) == (1, 0, 0)
+    assert driver.read(driver.beginning, driver.beginning) == []  # what Spark asks for where nothing waits yet
+    for start, end in ((third, second), (second, second), (third, driver.beginning)):
+        with pytest.raises(zq.CheckpointError, match="has no messages: the checkpoint is damaged"):
+            driver.reader.partitions(start, end)
+
+
+def test_what_a_checkpoint_has_not_read_is_not_acknowledged_where_data_may_be_lost(
+    options: dict[str, str], drivers: list[Driver], caplog: pytest.LogCaptureFixture
+) -> None:
+    put(options, b"1", b"2", b"3")
+    gone = {"seq": 7, "ledger": "f" * 32, "stream": "0" * 16}
+    driver = begun(drivers, options, failOnDataLoss="false")
+    assert driver.read({**gone, "seq": 6}, gone) == []  # the batch of another ledger: nobody has it any more
+    first = driver.latest(gone, 2)
+    assert "failOnDataLoss=false, the stream continues" in caplog.text
+    driver.reader.commit(gone)
+    assert left(options) == (3, 2, 1)
+    assert driver.latest(first, 2) != first  # unread: it comes again
+    again = driver.latest(first, 2)
+    assert driver.read(first, again) == [b"1", b"2"]
+    last = driver.latest(again, 2)
+    assert driver.read(again, last) == [b"3"]
+    driver.reader.commit(last)
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_batch_of_which_a_task_has_read_a_part_or_whose_task_was_killed_at_its_end_is_not_acknowledged(
+    options: dict[str, str], drivers: list[Driver]
+) -> None:
+    put(options, *(b"%d" % n for n in range(4)))
+    driver = begun(drivers, options, minPartitions="2")
+    end = driver.latest(driver.beginning)
+    one, other = driver.reader.partitions(driver.beginning, end)
+    assert len(driver.read_shares([one])) == 2
+    with closing(cast("Generator[pa.RecordBatch]", driver.reader.read(other))) as cut_off:
+        assert next(cut_off).num_rows == 2  # all rows, but the task does not get to its end
+    for ask in (driver.latest, driver.reader.commit):
+        with pytest.raises(zq.UnreadBatchError, match="no task of this query has read all of it"):
+            ask(end)
+    assert left(options) == (4, 4, 1)
+    assert len(driver.read_shares([other])) == 2
+    assert len(driver.read_shares([other])) == 2  # a second try of the task, as speculation makes one
+    assert driver.latest(end) == end
+    assert left(options) == (0, 0, 0)
+
+
+def test_what_another_checkpoint_has_read_counts_for_none_but_that(
+    options: dict[str, str], drivers: list[Driver]
+) -> None:
+    put(options, b"1", b"2")
+    lost = begun(drivers, options)
+    read = lost.latest(lost.beginning)
+    assert len(lost.read(lost.beginning, read)) == 2  # and its sink failed
+    with pytest.raises(zq.CheckpointError, match="1 of its batches are not acknowledged"):
+        begun(drivers, options).latest(lost.beginning)
+    new = begun(drivers, options, startingOffsets="ledger")
+    same = new.latest(new.beginning)
+    assert (same["seq"], same["ledger"]) == (read["seq"], read["ledger"])
+    with pytest.raises(zq.UnreadBatchError):  # an old folder knows its number
+        new.latest(same)
+    assert len(new.read(new.beginning, same)) == 2
+    with pytest.raises(zq.ClaimLostError, match="taken over"):
+        lost.read_shares(lost.reader.partitions(lost.beginning, read))
+    assert new.latest(same) == same
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_batch_that_an_earlier_run_has_read_and_this_one_has_not_stays_until_the_next_is_read(
+    options: dict[str, str], drivers: list[Driver]
+) -> None:
+    put(options, b"1", b"2")
+    killed = begun(drivers, options)
+    first = killed.latest(killed.beginning, 1)
+    killed.read(killed.beginning, first)  # the sink has committed it, and the driver is killed before Spark has
+
+    heir = begun(drivers, options)  # whose sink skips it
+    second = heir.latest(first, 1)
+    assert second["seq"] == 1
+    assert left(options) == (2, 2, 1)  # is it the same folder? That is not known yet
+    with pytest.raises(zq.UnreadBatchError):  # it was not: the folder knows the next number, too
+        heir.latest(second)
+    assert left(options) == (2, 2, 1)
+    heir.read(first, second)
+    assert heir.latest(second) == second
+    assert left(options) == (0, 0, 0)
+
+
+def test_a_task_of_a_driver_that_was_followed_marks_nothing(options: dict[str, str], drivers: list[Driver]) -> None:
+    put(options, b"1")
+    zombie = begun(drivers, options)
+    end = zombie.latest(zombie.beginning)
+    shares = zombie.reader.partitions(zombie.beginning, end)
+    heir = begun(drivers, options)
+    heir.reader.partitions(heir.beginning, end)
+    with pytest.raises(zq.ClaimLostError, match="taken over"):
+        zombie.read_shares(shares)
+    with pytest.raises(zq.UnreadBatchError):
+        heir.latest(end)
+
+
+def test_a_released_ledger_forgets_what_was_read(options: dict[str, str], drivers: list[Driver]) -> None:
+    put(options, b"1", b"2")
+    driver = begun(drivers, options, minPartitions="2")
+    end = driver.latest(driver.beginning)
+    driver.read(driver.beginning, end)
+
+    async def release() -> tuple[int, int]:
+        async with zq.connect(options["hosts"], root=options["root"]) as session:
+            queue = session.queue("orders")
+            (info,) = await queue.ledgers()
+            return info.messages, await queue.release_ledger("spark")
+
+    assert asyncio.run(release()) == (2, 2)
+    assert sorted(drained(options)) == [b"1", b"2"]

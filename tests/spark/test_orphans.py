@@ -1,0 +1,118 @@
+"""Spark's Python processes while ZooKeeper is away: they end with their JVM, and wait no longer than they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import aiozkqueue as zq
+from aiozkqueue.spark.columns import default_schema
+from aiozkqueue.spark.connection import linked
+from aiozkqueue.spark.options import parse_options
+from aiozkqueue.spark.streaming import QueueStreamReader
+from aiozkqueue.spark.writing import staging_of
+from aiozkqueue.testing import ZooKeeperProxy
+from tests.spark.local import PROJECT, environment
+from tests.spark.orphaned import JVM
+from tests.spark.test_batch import put
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.timeout(300)
+
+#: Seconds until something is as it is to be, however busy the machine.
+PATIENCE = 120
+
+
+async def until(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not await asyncio.to_thread(done):
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.05)
+
+
+def children(parent: int) -> set[int]:
+    """The processes that have this parent."""
+    found: set[int] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int((process / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found.add(int(process.name))
+    return found
+
+
+def lives(process: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+async def test_a_driver_whose_jvm_is_killed_while_zookeeper_is_away_leaves_no_process(
+    zookeeper: str, options: dict[str, str], spark_java: str, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(put, options, b"1")
+    async with ZooKeeperProxy(zookeeper) as proxy:
+        driver = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "tests.spark.orphaned", proxy.hosts, options["root"], str(tmp_path)),
+            cwd=PROJECT,
+            env={**os.environ, **environment(spark_java)},
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+        try:
+            await until((tmp_path / JVM).exists, "the stream has not begun")
+            jvm = int(await asyncio.to_thread((tmp_path / JVM).read_text))
+            proxy.refuse()
+            proxy.reset_connections()
+            orphans = await asyncio.to_thread(children, jvm)
+            assert orphans, "the source has no process"
+            os.kill(jvm, signal.SIGKILL)
+            await until(lambda: not any(map(lives, orphans)), "a process of Spark's is left")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            await driver.wait()
+
+
+async def test_drivers_tasks_and_writers_fail_when_zookeeper_is_away_for_longer_than_they_are_told(
+    zookeeper: str, options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread(put, options, b"1", b"2")
+    async with ZooKeeperProxy(zookeeper) as proxy:
+        parsed = parse_options({**options, "hosts": proxy.hosts, "outageTimeout": "0.5", "sessionTimeout": "3"})
+        reader = QueueStreamReader(default_schema(parsed.content), parsed)
+        end = await asyncio.to_thread(reader.latestOffset, reader.initialOffset(), ReadAllAvailable())
+        (share,) = await asyncio.to_thread(reader.partitions, reader.initialOffset(), end)
+        task = reader.read(share)
+        batch = await asyncio.to_thread(next, task, None)
+        assert batch is not None
+        links = linked(parsed)
+        writer = await asyncio.to_thread(links.__enter__)
+        staging = await asyncio.to_thread(writer.call, staging_of, writer, "writer")
+        proxy.refuse()
+        proxy.reset_connections()
+        for waits in (
+            lambda: reader.commit(end),
+            lambda: next(task, None),
+            lambda: writer.call(staging.begin, 0, "run"),
+        ):
+            with pytest.raises(zq.ConnectionLostError, match=r"no server of .* for 0.5 seconds.*outageTimeout"):
+                await asyncio.wait_for(asyncio.to_thread(waits), PATIENCE)
+        assert "outageTimeout" in caplog.text
+        await asyncio.wait_for(asyncio.to_thread(links.__exit__, None, None, None), PATIENCE)
+        await asyncio.wait_for(asyncio.to_thread(reader.stop), PATIENCE)
