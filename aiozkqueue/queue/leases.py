@@ -32,7 +32,7 @@ from .transaction import TransactionBlock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .claims.found import Found
+    from .claims.found import Found, Sealed
     from .codec import Codec
     from .engine import Engine
     from .options import Seconds
@@ -104,7 +104,8 @@ class Leases(Generic[T]):
         Raises:
             InvalidOptionError: one is no token of this queue; none was removed.
             ItemNotEmptyError: one cannot be removed, since somebody has created znodes below it; the others were.
-            AccessDeniedError, SessionClosedError, WrongLoopError.
+            AccessDeniedError: likewise one that this user may not read.
+            SessionClosedError, WrongLoopError.
         """
         await self._change(self._places(tokens), lambda found: removal(self._engine, self._store, found, CONSUME))
 
@@ -172,10 +173,11 @@ class Leases(Generic[T]):
         if not places or not await self._is_there():
             return
         obstructed: list[ItemNotEmptyError] = []
+        sealed: Sealed = {}
         for _ in range(TRIES):
             # A server that lags would show a message that is there as gone, and its acknowledgement would be lost.
             await self._engine.zookeeper.sync(self._store.paths.base)
-            found = await find(self._engine, self._store, places)
+            found = await find(self._engine, self._store, places, sealed)
             made = [(one, change) for one in found if (change := make(one))]
             settled = await settle(self._engine, [change for _, change in made])
             places = []
@@ -186,8 +188,8 @@ class Leases(Generic[T]):
                     places.append(one.place)
             if not places:
                 break
-        if obstructed:
-            raise obstructed[0]
+        for error in (*obstructed, *sealed.values()):  # the others are done
+            raise error
         if not places:
             return
         msg = f"queue {self._store.name!r}: {len(places)} leases changed each time they were looked at; try again"

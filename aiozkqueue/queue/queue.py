@@ -215,6 +215,7 @@ class Queue(Destination[T]):
 
         Raises:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
+            ItemNotEmptyError: somebody has created znodes below a message, so it cannot be removed.
             NotCommittedError: others kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """

@@ -7,8 +7,9 @@ nobody holds is locked and unlocked by the change itself, which fails if somebod
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id
 from aiozkqueue.queue.access import allowed
 from aiozkqueue.queue.candidates.groups import is_group
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 PAGE_BYTES = 4 * 1024 * 1024
 #: Items read at first, when nothing is known of their size.
 FIRST_PAGE = 4
+
+Sealed: TypeAlias = "dict[str, AccessDeniedError]"
+"""Places of items that this user may not read, or their locks, or the records of attempts at them."""
 
 
 class Remover(Protocol):
@@ -94,15 +98,36 @@ class Found(NamedTuple):
         return self.lock is not None and self.end is None
 
 
-async def find(engine: Engine, store: QueueStore, places: Sequence[str]) -> list[Found]:
-    """Read what lies at these places, without those where nothing lies. Raises: AccessDeniedError."""
-    return [one async for page in find_pages(engine, store, places) for one in page]
+async def find(engine: Engine, store: QueueStore, places: Sequence[str], sealed: Sealed | None = None) -> list[Found]:
+    """Read what lies at these places, without those where nothing lies. Raises: as `find_pages`."""
+    return [one async for page in find_pages(engine, store, places, sealed) for one in page]
 
 
-async def find_pages(engine: Engine, store: QueueStore, places: Sequence[str]) -> AsyncIterator[list[Found]]:
-    """Read as `find` does, as many at a time as are expected to take `PAGE_BYTES`. Raises: AccessDeniedError."""
+async def find_pages(
+    engine: Engine, store: QueueStore, places: Sequence[str], sealed: Sealed | None = None
+) -> AsyncIterator[list[Found]]:
+    """Read as `find` does, as many at a time as are expected to take `PAGE_BYTES`.
+
+    With ``sealed``, what this user may not read is put into it, and the others are read all the same.
+
+    Raises: AccessDeniedError: without ``sealed``.
+    """
 
     async def read(page: Sequence[str]) -> list[Found]:
+        try:
+            return await read_page(page)
+        except AccessDeniedError:
+            if sealed is None:
+                raise
+        found: list[Found] = []
+        for place in page:
+            try:
+                found += await read_page([place])
+            except AccessDeniedError as error:
+                sealed[place] = error
+        return found
+
+    async def read_page(page: Sequence[str]) -> list[Found]:
         wanted: list[str] = []
         for place in page:
             name = place.rpartition("/")[2]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import QueueError, QueueFullError
 
 from .changes import ChangeSettlement
+from .endings import obstructed_by
 from .items import PutSettlement
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class GuardedPutSettlement(PutSettlement):
     def left(self) -> bool:
         """Whether it was left to somebody who was quicker."""
         return self._guard.left
+
+    @property
+    def obstacle(self) -> str | None:
+        """See `ChangeSettlement`."""
+        return self._guard.obstacle
 
     def compose(self, sent: list[Operation]) -> None:
         """Make the change, create the items."""
@@ -104,9 +110,12 @@ async def _transfer(engine: Engine, items: Sequence[tuple[Put, Change]], room: R
     for settlement in settlements:
         await settlement.wait()
     outcomes: list[bool | QueueError] = []
-    for settlement in settlements:
+    for (put, removal), settlement in zip(items, settlements, strict=True):
         error = settlement.error
         if error is not None and not isinstance(error, QueueError):
             raise error
-        outcomes.append(not settlement.left if settlement.left or error is None else error)
+        if settlement.obstacle is not None:
+            outcomes.append(obstructed_by(removal.store.name, put.id, settlement.obstacle))
+        else:
+            outcomes.append(not settlement.left if settlement.left or error is None else error)
     return outcomes

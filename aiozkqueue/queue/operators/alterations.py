@@ -28,8 +28,8 @@ from aiozkqueue.queue.candidates.listings import Matching
 from aiozkqueue.queue.claims.found import find, removal
 from aiozkqueue.queue.claims.tenure import due_data
 from aiozkqueue.queue.commits.beside import Beside
-from aiozkqueue.queue.commits.changes import Change, apply
-from aiozkqueue.queue.commits.endings import Ending
+from aiozkqueue.queue.commits.changes import Change, settle
+from aiozkqueue.queue.commits.endings import Ending, obstructed_by
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
 
@@ -168,9 +168,12 @@ async def _alter(engine: Engine, store: QueueStore, asked: Wanted, make: Callabl
         found = await find(engine, store, places)
         waiting = [one for one in found if not one.held(now)]
         held = held or len(waiting) < len(found)
-        applied = await apply(engine, [make(one) for one in waiting])
-        done = done or any(applied)
-        places = [one.place for one, success in zip(waiting, applied, strict=True) if not success]
+        settled = await settle(engine, [make(one) for one in waiting])
+        for one, change in zip(waiting, settled, strict=True):
+            if change.obstacle is not None:
+                raise obstructed_by(store.name, one.id, change.obstacle)
+        done = done or not all(change.left for change in settled)
+        places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
         if not places:
             if held:
                 return Alteration.IN_FLIGHT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiozkqueue.errors import DuplicateKeyError, QueueError, QueueFullError
+from aiozkqueue.errors import DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
 from aiozkqueue.queue.claims.found import read_all
 from aiozkqueue.queue.commits.changes import Change, apply
 from aiozkqueue.queue.commits.transfer import transfer
@@ -64,9 +64,10 @@ class DeadLetters(Generic[T]):
         Those of these ids, or all, the oldest ``limit`` at the most.
 
         Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
-        configuration says. One that somebody else drives back or removes meanwhile is left to them, one whose unique
-        key is taken stays; none is lost or doubled. ``timeout`` is how many seconds to wait for room where the queue
-        has a size (0: not at all; None: for ever).
+        configuration says. One that somebody else drives back or removes meanwhile is left to them. One whose
+        unique key is taken stays, and so does one that cannot be removed, since there are znodes below it. None is lost
+        or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None: for
+        as long as it takes).
 
         Raises: as `size`; InvalidOptionError; QueueFullError: what did not fit in time is a dead letter still.
         """
@@ -88,8 +89,8 @@ class DeadLetters(Generic[T]):
                 if node is not None
             ]
             for outcome in await transfer(engine, back, patience):
-                if isinstance(outcome, DuplicateKeyError):
-                    continue  # its key is taken again
+                if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
+                    continue  # its key is taken again, or it cannot be removed from here
                 if isinstance(outcome, QueueFullError):
                     msg = f"{outcome}; {moved} dead letters were put back before, the others are where they were"
                     raise QueueFullError(msg) from outcome

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ItemName
     from aiozkqueue.layout.moves import MoveState
-    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.claims.found import Found, Sealed
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node, Operation
@@ -228,7 +228,8 @@ class Moves:
                 names = {one.item.text: one.item for one in placed}
                 places = [one.path.removeprefix(base) for one in placed if one.item.id not in failed]
                 listed += len(places)
-                async for page in find_pages(engine, source, places):
+                sealed: Sealed = {}
+                async for page in find_pages(engine, source, places, sealed):
                     found += len(page)
                     mine = [one for one in page if _was_there(one, names[one.name], record, node)]
                     free = [one for one in mine if not one.in_flight]
@@ -238,6 +239,8 @@ class Moves:
                     held += len(mine) - done - (len(failed) - known)  # also what was claimed, or consumed, just now
                     if free:
                         await self._note(reference, moved=moved)
+                listed -= len(sealed)
+                failed.update({names[place.rpartition("/")[2]].id: error for place, error in sealed.items()})
             handed_on = bool(record.counters) and found < listed  # or consumed, since they were listed
             if not held and not handed_on:
                 break

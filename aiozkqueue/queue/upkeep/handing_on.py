@@ -61,7 +61,7 @@ async def hand_on(engine: Engine, store: QueueStore) -> int:
     locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     late: list[Found] = []
     async for places in _left_lying(engine, store, locked, local, latest):
-        found = await find(engine, store, places)
+        found = await find(engine, store, places, sealed={})  # what may not be read is `doctor`'s to tell
         older = [one for one in found if one.lock is None and _date(one) <= latest]
         late += older
         if not older or len(late) >= MOST_REAPED:

@@ -351,3 +351,83 @@ async def test_a_duplicate_that_may_not_be_read_does_not_keep_the_newest_of_its_
     assert (await take_one(session)).body == b"newest"
     async with asyncio.timeout(30), session.begin() as tx:
         assert await tx.take(jobs) is None
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+async def test_a_move_ends_and_says_what_it_could_not_take_along(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, *, sealed: bool
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"stays")
+    item = await item_of(server_view, queue_root)
+    if sealed:
+        await set_acl(server_view, item, readable=False)
+    else:
+        await server_view.create(f"{item}/child")
+    await jobs.put_many([b"1", b"2"])
+    reference = await session.moves.start("jobs", "target")
+
+    async def ended() -> bool:
+        return (await session.moves.status(reference)).state != "running"
+
+    await eventually(ended)
+    status = await session.moves.status(reference)
+    assert (status.state, status.moved) == ("failed", 2)
+    assert "1 messages stay in jobs" in (status.error or "")
+    assert await session.queue("target").size() == 2
+
+
+async def test_a_message_with_a_znode_below_it_is_cancelled_by_nobody_and_the_error_says_why(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    message = await jobs.put(b"1")
+    await server_view.create(f"{await item_of(server_view, queue_root)}/child")
+    with pytest.raises(zq.ItemNotEmptyError, match=message):
+        await jobs.cancel(id=message)
+    with pytest.raises(zq.ItemNotEmptyError, match=message):
+        async with session.begin() as tx:
+            await tx.cancel(jobs, id=message)
+
+
+async def test_a_dead_letter_with_a_znode_below_it_does_not_keep_the_others_from_being_driven_back(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"1", b"2", b"3"])
+    async with session.begin() as tx:
+        for message in await tx.take_many(jobs, 3):
+            tx.reject(message, "no use")
+    letters = await server_view.children(f"{queue_root}/jobs/dlq")
+    await server_view.create(f"{queue_root}/jobs/dlq/{letters[0]}/child")
+    assert await jobs.dead_letters.redrive() == 2
+    assert await server_view.children(f"{queue_root}/jobs/dlq") == [letters[0]]
+
+
+async def test_an_acknowledgement_ends_the_other_leases_and_is_denied_the_one_that_may_not_be_read(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"sealed")
+    item = await item_of(server_view, queue_root)
+    await jobs.put_many([b"1", b"2"])
+    leases = await jobs.leases.take(3)
+    await set_acl(server_view, item, readable=False)
+    with pytest.raises(zq.AccessDeniedError, match="'jobs'"):
+        await jobs.leases.acknowledge([lease.token for lease in leases])
+    assert await jobs.size() == 1
+
+
+async def test_messages_whose_life_has_ended_are_swept_beside_one_that_may_not_be_read(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"sealed", ttl=0.001)
+    await set_acl(server_view, await item_of(server_view, queue_root), readable=False)
+    await jobs.put_many([b"1", b"2"], ttl=0.001)
+
+    async def swept() -> bool:
+        await session.clean("jobs")
+        return await jobs.size() == 1
+
+    await eventually(swept)
