@@ -66,8 +66,8 @@ class DeadLetters(Generic[T]):
         Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
         configuration says. One that somebody else drives back or removes meanwhile is left to them. One whose
         unique key is taken stays, and so does one that cannot be removed, since there are znodes below it. None is lost
-        or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None: for
-        as long as it takes).
+        or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None:
+        for as long as it takes).
 
         Raises: as `size`; InvalidOptionError; QueueFullError: what did not fit in time is a dead letter still.
         """
