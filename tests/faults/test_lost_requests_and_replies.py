@@ -80,6 +80,23 @@ async def test_a_rollback_leaves_no_lock_and_the_message_where_it_was(
         assert again.body == b"a"
 
 
+async def test_a_rollback_of_several_requests_leaves_no_lock_and_gives_every_message_back(
+    session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
+) -> None:
+    jobs = session.queue("jobs")
+    identities = [one for _ in range(3) for one in await jobs.put_many([bytes(40_000)] * 10)]
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(jobs, 30)) == 30
+        fault = lose(proxy, SETTLE, when, 2 * times)  # of the first part, and of the one behind it
+        await tx.rollback(delay=0)
+        assert await account.locks("jobs") == []
+    assert len(fault.requests) == 2 * times
+    async with session.begin() as tx:
+        again = await tx.take_many(jobs, 30)
+        assert {message.id for message in again} == set(identities)
+        assert {message.attempt for message in again} == {2}
+
+
 async def test_a_rollback_with_a_delay_leaves_one_timed_lock(
     session: zq.QueueSession, proxy: ZooKeeperProxy, account: Account, when: str, times: int
 ) -> None:

@@ -431,3 +431,42 @@ async def test_messages_whose_life_has_ended_are_swept_beside_one_that_may_not_b
         return await jobs.size() == 1
 
     await eventually(swept)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("program", ["curator", "kazoo"])
+async def test_an_obstacle_in_another_programs_queue_holds_up_that_item_only(
+    program: str,
+    session: zq.QueueSession,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    sealed: bool,
+) -> None:
+    path = f"{queue_root}-{program}"
+    curator = program == "curator"
+    queue = session.curator_queue(path, lock_path=f"{path}-locks") if curator else session.kazoo_queue(path)
+    await queue.put(b"in the way")
+    items = path if curator else f"{path}/entries"
+    (item,) = [one for one in await server_view.children(items) if one.startswith(("queue-", "entry-"))]
+    if sealed:
+        await set_acl(server_view, f"{items}/{item}", readable=False)
+    else:
+        await server_view.create(f"{items}/{item}/child")
+    for number in range(5):
+        await queue.put(b"%d" % number)
+    calls: list[bytes] = []
+
+    async def handler(delivery: zq.Delivery[bytes]) -> None:
+        calls.append(delivery.body)
+
+    async def only_it() -> bool:
+        return [one for one in await server_view.children(items) if one.startswith(("queue-", "entry-"))] == [item]
+
+    async with session.listener(queue, handler):
+        await eventually(only_it)
+        await asyncio.sleep(0.5)  # a loop that spins calls it some hundred times meanwhile
+    assert sorted(set(calls) - {b"in the way"}) == [b"0", b"1", b"2", b"3", b"4"]
+    assert calls.count(b"in the way") <= (0 if sealed else 2)
+    assert logged(caplog, "may not be read" if sealed else "znodes below it")

@@ -1,0 +1,33 @@
+"""Releases that take several requests: under faults they give everything back, in order, and leave no lock."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.queue.commits import releases
+from tests.simulation.checker import check
+from tests.simulation.workload import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("feature", [None, "groups", "obstructed", "leases"])
+def test_a_release_in_portions_breaks_no_guarantee(feature: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "PORTION", 1)  # each claim is a portion of its own
+    broken = [
+        f"{seed}: {violation}"
+        for seed in range(60)
+        for violation in check(run(f"portions {seed}", rough=seed % 4 == 0, feature=feature))
+    ]
+    assert broken == []
