@@ -19,6 +19,7 @@ from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper, ServerOption
 from . import (
     alike,
     features,
+    http_clients,
     killbill,
     latency,
     machine,
@@ -78,6 +79,7 @@ def main() -> None:
                 *peers,
                 *scaling.CASES,
                 *over_http.CASES,
+                *http_clients.CASES,
                 *on_spark.CASES,
                 *latency.CASES,
                 *killbill.CASES,
