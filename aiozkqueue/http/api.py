@@ -7,7 +7,6 @@ body, their ranges.
 from __future__ import annotations
 
 import functools
-import json
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from aiozkqueue.errors import InvalidOptionError, UnknownMoveError
 
 from . import bodies, methods, parameters, problems
+from .messages import MessagesResponse
 from .permissions import Verb
 from .sent import Sent
 from .splitting import Shape, loads
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .backend import Backend
     from .gate import Gate
     from .names import Kind
-    from .service import Polled, QueueService
+    from .service import QueueService
 
     Handler = Callable[..., Coroutine[Any, Any, Response]]
 
@@ -122,13 +122,13 @@ class Api:
         ) or []
         if polled and await request.is_disconnected():  # nobody will acknowledge these
             await self._service.renew(queue, [one.id for one in polled], 0)
-        return _messages(polled)
+        return MessagesResponse(polled)
 
     async def peek(self, request: Request, queue: str) -> Response:
         """Show messages, claimed ones too."""
         await self._gate.admit(request, Verb.POLL, queue)
         limit = parameters.integer(request.query_params, "limit", DEFAULT_LIMIT)
-        return _messages(await self._service.peek(parameters.check_name(queue), parameters.check_limit(limit)))
+        return MessagesResponse(await self._service.peek(parameters.check_name(queue), parameters.check_limit(limit)))
 
     async def acknowledge(self, request: Request, queue: str) -> Response:
         """Remove messages, by their ids."""
@@ -273,11 +273,6 @@ def _check_type(request: Request) -> None:
 
 def _ok() -> Response:
     return JSONResponse({"success": True})
-
-
-def _messages(polled: list[Polled]) -> Response:
-    shown = (b'{"id":%b,"payload":%b}' % (json.dumps(one.id).encode(), one.json) for one in polled)
-    return Response(b"[%b]" % b",".join(shown), media_type="application/json")
 
 
 # -- what OpenAPI is told, since the handlers read their requests themselves

@@ -72,6 +72,7 @@ class PatientProtocol(H11Protocol):
     crowd: Crowd[PatientProtocol]  # of the server; each has a class of its own
     _at: _At | None = None
     _deadline: asyncio.TimerHandle | None = None
+    _read_by: float | None = None  # when the present answer must have been read, once its client has not kept up
     _blocked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -146,7 +147,20 @@ class PatientProtocol(H11Protocol):
         else:
             self.crowd.rest(self)
         # Idle connections have uvicorn's timer, requests the patience of their handlers.
-        self._watch({_At.HEAD: HEAD_PATIENCE, _At.ANSWER: ANSWER_PATIENCE, _At.END: ANSWER_PATIENCE}.get(at))
+        if at is _At.HEAD:
+            self._watch(HEAD_PATIENCE)
+        elif at in {_At.ANSWER, _At.END}:
+            self._watch(self._left_to_read())
+        else:
+            self._watch(None)
+        if at in {_At.HEAD, _At.IDLE}:
+            self._read_by = None
+
+    def _left_to_read(self) -> float:
+        """Return the seconds that are left to read the present answer, however many portions it is sent in."""
+        now = self.loop.time()
+        self._read_by = now + ANSWER_PATIENCE if self._read_by is None else self._read_by
+        return max(0.0, self._read_by - now)
 
     def _state(self) -> _At:
         if self.transport.is_closing():

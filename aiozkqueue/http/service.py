@@ -40,8 +40,8 @@ class Polled(NamedTuple):
 
     id: str
     """Acknowledges it."""
-    json: bytes
-    """The payload."""
+    body: bytes
+    """The payload as it is stored; see `as_json`."""
 
 
 class QueueService:
@@ -71,7 +71,7 @@ class QueueService:
         leases = await queue.leases.take(limit, lifetime=lifetime, timeout=wait)
         places = [leased_place(queue.name, lease.token) for lease in leases]
         return [
-            Polled(signer.message_id(queue.name, place), as_json(lease.body))
+            Polled(signer.message_id(queue.name, place), lease.body)
             for place, lease in zip(places, leases, strict=True)
         ]
 
@@ -170,7 +170,7 @@ class QueueService:
         signer = await self._ids.signer()
         shown: list[Polled] = []
         async for page in find_pages(self._session.engine, queue.store, places[: 2 * limit]):
-            shown += [Polled(signer.message_id(queue.name, one.place), as_json(one.body)) for one in page]
+            shown += [Polled(signer.message_id(queue.name, one.place), one.body) for one in page]
             if len(shown) >= limit:
                 break
         return shown[:limit]

@@ -128,3 +128,19 @@ async def test_the_log_holds_nothing_that_steers_a_terminal(
     logged = "".join(record.getMessage() for record in caplog.records)
     assert "/queue/1/a" in logged
     assert not set(logged) & {"\x1b", "\x9b", "\u202e"}
+
+
+# -- the cookie
+
+
+async def test_behind_a_proxy_that_speaks_https_the_cookie_is_for_this_host_and_https_alone(service: Service) -> None:
+    https = {"X-Forwarded-Proto": "https"}
+    entered = await service.post("/sign-in", data={"key": service.key}, headers=https)
+    sent = entered.headers["set-cookie"]
+    assert sent.startswith("__Host-aiozkqueue-key=")
+    assert "; Secure" in sent
+    assert "Path=/;" in sent
+    cookie = {**https, "Cookie": sent.partition(";")[0]}
+    assert (await service.get("/", headers=cookie)).status_code == 200
+    forged = {**https, "Cookie": f"aiozkqueue-key={service.key}"}  # as a page of plain HTTP could set it
+    assert (await service.get("/", headers=forged)).status_code == 303

@@ -19,6 +19,7 @@ from tests.http.test_robustness import head, raw, works
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    import aiozkqueue as zq
     from tests.http.conftest import Service, Starter
 
 pytestmark = pytest.mark.timeout(240)
@@ -204,3 +205,22 @@ async def test_gzip_that_stands_for_more_than_the_limit_is_refused_without_infla
             status, _ = await ask(service, path, body, **{"Content-Encoding": "gzip"})
             assert status in {400, 413}
     await works(service)
+
+
+# -- answers
+
+
+@pytest.mark.parametrize(
+    "payload", [b'"' + b"x" * 30_000 + b'"', b"[" + b"[]," * 9_900 + b"0]"], ids=["text", "arrays"]
+)
+async def test_many_large_messages_never_hold_up_the_loop(
+    service: Service, session: zq.QueueSession, payload: bytes
+) -> None:
+    await session.queue("q").put_many([payload] * 1000)
+    for path in ("poll?ttl=0&limit=1000", "peek?limit=1000", "poll?ttl=60&limit=1000"):
+        async with never_held_up(), raw(service) as (reader, writer), asyncio.timeout(120):
+            writer.write(head(service, f"GET /queue/1/q/{path}", Connection="close"))
+            read = 0
+            while chunk := await reader.read(64 * KIB):
+                read += len(chunk)
+        assert read > 1000 * len(payload)
