@@ -122,7 +122,7 @@ class Ledger(Removing):
         if not self._left:
             await self._reopen()
             paused = self._store.config.paused
-            locked = set() if paused else await self._locked()
+            locked: set[str | None] = set() if paused else await self._locked()
             most = 0 if paused else _enough(limit)
             free = self._obstacles.without_sealed
             self._candidates = await list_free(self._engine, self._store, locked, self._frozen, limit=most, wanted=free)

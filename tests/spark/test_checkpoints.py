@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, cast
@@ -125,6 +126,36 @@ def test_a_new_checkpoint_with_an_old_folder_is_refused_and_no_message_is_lost(
     assert left(options) == (0, 0, 0)
 
 
+def test_a_batch_that_the_sink_has_and_spark_has_not_committed_is_written_once_and_never_lost_in_another_folder(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    checkpoint, out, other = (tmp_path / name for name in ("checkpoint", "out", "other"))
+    elsewhere = {**options, "queue": "elsewhere"}
+    put(elsewhere, b"a", b"b", b"c")
+    drain(spark, elsewhere, tmp_path / "another", other, maxOffsetsPerTrigger="1")
+
+    put(options, b"1")
+    stream = (
+        spark.readStream.format("aiozkqueue").options(**options).load().select("body").writeStream.format("parquet")
+    )
+    stream = stream.option("checkpointLocation", str(checkpoint)).trigger(processingTime="1 hour")
+    query = started(lambda: stream.start(str(out)))
+    while not (checkpoint / "commits" / "0").exists():
+        assert query.exception() is None
+        query.awaitTermination(1)
+    query.stop()
+    for name in ("0", ".0.crc"):  # as a driver leaves it that is killed between the two commits
+        (checkpoint / "commits" / name).unlink()
+    put(options, b"2", b"3")
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    with pytest.raises(PySparkException, match="UnreadBatchError"):
+        drain(spark, options, tmp_path / "copy", other, maxOffsetsPerTrigger="1")
+    assert left(options)[0] == 3
+    drain(spark, options, checkpoint, out, maxOffsetsPerTrigger="1")
+    assert bodies(spark, out) == Counter([b"1", b"2", b"3"])
+    assert left(options) == (0, 0, 0)
+
+
 def test_a_released_batch_comes_again_with_the_same_checkpoint_as_the_error_says(
     spark: SparkSession, options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -198,7 +229,7 @@ def test_what_a_checkpoint_has_not_read_is_not_acknowledged_where_data_may_be_lo
     options: dict[str, str], drivers: list[Driver], caplog: pytest.LogCaptureFixture
 ) -> None:
     put(options, b"1", b"2", b"3")
-    gone = {"seq": 7, "ledger": "f" * 32, "stream": "0" * 16}
+    gone: dict[str, object] = {"seq": 7, "ledger": "f" * 32, "stream": "0" * 16}
     driver = begun(drivers, options, failOnDataLoss="false")
     assert driver.read({**gone, "seq": 6}, gone) == []  # the batch of another ledger: nobody has it any more
     first = driver.latest(gone, 2)
@@ -263,13 +294,15 @@ def test_a_batch_that_an_earlier_run_has_read_and_this_one_has_not_stays_until_t
     first = killed.latest(killed.beginning, 1)
     killed.read(killed.beginning, first)  # the sink has committed it, and the driver is killed before Spark has
 
-    heir = begun(drivers, options)  # whose sink skips it
+    heir = begun(drivers, options)  # whose sink skips it, and nobody asks for its partitions
     second = heir.latest(first, 1)
     assert second["seq"] == 1
     assert left(options) == (2, 2, 1)  # is it the same folder? That is not known yet
-    with pytest.raises(zq.UnreadBatchError):  # it was not: the folder knows the next number, too
-        heir.latest(second)
+    for driver in (heir, begun(drivers, options)):
+        with pytest.raises(zq.UnreadBatchError):  # it was not: the folder knows the next number, too
+            driver.latest(second)
     assert left(options) == (2, 2, 1)
+    heir = begun(drivers, options)
     heir.read(first, second)
     assert heir.latest(second) == second
     assert left(options) == (0, 0, 0)
