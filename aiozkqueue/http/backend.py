@@ -95,7 +95,7 @@ class Settings:
     rate: float | None = None
     body_limit: int = 32 * 1024 * 1024
     batch_limit: int = 100_000
-    patience: float = 10.0
+    patience: float = 9.0
     separate_purge: bool = False
 
 

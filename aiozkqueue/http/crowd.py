@@ -6,7 +6,7 @@ full, or one address has more than its share, the connection that has been witho
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Generic, TypeVar
 
 C = TypeVar("C")
@@ -25,7 +25,7 @@ class Crowd(Generic[C]):
         self._share = share
         self._peers: dict[C, str] = {}
         self._numbers: Counter[str] = Counter()
-        self._idle: dict[str, dict[C, None]] = {}  # by address, those that have been idle the longest first
+        self._idle: dict[str, OrderedDict[C, None]] = {}  # by address, the next to go first
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -59,7 +59,13 @@ class Crowd(Generic[C]):
     def rest(self, one: C) -> None:
         """Take note that a connection has no request under way from now on."""
         if one in self._peers:
-            self._idle.setdefault(self._peers[one], {}).setdefault(one)
+            self._idle.setdefault(self._peers[one], OrderedDict()).setdefault(one)
+
+    def finish(self, one: C) -> None:
+        """Take note that a connection has its last answer, and is to go before all others."""
+        self.rest(one)
+        if one in self._peers:
+            self._idle[self._peers[one]].move_to_end(one, last=False)
 
     def work(self, one: C) -> None:
         """Take note that a connection has a request under way."""

@@ -11,8 +11,9 @@ try:
 except ImportError:  # pragma: no cover - not on Windows
     resource = None  # type: ignore[assignment]
 
-#: Connections that the system keeps until they are accepted.
-BACKLOG: Final = 1024
+#: Connections that the system keeps until they are accepted, and that are accepted in one turn of the loop: fewer than
+#: one address may have, so that those of one turn do not push each other out before any is heard.
+BACKLOG: Final = 256
 #: File descriptors that are kept for ZooKeeper, files and health checks.
 _SPARED: Final = 128
 

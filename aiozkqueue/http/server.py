@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .crowd import Crowd
 from .health import PATHS
-from .listening import most_connections
+from .listening import BACKLOG, most_connections
 
 if TYPE_CHECKING:
     import socket
@@ -200,7 +200,7 @@ class PatientProtocol(H11Protocol):
                 message = {**message, "headers": [*message.get("headers", ()), _CLOSE]}
             elif unread and message["type"] == "http.response.body" and not message.get("more_body"):
                 await send({**message, "more_body": True})
-                self.crowd.rest(self)
+                self.crowd.finish(self)
                 await _drop_body(receive)
                 message = {"type": "http.response.body", "body": b""}
             await send(message)
@@ -350,5 +350,6 @@ def _config(
         server_header=False,
         h11_max_incomplete_event_size=HEAD_LIMIT,
         timeout_graceful_shutdown=GOODBYE,
+        backlog=BACKLOG,
         **options,
     )

@@ -195,6 +195,14 @@ class TestCrowd:
         crowd.leave(2)  # the end of its connection is heard of later
         assert len(crowd) == 4
 
+    def test_a_connection_that_has_its_last_answer_goes_before_one_that_waits_for_its_first(self) -> None:
+        crowd = Crowd[int](2, 2)
+        crowd.enter(1, "a")
+        crowd.enter(2, "a")
+        crowd.work(2)
+        crowd.finish(2)
+        assert crowd.enter(3, "a") == (True, 2)
+
     def test_requests_under_way_are_never_cut_off(self) -> None:
         crowd = Crowd[int](2, 2)
         for one in (1, 2):

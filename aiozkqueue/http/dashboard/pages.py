@@ -282,7 +282,10 @@ def _shown(handler: Handler) -> Handler:
             return _page(request, "problem.html", None, status, title="This queue cannot be read", text=str(error))
         except problems.ProblemError as problem:
             status = problem.response.status_code
-            return _page(request, "problem.html", None, status, title="That did not work", text="Load the page again.")
+            shown = _page(request, "problem.html", None, status, title="That did not work", text="Load the page again.")
+            if (after := problem.response.headers.get("retry-after")) is not None:
+                shown.headers["retry-after"] = after
+            return shown
 
     return page
 
