@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
 from .ahead import PACE, Ahead
+from .commits.committer import unknown
 from .delivery import Delivery, WorkSettling, deliver
 from .hand_over import hand_over, show
 from .logs import about
@@ -127,7 +128,11 @@ class Consumer(Generic[T]):
         self._ahead.changed.set()
 
     async def aclose(self) -> None:
-        """Roll back the delivery in hand, give back what was claimed ahead, wait for commits under way. Idempotent."""
+        """Roll back the delivery in hand, give back what was claimed ahead, wait for commits under way. Idempotent.
+
+        Raises:
+            OutcomeUnknownError: a commit is not answered within one session timeout; it goes on.
+        """
         await self._close(None)
 
     # -- settling
@@ -278,10 +283,19 @@ class Consumer(Generic[T]):
         finally:
             if handling is not None:
                 handling.end(error)
-            if released is not None:
-                await wait_settled(released, limit=self._engine.grace)
-            for commit in list(self._commits.under_way):
-                await commit.wait()
+            await self._await_commits(error, released)
+
+    async def _await_commits(self, error: BaseException | None, released: asyncio.Future[None] | None) -> None:
+        """Wait for commits and releases under way, for one session timeout in all: they go on without the loop."""
+        under_way = list(self._commits.under_way.items())
+        awaited = [commit.done for commit, _ in under_way]
+        if released is not None:
+            awaited.append(released)
+        if awaited:
+            await wait_settled(asyncio.gather(*awaited, return_exceptions=True), limit=self._engine.grace)
+        for commit, work in under_way:
+            if not commit.settled and error is None:
+                raise unknown(work.id, f"no answer within {self._engine.grace:g} s")
 
     def __del__(self) -> None:
         """Do what can be done for a loop that was left without ``async with``: nobody awaits anything here."""

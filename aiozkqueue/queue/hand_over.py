@@ -24,19 +24,22 @@ def show(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[C
     return _handed(engine, _showable(engine, queue, claims))
 
 
-async def hand_over(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+async def hand_over(
+    engine: Engine, queue: Destination[Any], claims: list[Claim], limit: float | None = None
+) -> list[Claim]:
     """Return the claims that may be shown now, with the attempt recorded where the policy counts them.
 
     Undecodable ones go to the dead letters, those whose life has ended end as the configuration says, those lost
     meanwhile are whoever's who has them. When the caller is cancelled, all are given back before the cancellation goes
-    on, and cost no attempt.
+    on, and cost no attempt. When the attempts are not known to be recorded within ``limit`` seconds (None: however long
+    it takes), none is returned, and all are given back as soon as that is known.
 
     Raises:
         SessionExpiredError: their ZooKeeper session is over.
     """
     shown = _showable(engine, queue, claims)
     if shown and shown[0].store.policy.counts_at_hand_over:
-        recorded = await _record(engine, engine.dispenser(shown[0].store), shown)
+        recorded = await _record(engine, engine.dispenser(shown[0].store), shown, limit)
         shown = [claim for claim in recorded if claim.generation == engine.zookeeper.generation]
     return _handed(engine, shown)
 
@@ -77,22 +80,22 @@ def _lives(engine: Engine, claim: Claim) -> bool:
     return False
 
 
-async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> list[Claim]:
+async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim], limit: float | None) -> list[Claim]:
     """Count the attempts, in one group, before anybody sees the messages."""
     attempts = [AttemptSettlement(engine.ids.next(), claim) for claim in claims]
     for attempt in attempts:
         engine.committer.submit(attempt)
     lost: list[Claim] = []
-    passed: list[Claim] = []
+    denied: dict[Claim, AccessDeniedError] = {}
     try:
-        for attempt in attempts:
-            await attempt.wait()
+        if not await _are_known(attempts, limit, engine.grace):
+            _give_back(dispenser, attempts, claims)
+            return []
         for attempt, claim in zip(attempts, claims, strict=True):
             try:
                 attempt.outcome()
-            except AccessDeniedError as denied:
-                dispenser.pass_by(claim, denied)
-                passed.append(claim)
+            except AccessDeniedError as refusal:
+                denied[claim] = refusal
             except SessionExpiredError:
                 raise
             except NotCommittedError:
@@ -101,7 +104,20 @@ async def _record(engine: Engine, dispenser: Dispenser, claims: list[Claim]) -> 
         await wait_settled(_give_back(dispenser, attempts, claims), limit=engine.grace)
         raise
     dispenser.release(lost)  # if one is ours after all, its count was tampered with
-    return [claim for claim in claims if claim not in lost and claim not in passed]
+    for claim, error in denied.items():
+        dispenser.pass_by(claim, error)
+    return [claim for claim in claims if claim not in lost and claim not in denied]
+
+
+async def _are_known(attempts: list[AttemptSettlement], limit: float | None, grace: float) -> bool:
+    """Wait for the fate of records of attempts, ``limit`` seconds at the most."""
+    if limit is None:
+        for attempt in attempts:
+            await attempt.wait()
+        return True
+    known = asyncio.gather(*(attempt.done for attempt in attempts), return_exceptions=True)
+    await wait_settled(known, grace=grace, limit=limit)
+    return all(attempt.settled for attempt in attempts)
 
 
 def _give_back(dispenser: Dispenser, attempts: list[AttemptSettlement], claims: list[Claim]) -> asyncio.Future[None]:

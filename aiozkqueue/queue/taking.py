@@ -28,8 +28,8 @@ async def take(
     """
     engine = work.engine
     dispenser = _dispenser(work, queue, limit, condition)
-    left = timeout
-    while True:
+    left, over = timeout, False
+    while not over:
         waiter = dispenser.request(limit, left, generation=work.generation, owner=work)
         try:
             claims = await waiter.future
@@ -41,7 +41,8 @@ async def take(
         try:
             shown = show(engine, queue, claims)
             if shown is None:
-                shown = await hand_over(engine, queue, claims)
+                patience = max(0.0, waiter.due - engine.clock.monotonic()) if left else None
+                shown = await hand_over(engine, queue, claims, patience)
             if not work.open:
                 await work.let_go(shown)
                 work.require_open()
@@ -54,6 +55,8 @@ async def take(
             # Nothing depends on that session yet.
         if left:
             left = max(0.0, waiter.due - engine.clock.monotonic())
+            over = not left
+    return []
 
 
 def _dispenser(work: Work, queue: Destination[Any], limit: int, condition: Condition | None) -> Dispenser:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from tests.faults.account import PUT, SETTLE
+from tests.faults.account import ATTEMPT, PUT, SETTLE
 from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
@@ -368,3 +368,45 @@ async def test_a_transaction_does_not_take_more_once_its_session_is_over(
                 await waiting
         await account.unlocked("jobs")
         assert await account.bodies("jobs") == [b"a"]
+
+
+async def test_a_take_keeps_its_deadline_while_its_attempt_is_not_answered(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=60) as session:
+        jobs = session.queue("jobs", policy=zq.ConsumeTimes(9))
+        await jobs.put(b"a")
+        fault = proxy.hold_request(ATTEMPT)
+        async with session.transaction() as tx:
+            async with asyncio.timeout(30):  # half of a session timeout
+                assert await tx.take(jobs, timeout=2) is None
+            await fault.struck()
+            fault.release()
+            message = await tx.take(jobs, timeout=30)
+            assert message is not None
+            assert message.attempt == 1, "what was never handed over costs no attempt"
+            await tx.rollback(delay=0)
+        assert await account.locks("jobs") == []
+
+
+async def test_leaving_a_loop_whose_commit_is_not_answered_takes_one_session_timeout_at_most_and_says_so(
+    proxy: ZooKeeperProxy, account: Account, root: str
+) -> None:
+    async with zq.connect(proxy.hosts, root=root, session_timeout=4) as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many([b"1", b"2", b"3"])
+        deliveries = jobs.consume(prefetch=3)
+        await anext(deliveries)
+        fault = proxy.hold_request(SETTLE)
+        asking = asyncio.ensure_future(anext(deliveries))
+        await fault.struck()
+        proxy.refuse()
+        proxy.reset_connections()
+        asking.cancel()
+        await asyncio.wait((asking,))
+        async with asyncio.timeout(40):
+            with pytest.raises(zq.OutcomeUnknownError):
+                await deliveries.aclose()
+        fault.release()
+        await proxy.listen()
+    assert await account.locks("jobs") == []

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import AttemptRecord
+from aiozkqueue.queue.access import denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
     Create,
     Delete,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     SetData,
@@ -113,13 +115,18 @@ class GhostSettlement(Settlement):
     def refused(
         self,
         index: int,
-        operation: Operation,  # noqa: ARG002 - its place says which
+        operation: Operation,
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
-        """Look whose it is when any was forced open since; else it is gone already."""
+        """Look whose it is when any was forced open since; else it is gone already, or may not be removed by us."""
         if index == 0 and isinstance(error, BadVersionError):
             return self._look()
+        if operation.path == self._bell:
+            self._bell = None  # the lock must go; who is idle finds what it misses by looking
+            return None
         self._gone()
+        if isinstance(error, NoAuthError):
+            raise denied(self._store.name, error)
         raise ClaimLostError(f"{self._lock.path}: {error}")
 
     async def _look(self) -> None:

@@ -55,6 +55,8 @@ PORTION: Final = 256 * 1024
 LOOKS: Final = 20
 #: What tells that a claim is lost, or its item gone.
 _NOT_AS_READ: Final = (NoNodeError, BadVersionError)
+#: What a release fails with when its session is over, or is being closed: the locks go with it.
+_ENDS_WITH_SESSION: Final = (SessionExpiredError, SessionClosedError, OutcomeUnknownError)
 #: The longest time for which this session keeps a claim itself, since a lock takes of what it may lock, seconds.
 LONGEST_KEPT: Final = 60.0
 
@@ -124,7 +126,7 @@ class ReleaseSettlement(HoldSettlement):
     def fail(self, error: BaseException) -> None:
         """Tell of what nobody can give back any more; what ends with the session needs no telling."""
         left = [*self._rest, *self._endings]
-        if left and not self.settled and not isinstance(error, SessionExpiredError | SessionClosedError):
+        if left and not self.settled and not isinstance(error, _ENDS_WITH_SESSION):
             claim = left[0]
             log.error(
                 "queue %s: %d messages, the first of them %s, could not be given back, and stay locked until this "

@@ -470,3 +470,21 @@ async def test_an_obstacle_in_another_programs_queue_holds_up_that_item_only(
     assert sorted(set(calls) - {b"in the way"}) == [b"0", b"1", b"2", b"3", b"4"]
     assert calls.count(b"in the way") <= (0 if sealed else 2)
     assert logged(caplog, "may not be read" if sealed else "znodes below it")
+
+
+async def test_no_lock_stays_where_this_user_may_not_write_to_what_wakes_the_idle(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, locks: Locks
+) -> None:
+    jobs = session.queue("jobs", policy=zq.AtLeastOnce(backoff=zq.Fixed(0)))
+    await jobs.put(b"sealed")
+    await set_acl(server_view, await item_of(server_view, queue_root), readable=False)
+    await jobs.put(b"1")
+    acl = [make_digest_acl("somebody", "else", all=True), make_acl("world", "anyone", read=True, delete=True)]
+    await server_view._ask(lambda: server_view._client.set_acls(f"{queue_root}/jobs/items", acl))
+    async with session.transaction() as tx:
+        message = await tx.take(jobs, timeout=30)
+        assert message is not None
+        assert message.body == b"1"
+        await tx.rollback()
+    await no_locks(locks)
+    assert (await take_one(session)).body == b"1"
