@@ -18,7 +18,7 @@ QueueError
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name is there already
 ├── NotFoundError                (LookupError) there is no job, notification queue or subscriber group of this name
 ├── UnknownMoveError             (LookupError) there is no move of this reference
-├── MissingExtraError            (ModuleNotFoundError) what an extra of the package brings is not installed
+├── MissingExtraError            (ModuleNotFoundError) what an extra brings is not installed, or in another version
 ├── TransactionClosedError       (RuntimeError) the transaction or delivery has been settled already
 ├── SessionClosedError           (RuntimeError) the session has been closed
 ├── WrongLoopError               (RuntimeError) used on another event loop, or in a forked child
@@ -121,7 +121,7 @@ class NotFoundError(QueueError, LookupError):
 
 
 class MissingExtraError(QueueError, ModuleNotFoundError):
-    """What is asked for needs an extra of the package that is not installed; the text says how to install it."""
+    """A package that an extra brings is not installed, or in another version; the text says which, and what to do."""
 
 
 class TransactionClosedError(QueueError, RuntimeError):

@@ -1,0 +1,89 @@
+"""What is said of a package that is absent, and of one that is there in a version that does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.extras import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Install a package of an old version, which has neither a module nor a name that newer ones have."""
+    (tmp_path / "oldish").mkdir()
+    (tmp_path / "oldish" / "__init__.py").touch()
+    (tmp_path / "oldish-1.0.dist-info").mkdir()
+    (tmp_path / "oldish-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: oldish\nVersion: 1.0\n")
+    (tmp_path / "oldish-1.0.dist-info" / "RECORD").write_text("oldish/__init__.py,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    wanted = ["anyio>=4.6", "oldish>=3; extra == 'other'", "Oldish<3,>=2; extra == 'spark'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _name: wanted)
+    return "oldish"
+
+
+def import_new_module() -> None:
+    import_module("oldish.new")
+
+
+def import_new_name() -> None:
+    exec("from oldish import New", {})
+
+
+@pytest.mark.parametrize("use", [import_new_module, import_new_name])
+def test_a_package_of_another_version_is_told_with_the_version_found_and_those_that_fit(
+    old: str, use: Callable[[], None]
+) -> None:
+    with pytest.raises(zq.MissingExtraError) as raised, needs("spark"):
+        use()
+    told = str(raised.value)
+    assert told.startswith("oldish 1.0 is installed, and aiozkqueue needs Oldish<3,>=2 (")
+    assert told.endswith("): pip install 'aiozkqueue[spark]'")
+    assert raised.value.name == old
+
+
+def test_a_package_that_is_absent_is_told_so() -> None:
+    with pytest.raises(zq.MissingExtraError, match=r"^nowhere is not installed: pip install"), needs("spark"):
+        import_module("nowhere.part")
+
+
+@pytest.mark.usefixtures("old")
+def test_a_mistake_of_the_package_itself_is_raised_as_it_is() -> None:
+    with pytest.raises(ModuleNotFoundError) as raised, needs("spark"):
+        import_module("aiozkqueue.nowhere")
+    assert not isinstance(raised.value, zq.MissingExtraError)
+
+
+_OLD_SPARK = """
+import sys
+import pyspark.sql.datasource
+sys.modules["pyspark.sql.streaming.datasource"] = None  # as before 4.2
+import pyspark_aiozkqueue
+from aiozkqueue import MissingExtraError
+print(pyspark_aiozkqueue.DefaultSource.name())
+for use in (lambda: pyspark_aiozkqueue.DefaultSource({}), lambda: __import__("aiozkqueue.spark.transfer")):
+    try:
+        use()
+    except MissingExtraError as error:
+        print(error)
+"""
+
+
+def test_with_an_old_spark_the_format_is_found_and_says_which_version_it_needs() -> None:
+    pytest.importorskip("pyspark")
+    done = subprocess.run([sys.executable, "-c", _OLD_SPARK], capture_output=True, text=True, check=True)
+    name, *told = done.stdout.splitlines()
+    assert name == "aiozkqueue"
+    assert len(told) == 2
+    for line in told:
+        assert line.startswith("pyspark ")
+        assert "is installed, and aiozkqueue needs pyspark<5,>=4.2" in line
