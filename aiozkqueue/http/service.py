@@ -82,12 +82,16 @@ class QueueService:
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages for good. Raises: InvalidOptionError: an id is malformed, or another queue's."""
         queue = self._plain(name)
-        await queue.leases.acknowledge(await self._ids.lease_tokens(queue.name, ids))
+        tokens = await self._ids.lease_tokens(queue.name, ids)  # of all of them, before anything is acknowledged
+        for start in range(0, len(tokens), MANY):
+            await queue.leases.acknowledge(tokens[start : start + MANY])
 
     async def renew(self, name: str, ids: Sequence[str], lifetime: int) -> None:
         """Lengthen claims, or with 0 end them. Raises: as `acknowledge`."""
         queue = self._plain(name)
-        await queue.leases.renew(await self._ids.lease_tokens(queue.name, ids), lifetime=lifetime)
+        tokens = await self._ids.lease_tokens(queue.name, ids)
+        for start in range(0, len(tokens), MANY):
+            await queue.leases.renew(tokens[start : start + MANY], lifetime=lifetime)
 
     async def size(self, name: str) -> int:
         """Count the messages."""

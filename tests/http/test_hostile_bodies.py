@@ -224,3 +224,13 @@ async def test_many_large_messages_never_hold_up_the_loop(
             while chunk := await reader.read(64 * KIB):
                 read += len(chunk)
         assert read > 1000 * len(payload)
+
+
+async def test_a_body_full_of_ids_never_holds_up_the_loop(service: Service, session: zq.QueueSession) -> None:
+    await session.queue("q").put_many([b"1"] * 1000)
+    ids = [message["id"] for message in await service.poll("q", limit=1000, ttl=60)]
+    body = json.dumps(ids * (1000 * KIB // len(json.dumps(ids)))).encode()
+    async with never_held_up():
+        for path in ("q/renew?ttl=60", "q/ack"):
+            status, _ = await ask(service, path, body)
+            assert status in {200, 413}

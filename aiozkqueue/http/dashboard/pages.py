@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 FORM_LIMIT: Final = 1024 * 1024
 #: Bytes that a form without ids may have, which strangers may send.
 SMALL_FORM_LIMIT: Final = 4 * 1024
+#: Escapes of a form: each takes a step of Python's, and ids have next to none.
+MOST_ESCAPES: Final = 4 * reading.LOOKED
 #: Fields of a form besides the ids.
 SMALL_FORM_FIELDS: Final = 10
 #: Messages that a queue's page lists.
@@ -218,10 +220,11 @@ class Pages:
         self, request: Request, name: str
     ) -> tuple[sign_in.Visitor, Queue[bytes], dict[str, list[str]]]:
         visitor, queue = await self._seen(request, name)
-        form = await _form(request, FORM_LIMIT)
+        may_change = visitor.may_change(name)
+        form = await _form(request, FORM_LIMIT if may_change else SMALL_FORM_LIMIT)
         if sign_in.is_from_elsewhere(request) or not visitor.proves(_one(form, "proof")):
             raise _PageError(403, "Not from here", "This form was not sent by a page of yours: load it again.")
-        if not visitor.may_change(name):
+        if not may_change:
             raise _PageError(403, "Not permitted", f"This key may not change the queue {name!r}: it needs manage.")
         return visitor, queue, form
 
@@ -309,6 +312,8 @@ def _to(request: Request, path: str) -> Response:
 async def _form(request: Request, limit: int) -> dict[str, list[str]]:
     try:
         content = (await bodies.whole(request, limit)).decode()
+        if content.count("%") > MOST_ESCAPES:
+            return {}
         return parse_qs(content, keep_blank_values=True, max_num_fields=reading.LOOKED + SMALL_FORM_FIELDS)
     except (problems.ProblemError, ValueError):
         return {}
