@@ -92,3 +92,10 @@ async def test_dead_letters_and_scheduled_messages_in_great_numbers_hold_up_noth
             await call()
         longest[name] = turns.longest
     assert {name: took for name, took in longest.items() if took > TURN} == {}
+
+
+@pytest.mark.slow
+async def test_to_put_very_many_at_once_holds_up_nothing(session: zq.QueueSession) -> None:
+    async with watched() as turns:
+        await session.queue("jobs").put_many([b"1"] * DEEP)
+    assert turns.longest < TURN
