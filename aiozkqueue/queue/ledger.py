@@ -141,7 +141,8 @@ class Ledger(Removing):
 
     async def batches(self) -> list[int]:
         """Return the numbers of the batches that have not been acknowledged."""
-        return sorted(int(name.removeprefix(BATCH)) for name in await below(self._zookeeper, self._path))
+        names = [name.removeprefix(BATCH) for name in await below(self._zookeeper, self._path) if name.startswith(BATCH)]
+        return sorted(int(name) for name in names if name.isdecimal())
 
     async def state(self) -> LedgerState:
         """Tell where the ledger stands. Raises: as `open`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .deliveries import Attempts, DeadLetters, Grouped, Held, Leased, PastEnds
 from .payloads import Keyed, Payloads, Scheduled, Spread, Tagged
-from .services import HttpKeys, Moved, Notified, Posted, Recurring, Shared, Streamed
+from .services import Divided, HttpKeys, Moved, Notified, Posted, Recurring, Shared, Streamed
 from .story import Now, Old, Story
 
 __all__ = ["STORIES", "Now", "Old", "Story"]
@@ -30,6 +30,7 @@ STORIES: list[Story] = [
     Notified(),
     HttpKeys(),
     Streamed(),
+    Divided(),
     Shared(),
     Held(),  # the last: what comes after it would be inside its transaction
 ]

@@ -211,6 +211,40 @@ class Streamed:
         return Ledger(session.engine, session.engine.store("streamed"), "audit")
 
 
+class Divided:
+    """A batch of a stream that failed once, was divided, and has been read in part."""
+
+    queues: tuple[str, ...] = ("divided",)
+
+    async def made(self, old: Old) -> None:
+        await old.session.queue("divided").put_many([b"%d" % number for number in range(17)])
+        ledger = self._ledger(old.session)
+        batch = await ledger.next_batch(-1, None)
+        for _ in range(2):
+            handed = await ledger.hand_out(batch, "stream", 1)
+        await handed.reading.of(0, 1).note(old.session.engine.zookeeper)
+        old.known["divided"] = (await ledger.state()).identity
+
+    async def found(self, now: Now) -> None:
+        queue, ledger = now.session.queue("divided"), self._ledger(now.session)
+        state = await ledger.state()
+        assert (state.identity, state.used, state.batches) == (now.known["divided"], True, 2)
+        sizes: list[int] = []
+        last = -1
+        while (batch := await ledger.next_batch(last, None)) != last:
+            handed = await ledger.hand_out(batch, "stream", None if sizes else 3)
+            sizes.append(sum(page.items for page in handed.pages))
+            await handed.reading.note(now.session.engine.zookeeper)
+            await ledger.acknowledge(batch, "stream")
+            last = batch
+        assert sum(sizes) == 17
+        assert sizes[0] == 1  # it had failed once more
+        assert await queue.size() == 0
+
+    def _ledger(self, session: zq.QueueSession) -> Ledger:
+        return Ledger(session.engine, session.engine.store("divided"), "audit")
+
+
 class Shared:
     """Queues that Curator and kazoo use, too, with the dead letter of one."""
 

@@ -1,0 +1,273 @@
+"""Streams whose checkpoint, group, queue, root and folder change at random, and that fail, are killed and stopped.
+
+``python -m tests.spark.soak [--seconds 300] [--seed 1] [--hosts H]`` tells what became of each message that was
+put. A query may be refused, loudly. A message that is in no folder, no queue and no dead letter is lost, and the exit
+status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import parquet
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import BinaryType
+
+import aiozkqueue as zq
+from tests.spark.streams import started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: A message that begins with this fails its query each time.
+POISON = b"poison"
+_RAISED = re.compile(r"(aiozkqueue\.errors\.\w+|ValueError): ")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a query is started with."""
+
+    root: int
+    queue: str
+    group: str
+    checkpoint: int
+    folder: int
+
+
+@dataclass
+class Tally:
+    """What has happened."""
+
+    put: set[bytes] = field(default_factory=set[bytes])
+    rounds: int = 0
+    faults: Counter[str] = field(default_factory=Counter[str])
+    ended: Counter[str] = field(default_factory=Counter[str])
+    """How queries ended: well, stopped, or with which error."""
+    lost: set[bytes] = field(default_factory=set[bytes])
+    doubled: int = 0
+    written: int = 0
+    left: int = 0
+    dead: int = 0
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, spark: SparkSession, hosts: str, root: str, folder: Path, seed: int) -> None:
+        self._spark = spark
+        self._hosts = hosts
+        self._root = root
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._pipeline = Pipeline(0, "orders", "spark", 0, 0)
+        self.tally = Tally()
+
+    def round(self) -> None:
+        """Put some messages, change something, and run a query, with a fault or without."""
+        chance, tally = self._random, self.tally
+        tally.rounds += 1
+        if chance.random() < 0.4:
+            self._change()
+        pipeline = self._pipeline
+        self._put(pipeline, chance.randint(3, 25))
+        more = {"maxOffsetsPerTrigger": str(chance.randint(2, 12)), "minPartitions": str(chance.randint(1, 3))}
+        if chance.random() < 0.7:
+            more["startingOffsets"] = "earliest"
+        if chance.random() < 0.6:
+            more["failOnDataLoss"] = "false"
+        if chance.random() < 0.5:
+            more["maxBatchAttempts"] = str(chance.randint(1, 2))
+        fault = chance.choice(["none", "none", "row", "source", "workers", "stop", "stop"])
+        tally.faults[fault] += 1
+        tally.ended[self._run(pipeline, more, fault)] += 1
+
+    def settle(self) -> Tally:
+        """Find out where each message is."""
+        tally = self.tally
+        found: Counter[bytes] = Counter()
+        for folder in sorted(self._folder.glob("out-*")):
+            found.update(_committed(folder))
+        tally.written = sum(found.values())
+        left, dead = asyncio.run(self._drain())
+        tally.left, tally.dead = len(left), len(dead)
+        found.update([*left, *dead])
+        tally.lost = tally.put - found.keys()
+        tally.doubled = sum(count - 1 for count in found.values())
+        return tally
+
+    def _change(self) -> None:
+        chance, tally = self._random, self.tally
+        what = chance.choice(["root", "queue", "group", "checkpoint", "folder", "back", "forget", "release", "all"])
+        tally.faults[f"changed: {what}"] += 1
+        now = self._pipeline
+        checkpoint, copy = self._at("checkpoint", now.checkpoint), self._at("copy", now.checkpoint)
+        if what == "back":  # an old copy of the checkpoint is restored, and the next one made
+            if copy.exists():
+                shutil.rmtree(checkpoint, ignore_errors=True)
+                shutil.copytree(copy, checkpoint)
+            elif checkpoint.exists():
+                shutil.copytree(checkpoint, copy)
+        elif what == "forget":
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        elif what == "release":
+            asyncio.run(self._release(now))
+        other = Pipeline(
+            chance.randrange(2),
+            chance.choice(["orders", "invoices"]),
+            chance.choice(["spark", "other"]),
+            chance.randrange(4),
+            chance.randrange(4),
+        )
+        if what == "all":
+            self._pipeline = other
+        elif what in {"root", "queue", "group", "checkpoint", "folder"}:
+            self._pipeline = replace(now, **{what: getattr(other, what)})
+
+    def _run(self, pipeline: Pipeline, more: dict[str, str], fault: str) -> str:
+        chance = self._random
+        flaky = chance.randrange(1 << 30) if fault == "row" else None
+
+        def checked(body: bytearray) -> bytes:
+            if bytes(body).startswith(POISON) or (
+                flaky is not None and random.Random(f"{flaky} {body!r}").random() < 0.1
+            ):
+                msg = "this row cannot be handled"
+                raise ValueError(msg)
+            return bytes(body)
+
+        options = {"hosts": self._hosts, "root": f"{self._root}/r{pipeline.root}", "group": pipeline.group, **more}
+        stream = self._spark.readStream.format("aiozkqueue").options(**options).load(pipeline.queue)
+        rows = stream.select(functions.udf(checked, BinaryType())("body").alias("body")).writeStream.format("parquet")
+        rows = rows.option("checkpointLocation", str(self._at("checkpoint", pipeline.checkpoint)))
+        rows = rows.trigger(processingTime="0 seconds") if fault == "stop" else rows.trigger(availableNow=True)
+        striking: threading.Thread | None = None
+        try:
+            query = started(lambda: rows.start(str(self._at("out", pipeline.folder))))
+            if fault in {"source", "workers"}:
+                striking = threading.Thread(target=self._strike, args=(query, fault, 2 * chance.random()))
+                striking.start()
+            ended = query.awaitTermination(chance.randint(1, 5) if fault == "stop" else 180)
+            query.stop()
+            if not ended and fault != "stop":
+                return "did not end"
+        except PySparkException as error:
+            raised = _RAISED.search(str(error))
+            return "killed" if raised is None else raised[1].rpartition(".")[2]
+        finally:
+            if striking is not None:
+                striking.join()
+        return "well" if ended else "stopped"
+
+    def _strike(self, query: StreamingQuery, fault: str, delay: float) -> None:
+        """Kill what Python processes the query has."""
+        time.sleep(delay)
+        gateway: Any = self._spark.sparkContext._gateway
+        jvm = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
+        wanted = "python_streaming_source_runner" if fault == "source" else "pyspark.daemon"
+        if not query.isActive:
+            return
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == jvm and wanted in (process / "cmdline").read_text():
+                    os.kill(int(process.name), signal.SIGKILL)
+
+    def _at(self, what: str, number: int) -> Path:
+        return self._folder / f"{what}-{number}"
+
+    def _put(self, pipeline: Pipeline, count: int) -> None:
+        first = len(self.tally.put)
+        bodies = [
+            b"%s%d" % (POISON + b"-" if self._random.random() < 0.01 else b"", number)
+            for number in range(first, first + count)
+        ]
+        self.tally.put.update(bodies)
+
+        async def put() -> None:
+            async with zq.connect(self._hosts, root=f"{self._root}/r{pipeline.root}") as session:
+                await session.queue(pipeline.queue).put_many(bodies)
+
+        asyncio.run(put())
+
+    async def _release(self, pipeline: Pipeline) -> None:
+        async with zq.connect(self._hosts, root=f"{self._root}/r{pipeline.root}") as session:
+            with suppress(zq.NotFoundError):
+                await session.queue(pipeline.queue).release_ledger(pipeline.group)
+
+    async def _drain(self) -> tuple[list[bytes], list[bytes]]:
+        left: list[bytes] = []
+        dead: list[bytes] = []
+        for root in range(2):
+            async with zq.connect(self._hosts, root=f"{self._root}/r{root}") as session:
+                for name in await session.queues():
+                    queue = session.queue(name)
+                    for ledger in await queue.ledgers():
+                        await queue.release_ledger(ledger.group)
+                    async with queue.consume(until_idle=0, prefetch=200) as deliveries:
+                        left.extend([delivery.body async for delivery in deliveries])
+                    dead.extend([letter.body for letter in await queue.dead_letters.peek(100_000)])
+        return left, dead
+
+
+def _committed(folder: Path) -> list[bytes]:
+    """What the batches hold that a folder knows. Spark cannot read it itself where numbers are missing."""
+    known: set[str] = set()
+    for batch in (folder / "_spark_metadata").glob("[0-9]*"):
+        for line in batch.read_text().splitlines()[1:]:
+            known.add(unquote(urlsplit(json.loads(line)["path"]).path))
+    tables = [parquet.read_table(path, columns=["body"]) for path in sorted(known)]
+    return [body for table in tables for body in table["body"].to_pylist()]
+
+
+def main() -> int:
+    """Run for a time, and tell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hosts", default="")
+    given = parser.parse_args()
+    from aiozkqueue.testing import EmbeddedZooKeeper  # noqa: PLC0415 - where one is needed
+    from aiozkqueue.testing.spark import java_home  # noqa: PLC0415 - so too
+    from tests.spark.local import environment, start  # noqa: PLC0415 - so too
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        hosts = given.hosts or stack.enter_context(EmbeddedZooKeeper()).hosts
+        os.environ.update(environment(java_home(folder)))
+        spark = start(folder, {}, cores=2)
+        stack.callback(spark.stop)
+        soak = Soak(spark, hosts, f"/soak-{os.getpid()}", folder, given.seed)
+        deadline = time.monotonic() + given.seconds
+        while time.monotonic() < deadline:
+            soak.round()
+        tally = soak.settle()
+    sys.stdout.write(
+        f"{len(tally.put)} messages, {tally.rounds} queries\nfaults: {dict(tally.faults)}\nended: {dict(tally.ended)}\n"
+        f"written {tally.written}, dead letters {tally.dead}, left {tally.left}, doubled {tally.doubled}\n"
+        f"lost {len(tally.lost)}: {sorted(tally.lost)[:20]}\n"
+    )
+    return bool(tally.lost)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
