@@ -141,7 +141,7 @@ class Ledger(Removing):
 
     async def batches(self) -> list[int]:
         """Return the numbers of the batches that have not been acknowledged."""
-        names = [name.removeprefix(BATCH) for name in await below(self._zookeeper, self._path) if name.startswith(BATCH)]
+        names = [one.removeprefix(BATCH) for one in await below(self._zookeeper, self._path) if one.startswith(BATCH)]
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def state(self) -> LedgerState:

@@ -28,7 +28,7 @@ class LedgerRecord(NamedTuple):
         """Read what is stored. What does not decode has no identity, so that it gets one that no checkpoint has."""
         try:
             fields: object = json.loads(data or b"{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return cls()
         if not isinstance(fields, dict):
             return cls()

@@ -102,7 +102,7 @@ class Manifest(NamedTuple):
                 parent=None if parent is None else int(parent),
                 parents=tuple(int(one) for one in fields.get("parents", ())),
             )
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise PayloadError(f"a batch of a ledger does not decode: {error!r}") from error
 
 

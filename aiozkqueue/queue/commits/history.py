@@ -97,7 +97,7 @@ def session_of(about: bytes) -> tuple[str, str, int]:
     """Read as `process_of` does, and first the session's own name, where it tells that, too."""
     try:
         fields: object = json.loads(about)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "", "", 0
     if not isinstance(fields, dict):
         return "", "", 0
