@@ -147,17 +147,18 @@ class Soak:
         chance = self._random
         flaky = chance.randrange(1 << 30) if fault == "row" else None
 
-        def checked(body: bytearray) -> bytes:
-            if bytes(body).startswith(POISON) or (
-                flaky is not None and random.Random(f"{flaky} {body!r}").random() < 0.1
-            ):
+        def checked(body: bytes) -> bytes:
+            unlucky = flaky is not None and random.Random(f"{flaky} {body!r}").random() < 0.1
+            if unlucky or body.startswith(POISON):
                 msg = "this row cannot be handled"
                 raise ValueError(msg)
-            return bytes(body)
+            return body
 
         options = {"hosts": self._hosts, "root": f"{self._root}/r{pipeline.root}", "group": pipeline.group, **more}
         stream = self._spark.readStream.format("aiozkqueue").options(**options).load(pipeline.queue)
-        rows = stream.select(functions.udf(checked, BinaryType())("body").alias("body")).writeStream.format("parquet")
+        rows = stream.select(
+            functions.udf(lambda body: checked(bytes(body)), BinaryType())("body").alias("body")
+        ).writeStream.format("parquet")
         rows = rows.option("checkpointLocation", str(self._at("checkpoint", pipeline.checkpoint)))
         rows = rows.trigger(processingTime="0 seconds") if fault == "stop" else rows.trigger(availableNow=True)
         striking: threading.Thread | None = None

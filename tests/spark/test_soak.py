@@ -24,7 +24,7 @@ def test_whatever_is_changed_between_queries_no_message_is_lost(
     record_property: Callable[[str, object], None],
 ) -> None:
     soak = Soak(spark, zookeeper, queue_root, tmp_path, seed=7)
-    for _ in range(10):
+    for _ in range(8):
         soak.round()
     tally = soak.settle()
     record_property("figures", f"Spark: {len(tally.put)} messages, {dict(tally.ended)}, doubled {tally.doubled}")
