@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from pyspark.sql.types import (
 from aiozkqueue.errors import InvalidOptionError, PayloadError
 
 from .decoding import decoder_of
-from .options import Content, Mode
+from .options import Content, Mode, zone_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +133,7 @@ class Layout:
                     raise InvalidOptionError(msg)
                 self._makers.append(lambda _values, _fields, corrupt: _text(corrupt))
             else:
-                self._fields[field.name] = decoder_of(field.dataType, field.name)
+                self._fields[field.name] = decoder_of(field.dataType, field.name, zone_of(options.time_zone))
                 self._makers.append(_from_payload(field.name))
         #: Whether anything is asked for that only a message's lock, or the record of its attempts, tells.
         self.reads_locks: bool = not _OF_LOCKS.isdisjoint(self.of_message.values())
@@ -182,7 +183,11 @@ def _from_payload(name: str) -> Maker:
 
 def decode_object(body: bytes, fields: Mapping[str, Callable[[object], object]]) -> dict[str, object]:
     """Read a JSON object's fields; one that is missing is null. Raises: ValueError."""
-    value: object = json.loads(body)
+    try:
+        value: object = json.loads(body, parse_float=Decimal)
+    except (InvalidOperation, RecursionError) as error:
+        msg = "the payload has a number that is out of range, or is nested too deeply"
+        raise ValueError(msg) from error
     if not isinstance(value, dict):
         msg = f"the payload is a JSON {type(value).__name__}, not an object"
         raise ValueError(msg)  # noqa: TRY004 - one kind for whatever does not decode

@@ -1,13 +1,16 @@
 """JSON values to the values of Spark's types and back. Pure.
 
-What JSON has no type for is text: dates and times in ISO 8601, decimals in digits, bytes in base64.
+What JSON has no type for is text: dates and times in ISO 8601, decimals in digits, bytes in base64. What decodes has
+the value that Spark's ``from_json`` gives it; a text that could be read in two ways does not decode. Numbers with a
+point come in as `Decimal`, so that no digit of them is lost before the type of the column is known.
 """
 
 from __future__ import annotations
 
 import base64
-from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+import re
+from datetime import UTC, date, datetime, tzinfo
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.sql.types import (
@@ -38,17 +41,36 @@ if TYPE_CHECKING:
 _BITS: Final[dict[type[DataType], int]] = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
 
 
-def decoder_of(kind: DataType, column: str) -> Callable[[object], object]:
+_DATE: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?"
+_LOCAL: Final = re.compile(f"{_DATE}([T ]{_TIME})?")
+_MOMENT: Final = re.compile(f"{_DATE}([T ]{_TIME}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?")
+_DIGITS: Final = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?")
+#: Digits enough for any decimal of Spark's, and for the one that decides how it is rounded.
+_EXACT: Final = Context(prec=80, rounding=ROUND_HALF_UP)
+#: Texts that are numbers to Spark.
+_NUMBERS: Final = {
+    "NaN": float("nan"),
+    **dict.fromkeys(("Infinity", "INF", "+INF"), float("inf")),
+    **dict.fromkeys(("-Infinity", "-INF"), float("-inf")),
+}
+
+
+def decoder_of(kind: DataType, column: str, zone: tzinfo = UTC) -> Callable[[object], object]:
     """Return what turns a JSON value, or null, into one of this type; it raises ValueError where that is not possible.
+
+    ``zone`` is where a moment was that does not name its time zone.
 
     Raises:
         InvalidOptionError: there is no such value in JSON.
     """
-    decode = _decoder(kind, column)
+    decode = _decoder(kind, column, zone)
     return lambda value: None if value is None else decode(value)
 
 
-def _decoder(kind: DataType, column: str) -> Callable[[object], object]:  # noqa: C901, PLR0911 - one line a type
+def _decoder(  # noqa: C901, PLR0911 - one line a type
+    kind: DataType, column: str, zone: tzinfo
+) -> Callable[[object], object]:
     if isinstance(kind, StringType):
         return lambda value: _of(str, value)
     if isinstance(kind, BooleanType):
@@ -61,21 +83,21 @@ def _decoder(kind: DataType, column: str) -> Callable[[object], object]:  # noqa
     if isinstance(kind, DecimalType):
         return lambda value: _decimal(value, kind)
     if isinstance(kind, DateType):
-        return lambda value: date.fromisoformat(_of(str, value))
+        return _date
     if isinstance(kind, TimestampType):
-        return _timestamp
+        return lambda value: _timestamp(value, zone)
     if isinstance(kind, TimestampNTZType):
-        return lambda value: datetime.fromisoformat(_of(str, value)).replace(tzinfo=None)
+        return lambda value: datetime.fromisoformat(_like(_LOCAL, value, "date and time without a zone"))
     if isinstance(kind, BinaryType):
         return lambda value: base64.b64decode(_of(str, value), validate=True)
     if isinstance(kind, ArrayType):
-        element = decoder_of(kind.elementType, column)
+        element = decoder_of(kind.elementType, column, zone)
         return lambda value: [element(one) for one in _of(list, value)]
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
-        member = decoder_of(kind.valueType, column)
+        member = decoder_of(kind.valueType, column, zone)
         return lambda value: [(name, member(one)) for name, one in _of(dict, value).items()]
     if isinstance(kind, StructType):
-        members = {field.name: decoder_of(field.dataType, column) for field in kind.fields}
+        members = {field.name: decoder_of(field.dataType, column, zone) for field in kind.fields}
         return lambda value: {name: decode(_of(dict, value).get(name)) for name, decode in members.items()}
     msg = f"column {column!r}: JSON has no {kind.simpleString()}; take the default columns and decode `body` yourself"
     raise InvalidOptionError(msg)
@@ -130,23 +152,49 @@ def _integer(value: object, limit: int) -> int:
 
 
 def _float(value: object) -> float:
-    return float(value) if type(value) is int else cast("float", _of(float, value))
+    if isinstance(value, str) and value in _NUMBERS:
+        return _NUMBERS[value]
+    try:
+        return float(value) if type(value) in (int, Decimal) else cast("float", _of(float, value))  # type: ignore[arg-type]
+    except OverflowError as error:
+        msg = f"{str(value)[:50]} is out of range"
+        raise ValueError(msg) from error
 
 
 def _decimal(value: object, kind: DecimalType) -> Decimal:
-    if type(value) not in (str, int, float):
-        return cast("Decimal", _of(str, value))
+    if isinstance(value, str):
+        number = Decimal(_like(_DIGITS, value, "decimal"))
+    elif type(value) is int or isinstance(value, Decimal):
+        number = Decimal(value)
+    else:
+        number = Decimal(_of(str, value))
     try:
-        number = Decimal(str(value)).quantize(Decimal(1).scaleb(-kind.scale))
+        number = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
     except InvalidOperation as error:
-        msg = f"{str(value)[:50]!r} is no decimal"
+        msg = f"{str(value)[:50]!r} does not fit {kind.simpleString()}"
         raise ValueError(msg) from error
-    if not number.is_finite() or len(number.as_tuple().digits) > kind.precision:
+    if len(number.as_tuple().digits) > kind.precision:
         msg = f"{str(value)[:50]!r} does not fit {kind.simpleString()}"
         raise ValueError(msg)
     return number
 
 
-def _timestamp(value: object) -> datetime:
-    moment = datetime.fromisoformat(_of(str, value))
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+def _date(value: object) -> date:
+    return datetime.fromisoformat(_like(_LOCAL, value, "date")).date()
+
+
+def _timestamp(value: object, zone: tzinfo) -> datetime:
+    moment = datetime.fromisoformat(_like(_MOMENT, value, "moment"))
+    try:
+        return (moment.replace(tzinfo=zone) if moment.tzinfo is None else moment).astimezone(UTC)
+    except OverflowError as error:
+        msg = f"{str(value)[:50]!r} is out of range"
+        raise ValueError(msg) from error
+
+
+def _like(pattern: re.Pattern[str], value: object, what: str) -> str:
+    text = cast("str", _of(str, value))
+    if pattern.fullmatch(text) is None:
+        msg = f"{text[:50]!r} is no {what}"
+        raise ValueError(msg)
+    return text

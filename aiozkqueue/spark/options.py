@@ -7,8 +7,11 @@ from the file that ``authFile`` names or from the environment variable ``AIOZKQU
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import check_queue_name, check_root
@@ -16,6 +19,7 @@ from aiozkqueue.zookeeper import parse_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import tzinfo
 
 
 class Content(enum.Enum):
@@ -73,6 +77,7 @@ _KNOWN: Final = {
         "minPartitions",
         "mode",
         "columnNameOfCorruptRecord",
+        "timeZone",
         "writeId",
         "idColumn",
         "pushDown",
@@ -119,6 +124,8 @@ class Options(Servers):
     min_partitions: int = 1
     mode: Mode = Mode.PERMISSIVE
     corrupt: str = "_corrupt_record"
+    time_zone: str = "UTC"
+    """Where a moment was that does not name its time zone."""
     write_id: str | None = None
     id_column: str | None = None
     """What tells a row from all others of a write, or of a micro-batch."""
@@ -171,6 +178,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         min_partitions=_count(options, "minPartitions", _MOST_PARTITIONS) or 1,
         mode=Mode(_choice(options, "mode", Mode)),
         corrupt=options.get("columnnameofcorruptrecord", "_corrupt_record"),
+        time_zone=_zone(options),
         write_id=_text(options, "writeId"),
         id_column=_text(options, "idColumn"),
         push_down=_choice(options, "pushDown", _Switch) == "true",
@@ -258,6 +266,25 @@ def _text(options: Mapping[str, str], name: str) -> str | None:
     if value is not None and not 1 <= len(value.encode("utf-8", "replace")) <= _LONGEST_ID:
         raise InvalidOptionError(f"{name}: give 1 to {_LONGEST_ID} bytes of text")
     return value
+
+
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone by its name, or by its offset as in ``+02:00``. Raises: InvalidOptionError."""
+    try:
+        if re.fullmatch(r"[+-][0-9]{2}:[0-9]{2}", name):
+            offset = datetime.strptime(name, "%z").tzinfo
+            assert offset is not None  # noqa: S101 - `%z` has one
+            return offset
+        return ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        msg = f"timeZone={name!r}: give the name of a region, such as Europe/Paris, or an offset, such as +02:00"
+        raise InvalidOptionError(msg) from error
+
+
+def _zone(options: Mapping[str, str]) -> str:
+    name = options.get("timezone", "UTC")
+    zone_of(name)
+    return name
 
 
 def _group(options: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.spark.columns import default_schema
@@ -80,7 +80,8 @@ def unload(
         options: those of ``readStream.format("aiozkqueue")`` but ``group``; a batch has ``maxOffsetsPerTrigger``
             messages, 20,000 unless told.
         schema: columns to decode payloads to, as ``"id int, name string"``; a payload that does not decode is kept as
-            text in ``_corrupt_record``, or fails the run, as the option ``mode`` says. None: the payload as it is.
+            text in ``_corrupt_record``, or fails the run, as the option ``mode`` says. Each row keeps its payload in
+            ``_body``, because decoding rounds decimals and drops fields. None: the payload as it is.
         on_batch: told how many messages each batch has brought.
         on_step: told the name of each step as it begins.
 
@@ -95,6 +96,9 @@ def unload(
         msg = "group: an unload has one of its own, which the folder knows; leave the option out"
         raise InvalidOptionError(msg)
     given = parse_options(options)
+    if schema is not None and "timezone" not in {name.lower() for name in options}:
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        given = parse_options({**options, "timeZone": zone or given.time_zone})
     target = Folder(spark, folder)
     target.require(OWN)
     columns = _columns(schema, given.corrupt)
@@ -195,9 +199,9 @@ def _columns(schema: str | None, corrupt: str) -> StructType:
     except PySparkException as error:
         msg = f"schema {schema!r}: give columns as in 'id int, name string': {str(error).partition(chr(10))[0]}"
         raise InvalidOptionError(msg) from error
-    for name in ("_id", corrupt):
+    for name, kind in (("_id", StringType()), (corrupt, StringType()), ("_body", BinaryType())):
         if name not in columns.fieldNames():
-            columns = columns.add(name, StringType())
+            columns = columns.add(name, kind)
     return columns
 
 

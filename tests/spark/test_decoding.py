@@ -1,0 +1,131 @@
+"""JSON of every type, decoded here and by Spark's own ``from_json``: never two values of one text."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo
+
+import pytest
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
+
+import aiozkqueue as zq
+from aiozkqueue.spark.columns import decode_object
+from aiozkqueue.spark.decoding import decoder_of
+from aiozkqueue.spark.transfer import unload
+from tests.spark.test_batch import put
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+ZONE = "America/New_York"
+DECIMALS = [
+    *("12.345", "12.335", "0.125", "-0.125", "0.005", "1e3", "1E-400", "1", '"12.345"', '"abc"', "true", "NaN", "1e40"),
+    *("1234567890123456.78", "99999999.995", "99999999.994", "123456789012345678901234567890123456.785"),
+    *('"1.5 "', '" 1.5"', "-0.004", "Infinity", '"NaN"', "1e-7", '""'),
+]
+VALUES = {
+    "decimal(10,2)": DECIMALS,
+    "decimal(38,2)": DECIMALS,
+    "decimal(38,18)": DECIMALS,
+    "decimal(5,0)": DECIMALS,
+    "double": ["1", "1.5", "0.1", "1e400", "-1e400", "NaN", "Infinity", '"NaN"', '"-INF"', '"1.5"', "true", "1e-400"],
+    "float": ["1e39", "0.1", "NaN", '"Infinity"', "16777217"],
+    "tinyint": ["-128", "127", "1.0"],
+    "smallint": ["32767", "32768"],
+    "int": ["1", "1.0", "1.5", "2147483648", "-2147483648", '"1"', "true", "1e3"],
+    "bigint": ["9223372036854775807", "9223372036854775808"],
+    "boolean": ["true", "false", '"true"', "1"],
+    "string": ['"a"', '""', "null"],
+    "binary": ['"aGk="', '"aGk"', '"!!"', '""', "1"],
+    "date": ['"2026-01-02"', '"2026-01-02T03:04:05"', '"2026-W01-1"', '"2026-02-30"', '"0001-01-01"', "1"],
+    "timestamp": [
+        *('"2026-01-02T03:04:05"', '"2026-07-02 03:04:05"', '"2026-01-02"', '"2026-01-02T03:04"', '"x"'),
+        *('"2026-01-02T03:04:05Z"', '"2026-01-02T03:04:05.123456789+02:00"', '"20260102T030405Z"'),
+        *('"2026-03-08T02:30:00"', '"2026-11-01T01:30:00"'),
+    ],
+    "timestamp_ntz": ['"2026-01-02T03:04:05.5"', '"2026-01-02T03:04:05Z"', '"2026-01-02T03:04:05+02:00"', "1"],
+    "array<decimal(5,1)>": ["[1.25,null]", "1", "[]", '["a"]'],
+    "map<string,decimal(5,1)>": ['{"a":1.25,"b":null}', "[1]"],
+    "struct<a:int,b:decimal(5,1)>": ['{"a":1}', '{"b":2.25,"c":3}', "[1]", "null"],
+}
+
+
+def plain(value: Any) -> Any:
+    """A value as it compares."""
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return dict(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
+    return value.asDict() if hasattr(value, "asDict") else value
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_what_decodes_has_the_value_that_spark_gives_it(spark: SparkSession, kind: str) -> None:
+    rows = [f'{{"v": {value}}}' for value in VALUES[kind]]
+    both = cast("StructType", StructType.fromDDL(f"v {kind}, bad string"))
+    zone = {"columnNameOfCorruptRecord": "bad", "timeZone": ZONE}
+    numbered = spark.createDataFrame(list(enumerate(rows)), "n int, line string")
+    parsed = functions.from_json("line", both, zone)
+    value = functions.unix_micros(parsed.v) if kind == "timestamp" else parsed.v
+    found = numbered.select("n", value.alias("v"), parsed.bad.alias("bad")).collect()
+    decoders = {"v": decoder_of(both["v"].dataType, "v", ZoneInfo(ZONE))}
+    for row in found:
+        try:
+            ours = decode_object(rows[row.n].encode(), decoders)["v"]
+        except ValueError:
+            assert row.bad is not None, f"{kind}: {rows[row.n]} is {row.v} to Spark, and does not decode here"
+            continue
+        assert row.bad is None, f"{kind}: {rows[row.n]} is {ours} here, and does not decode to Spark"
+        if kind == "timestamp":
+            assert isinstance(ours, datetime)
+            ours = (ours - datetime(1970, 1, 1, tzinfo=UTC)) // (datetime.resolution)
+        if kind == "float" and isinstance(ours, float) and math.isfinite(ours):
+            assert ours == pytest.approx(row.v) or math.isinf(row.v)  # Arrow makes a float of the double
+            continue
+        assert plain(ours) == plain(row.v), f"{kind}: {rows[row.n]}"
+
+
+@pytest.mark.parametrize("payload", [b'{"v": 1e99999999999999999999}', b'{"v": ' + b"[" * 100_000])
+def test_a_payload_that_python_cannot_read_does_not_decode(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="out of range, or is nested too deeply"):
+        decode_object(payload, {})
+
+
+def test_an_unload_with_a_schema_keeps_each_digit_and_each_payload(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    bodies = [
+        b'{"amt": 1234567890123456.78, "more": 1}',
+        b'{"amt": 0.125}',
+        b'{"at": "2026-01-02T03:04:05"}',
+        b'{"amt": 1e40}',
+    ]
+    put(options, *bodies)
+    given = {**options, "timeZone": ZONE}
+    with pytest.raises(zq.InvalidOptionError, match="timeZone='Mars'"):
+        unload(spark, str(tmp_path / "o"), {**options, "timeZone": "Mars"}, schema="amt int")
+    unload(spark, str(tmp_path / "o"), given, schema="amt decimal(38,2), at timestamp")
+    frame = spark.read.parquet(str(tmp_path / "o"))
+    rows = {
+        bytes(row["_body"]): row for row in frame.select("*", functions.unix_seconds("at").alias("second")).collect()
+    }
+    assert set(rows) == set(bodies)
+    assert rows[bodies[0]]["amt"] == Decimal("1234567890123456.78")
+    assert rows[bodies[1]]["amt"] == Decimal("0.13")
+    assert rows[bodies[2]]["second"] == datetime(2026, 1, 2, 3, 4, 5, tzinfo=ZoneInfo(ZONE)).timestamp()
+    assert json.loads(rows[bodies[3]]["_corrupt_record"]) == {"amt": 1e40}
