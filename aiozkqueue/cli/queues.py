@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 @connected
@@ -66,11 +69,13 @@ async def stats(
         asked = [session.queue(name) for name in queues or await session.queues()]
         absent: list[str] = []
         found: list[zq.QueueStats] = []
+        staged: dict[str, int] = {}  # messages that nobody can see yet
         failed: list[Exception] = []
         for queue in asked:
             try:
                 if await queue.exists():
                     found.append(await queue.stats())
+                    staged[queue.name] = await _staged(queue, found[-1])
                 else:
                     absent.append(queue.name)
             except (zq.AccessDeniedError, zq.PayloadError) as error:
@@ -102,6 +107,7 @@ async def stats(
                     "waiting_producers": s.waiting_producers,
                     "ledgers": s.ledgers,
                     "staged": s.staged,
+                    "staged_messages": staged[s.queue],
                     "put": s.put,
                     "removed": s.removed,
                     "paused": s.paused,
@@ -112,40 +118,41 @@ async def stats(
                 }
             )
     else:
-        output.print_table(
-            [
-                "queue",
-                "size",
-                "claimed",
-                "delayed",
-                "retrying",
-                "scheduled",
-                "dead letters",
-                "consumers",
-                "oldest",
-                "room",
-            ],
-            [
-                (
-                    f"{s.queue} (paused)" if s.paused else s.queue,
-                    s.size,
-                    s.claimed,
-                    s.delayed,
-                    s.retrying,
-                    s.scheduled,
-                    s.dead_letters,
-                    s.consumers,
-                    output.when(s.oldest),
-                    "" if s.room is None else f"{s.room} of {s.max_size}",
-                )
-                for s in found
-            ],
-        )
+        _print_stats(found, staged)
     for other in failed[1:]:
         output.note(str(other))
     if failed:
         raise failed[0]
     return Exit.OK if found and not absent else Exit.NOTHING
+
+
+async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
+    return sum(one.messages for one in await queue.unfinished()) if stats.staged else 0
+
+
+def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> None:
+    """Print a table; what is staged has a column where there is any."""
+    shown = any(staged.values())
+    heads = ["queue", "size", "claimed", "delayed", "retrying", "scheduled", "dead letters", "consumers"]
+    output.print_table(
+        [*heads, "oldest", "room", *(["staged"] if shown else [])],
+        [
+            (
+                f"{s.queue} (paused)" if s.paused else s.queue,
+                s.size,
+                s.claimed,
+                s.delayed,
+                s.retrying,
+                s.scheduled,
+                s.dead_letters,
+                s.consumers,
+                output.when(s.oldest),
+                "" if s.room is None else f"{s.room} of {s.max_size}",
+                *([staged[s.queue]] if shown else []),
+            )
+            for s in found
+        ],
+    )
 
 
 @connected

@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.queue.operators.writers import name_of_write
 from aiozkqueue.queue.staging import Staging
 
 from .connection import linked
@@ -54,7 +55,7 @@ class QueueWriter(DataSourceArrowWriter):
         self._options = options
         self._kept = options.write_id is not None
         self._run = uuid4().hex
-        self._name = f"write {options.write_id or self._run}"
+        self._name = name_of_write(options.write_id or self._run)
         RowEncoder(schema, options.id_column)  # refuses columns before any job runs
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:

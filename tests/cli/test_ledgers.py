@@ -45,7 +45,8 @@ def test_what_a_write_left_that_was_cut_off_is_shown_and_removed(cli: Cli, zooke
     assert (listed["writer"], listed["name"], listed["batch"], listed["messages"]) == (writer, "stream of orders", 7, 2)
     assert "stream of orders" in cli("ledgers", "list", "orders").text
     [before] = cli("stats", "orders", "--json").records
-    assert (before["size"], before["staged"]) == (3, 1)
+    assert (before["size"], before["staged"], before["staged_messages"]) == (3, 1, 2)
+    assert "staged" in cli("stats", "orders").text
     refused = cli("ledgers", "discard", "orders", writer)
     assert refused.status != 0
     assert "--yes" in refused.stderr

@@ -8,12 +8,16 @@ from __future__ import annotations
 import enum
 import statistics
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from .writers import WriterInfo
 
 #: A listing of this share of the request limit is warned about; Java clients read none beyond the whole.
 LONG_LISTING: Final = 0.8
@@ -23,6 +27,8 @@ LATE_COUNTER: Final = 0.9
 CLOCK_OFFSET: Final = 1.0
 #: Medians of the round trips beyond which a queue is slow, seconds.
 SLOW: Final = 0.1
+#: A write to a queue that takes longer may have been killed.
+LONG_WRITE: Final = timedelta(minutes=10)
 _SHOWN: Final = 3
 
 
@@ -137,6 +143,10 @@ class QueueFacts:
     """Items and records of attempts, of those looked at, that have znodes below them."""
     sealed: Sequence[str] = ()
     """Items and records of attempts, of those looked at, that this user may not read."""
+    unfinished: Sequence[WriterInfo] = ()
+    """Batches of Spark's writers that are not complete."""
+    now: datetime | None = None
+    """By the leader's clock."""
     old_pins: Sequence[str] = ()
     """What has kept clean-up from the history for a day."""
     open_to_all: Sequence[str] = ()
@@ -241,8 +251,10 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
             f"{facts.generations} generations of a lane are in use, the most is {MOST_GENERATIONS}",
             "take the oldest messages: puts are refused when no further generation can be opened",
         )
-    if facts.size and not facts.consumers:
-        yield Finding(Severity.WARNING, name, f"{facts.size} messages and no consumer", "start one")
+    yield from _of_unfinished(facts)
+    visible = facts.size - sum(one.messages for one in facts.unfinished)
+    if visible > 0 and not facts.consumers:
+        yield Finding(Severity.WARNING, name, f"{visible} messages and no consumer", "start one")
     if facts.dead_letters:
         yield Finding(
             Severity.INFO,
@@ -279,6 +291,19 @@ def _of_counter(name: str, lane: FolderFacts) -> Iterator[Finding]:
             name,
             f"the counter of {lane.path} is at {lane.counter}",
             f"at {LANE_END} a new lane is opened",
+        )
+
+
+def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
+    for one in facts.unfinished:
+        old = facts.now is None or facts.now - one.changed > LONG_WRITE
+        yield Finding(
+            Severity.WARNING if old else Severity.INFO,
+            facts.name,
+            f"{one.messages} staged messages of {one.name!r} are invisible: the batch, begun {one.changed:%F %T} UTC, "
+            "is not complete",
+            f"if no job still writes it, run the job again (a stream, or a write with the same writeId), or remove the "
+            f"messages: `aiozkqueue ledgers discard {facts.name} {one.writer}`",
         )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import InvalidNameError, PayloadError
+from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
 from aiozkqueue.layout import (
     ClientPaths,
     ItemName,
@@ -42,6 +43,7 @@ from .diagnosis import (
     diagnose,
 )
 from .leftovers import bad_locks, old_clients, orphan_metas, stray_dues
+from .writers import writers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +163,7 @@ class _Examination:
             return await self._examine(paths, configuration_of(paths, data))
         except NoNodeError:
             return QueueFacts(name=name, exists=False)
-        except NoAuthError as error:
+        except (NoAuthError, AccessDeniedError) as error:
             return QueueFacts(name=name, trouble=f"this user may not read it: {error}")
         except PayloadError as error:
             return QueueFacts(name=name, trouble=str(error))
@@ -205,6 +207,8 @@ class _Examination:
             orphan_metas=[left.name for left in await orphan_metas(self._zookeeper, paths, metas, ids)],
             obstructed=obstructed,
             sealed=sealed,
+            unfinished=await writers(self._engine, self._engine.store(paths.name)),
+            now=datetime.fromtimestamp(self._now, UTC),
             old_pins=[pin for pin in await below(zookeeper, paths.pins) if await self._is_old(paths.pin(pin))],
             open_to_all=open_to_all,
             readable_by_all=readable,

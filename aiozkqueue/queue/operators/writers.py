@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 TOGETHER: Final = 500
 
 
+def name_of_write(write_id: str) -> str:
+    """Return the writer's name of a write, by its `writeId` or, without one, by its run."""
+    return f"write {write_id}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterRecord:
     """What is stored of a writer."""
@@ -71,6 +76,11 @@ class WriterRecord:
     def encode(self) -> bytes:
         """The bytes to store."""
         return to_json(asdict(self))
+
+    @property
+    def of_one_run(self) -> bool:
+        """Whether the name is of a single run, as of a write without a `writeId`: no other run can go on with it."""
+        return self.name == name_of_write(self.run)
 
     @classmethod
     def decode(cls, data: bytes) -> WriterRecord | None:
@@ -193,6 +203,29 @@ async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | N
     return await clear_away(engine, store, writer)
 
 
+async def abandon(engine: Engine, store: QueueStore, writer: str, before: int) -> int:
+    """Give up the batch of a run that no other can go on with, if nothing was put for it since a moment (ms).
+
+    A run that is alive all the same, and only slow, is refused from then on: by the fence when it puts more, and when
+    it completes the batch. So it fails, and never shows a part of its rows.
+
+    Raises: AccessDeniedError.
+    """
+    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    try:
+        node = await zookeeper.read(path)
+    except NoNodeError:
+        return 0
+    record = WriterRecord.decode(node.data)
+    if record is None or record.stage is None or not record.of_one_run or node.stat.mtime > before:
+        return 0
+    for part in await below(zookeeper, path):
+        stat = await zookeeper.exists(f"{path}/{part}")
+        if stat is not None and stat.mtime > before:
+            return 0
+    return await give_up(engine, store, writer, record.batch)
+
+
 async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
     """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
 
@@ -224,7 +257,9 @@ async def forget(engine: Engine, store: QueueStore, writer: str, before: int) ->
     except NoNodeError:
         return 0
     record = WriterRecord.decode(node.data)
-    if record is None or not record.complete or record.aborted or node.stat.mtime > before:
+    if record is None or record.aborted or node.stat.mtime > before:
+        return 0
+    if not record.complete and (record.stage is not None or not record.of_one_run):
         return 0
     parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
     for start in range(0, len(parts), TOGETHER):  # of a batch that begins now, the fence has risen: none of it goes

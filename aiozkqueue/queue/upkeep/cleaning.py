@@ -32,7 +32,7 @@ from aiozkqueue.queue.candidates.tags import sweep_tags
 from aiozkqueue.queue.operators.admin import configuration, lanes
 from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, old_clients, orphan_metas
 from aiozkqueue.queue.operators.pins import read_pins
-from aiozkqueue.queue.operators.writers import clear_away, forget
+from aiozkqueue.queue.operators.writers import abandon, clear_away, forget
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -71,6 +71,8 @@ MOST_TAGS: Final = 1000
 _HOUR_MS: Final = 3_600_000
 #: How long it is remembered which batch of a writer was complete last, milliseconds.
 WRITERS_KEPT: Final = 90 * 24 * _HOUR_MS
+#: How long a write that no other run can go on with may put nothing before it is given up, milliseconds.
+WRITES_KEPT: Final = 24 * _HOUR_MS
 _LONGEST_ID: Final = 24
 
 
@@ -323,10 +325,12 @@ class _Cleaning:
     async def writers(self) -> int:
         """Finish the removal of batches that were given up, and forget writers whose last batch was complete long ago.
 
-        One that is forgotten and writes that very batch again would double it; what is under way is left.
+        One that is forgotten and writes that very batch again would double it. A write without a `writeId` that has put
+        nothing for a day is given up; any other batch that is under way is left.
         """
         removed = 0
         for writer in await below(self._zookeeper, self._paths.sinks):
+            removed += await abandon(self._engine, self._store, writer, self._now - WRITES_KEPT)
             removed += await clear_away(self._engine, self._store, writer)
             removed += await forget(self._engine, self._store, writer, self._now - WRITERS_KEPT)
         self.left -= removed

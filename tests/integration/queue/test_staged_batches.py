@@ -238,3 +238,30 @@ async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_a
         await session.clean("orders")
         left = await session.engine.zookeeper.children(done.store.paths.sinks)
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
+
+
+async def test_a_write_that_no_run_can_go_on_with_is_given_up_after_a_day_without_progress(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root, janitor=False) as session:
+        killed, named = Writer(session, name="write run"), Writer(session, name="write nightly")
+        fence = await killed.begin(run="run")
+        await killed.put(fence, "a", "b")
+        await named.put(await named.begin(run="other"), "c")
+        await session.queue("orders").put(b"seen")
+        await session.clean("orders")
+        assert await session.queue("orders").size() == 4
+        told = [one for one in (await session.diagnose("orders")).findings if "staged" in one.text]
+        assert sorted(one.text.partition(" are invisible")[0] for one in told) == [
+            "1 staged messages of 'write nightly'",
+            "2 staged messages of 'write run'",
+        ]
+        assert all("ledgers discard orders" in one.advice for one in told)
+        monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.WRITES_KEPT", -60_000)  # a day later
+        await session.clean("orders")
+        assert await session.queue("orders").size() == 2
+        with pytest.raises(zq.NotCommittedError):
+            await killed.put(fence, "too late")
+        with pytest.raises(zq.NotCommittedError, match="given up"):
+            await killed.staging.complete(0)
+        assert (await named.staging.begin(0, "other")) is not None
