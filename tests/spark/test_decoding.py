@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo
 
 import pytest
-from pyspark.sql import functions
+from pyspark.sql import Row, functions
 from pyspark.sql.types import StructType
 
 import aiozkqueue as zq
@@ -71,7 +71,7 @@ def plain(value: Any) -> Any:
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date) and not isinstance(value, datetime):
         return value.isoformat()
-    return value.asDict() if hasattr(value, "asDict") else value
+    return value.asDict() if isinstance(value, Row) else value
 
 
 @pytest.mark.parametrize("kind", VALUES)
