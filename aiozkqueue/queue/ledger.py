@@ -7,6 +7,10 @@ of its items, which are persistent and have no end; a manifest whose data is emp
 with. Acknowledging first marks the manifest as done. It then removes items, locks and pages, a few pages at a time.
 No batch is returned once it is marked, because part of it may be gone: the next process finishes the removal instead.
 
+The group's znode also holds the ledger's identity, which is made once, and the highest number acknowledged. Tasks mark
+below a manifest what they have read (`claims.reads`). A batch that keeps failing is divided: its heir is a manifest
+that names it, and gets all messages but the first few (`claims.pages.Manifest`).
+
 The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
 """
 
