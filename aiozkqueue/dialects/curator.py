@@ -13,6 +13,7 @@ from aiozkqueue.layout import LAST_MOMENT
 
 from .dialect import SEQUENCE_DIGITS, Dialect, PutNames, check_path
 from .framing import frame, unframe
+from .sharding import check_shard_locks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,17 @@ def curator(path: str, lock_path: str | None = None, kind: CuratorKind = "queue"
     if kind == "simple" and lock_path is not None:
         msg = f"queue {path!r}: lock_path={lock_path!r}: Curator's SimpleDistributedQueue locks nothing; leave it out"
         raise InvalidOptionError(msg)
-    return _KINDS[kind](path, path, lock_path)
+    dialect = _KINDS[kind](path, path, lock_path)
+    if lock_path is not None:
+        check_shard_locks(path, lock_path)
+        above, _, name = lock_path.rpartition("/")
+        if lock_path == path or (above == path and dialect.is_item(name)):
+            msg = (
+                f"queue {path!r}: lock_path={lock_path!r}: consumers would take the locks there for items; give a path "
+                f"elsewhere, such as {f'{path}-locks'!r}, to the Java side, too"
+            )
+            raise InvalidOptionError(msg)
+    return dialect
 
 
 def bears_id(dialect: Dialect, name: str, key: str) -> bool:

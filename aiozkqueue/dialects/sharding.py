@@ -1,4 +1,4 @@
-"""What Curator's ``QueueSharder`` calls its queues: ``queue-<uuid>``, children of one znode.
+"""Curator's ``QueueSharder``: its queues are called ``queue-<uuid>``, and are all the children of one znode.
 
 Its leader draws a random uuid. Ours are drawn from the path and a number, so that several who add a shard at the same
 time add the same one, and need no leader.
@@ -6,14 +6,18 @@ time add the same one, and need no leader.
 
 from __future__ import annotations
 
+import re
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from uuid import NAMESPACE_OID, uuid5
+
+from aiozkqueue.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _PREFIX: Final = "queue-"
+_DRAWN: Final = re.compile(r"queue-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_shard(name: str) -> bool:
@@ -30,3 +34,23 @@ def another_shard(path: str, there: Collection[str]) -> str:
     """Return the name of a further queue: the same for all who see the same ones there."""
     names = (f"{_PREFIX}{uuid5(NAMESPACE_OID, f'{path} {number}')}" for number in count())
     return next(name for name in names if name not in there)
+
+
+def check_shard_locks(shard: str, lock_path: str | None, sharder: str | None = None) -> None:
+    """Refuse a lock path that a ``QueueSharder`` takes for one of its queues.
+
+    ``sharder`` is the znode that the shard is a child of. None: it is a sharder's if the shard is called as only a
+    sharder calls its queues.
+
+    Raises: InvalidOptionError.
+    """
+    above, _, name = shard.rpartition("/")
+    if lock_path is None or (sharder is None and not _DRAWN.fullmatch(name)):
+        return
+    if f"{lock_path}/".startswith(f"{above}/") and not lock_path.startswith(f"{shard}/"):
+        msg = (
+            f"queue {shard!r}: lock_path={lock_path!r}: Curator's QueueSharder takes every child of {above!r} for a "
+            "queue to put to. It would put messages among the locks, make locks for those in turn, and add queues "
+            f"without end; lay the locks somewhere else, as at {f'{above}-locks/{name}'!r}, for the Java side, too"
+        )
+        raise InvalidOptionError(msg)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aiozkqueue.dialects import check_path, curator, kazoo
+from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
 from aiozkqueue.layout import check_condition, check_queue_name
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
@@ -190,7 +191,8 @@ class QueueSession:
         the sharder's policies ``newQueueThreshold`` and ``maxQueues``, with its defaults. When a sharder's leader adds
         one in the same instant, there is one more.
 
-        Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1.
+        Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1, or lock paths below ``path``,
+            which a sharder takes for queues.
         """
         check_path(path, "path")
         positive(threshold, "threshold")
@@ -199,9 +201,15 @@ class QueueSession:
         engine = self.engine
 
         def shard(of: str) -> CuratorQueue[Any]:
-            locks = None if lock_path is None else lock_path(of)
+            locks = locks_of(of)
             return CuratorQueue(engine, curator(of, locks, kind), codec, "dead-letter")
 
+        def locks_of(shard: str) -> str | None:
+            locks = None if lock_path is None else lock_path(shard)
+            check_shard_locks(shard, locks, path)
+            return locks
+
+        locks_of(f"{path}/{first_shard(path)}")  # refused now, not by the first put
         return CuratorShards(engine, path, shard, threshold, max_queues)
 
     @overload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -221,6 +222,49 @@ async def test_settings_and_uses_that_make_no_sense_there_are_refused(session: z
         session.curator_queue(path, lock_path="/locks", kind="simple")
     with pytest.raises(zq.InvalidOptionError, match="give one of"):
         session.curator_queue(path, kind="barrier")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("below", ["{shard}-locks", "{path}/locks", "{path}/locks/{name}", "{path}", "{shard}"])
+async def test_locks_that_a_sharder_would_take_for_queues_are_refused_before_anything_is_made(
+    session: zq.QueueSession, path: str, server_view: Observer, below: str
+) -> None:
+    def locks(shard: str) -> str:
+        return below.format(shard=shard, path=path, name=shard.rpartition("/")[2])
+
+    with pytest.raises(zq.InvalidOptionError, match=r"would take|takes every child"):
+        session.curator_shards(path, lock_path=locks)
+    shard = f"{path}/queue-{uuid4()}"
+    with pytest.raises(zq.InvalidOptionError, match=r"lock_path=.*(a path elsewhere|somewhere else)"):
+        session.curator_queue(shard, lock_path=locks(shard))
+    assert not await server_view.exists(path)
+
+
+async def test_locks_among_the_items_are_refused_and_a_folder_of_locks_below_a_queue_is_not(
+    session: zq.QueueSession, path: str
+) -> None:
+    for locks in (path, f"{path}/queue-locks"):
+        with pytest.raises(zq.InvalidOptionError, match="would take the locks there for items"):
+            session.curator_queue(path, lock_path=locks)
+    queue = session.curator_queue(path, lock_path=f"{path}/locks")
+    await queue.put(b"taken")
+    assert await awaited(session, queue, 1) == [b"taken"]
+    shards = session.curator_shards(f"{path}-shards", lock_path=lambda shard: f"{shard}/locks")
+    await shards.put(b"taken")
+    (shard,) = await shards.queues()
+    assert await awaited(session, shard, 1) == [b"taken"]
+
+
+async def test_names_that_are_taken_ahead_of_the_counter_are_passed_over(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    """A queue that was copied to another ensemble, each item under its name, has a counter below its items."""
+    copied = range(30, 30 + 3 * 64)
+    for number in copied:
+        await server_view.create(f"{path}/queue-{number:010d}", frame([b"copied"]))
+    queue = locked(session, path)
+    await queue.put_many([b"put"] * len(copied))
+    assert await server_view.children(path) == [f"queue-{30 + number:010d}" for number in range(2 * len(copied))]
+    assert sorted(await drained(session, queue)) == [b"copied"] * len(copied) + [b"put"] * len(copied)
 
 
 async def test_clean_up_removes_the_attempts_of_what_a_peer_has_consumed_and_no_others(

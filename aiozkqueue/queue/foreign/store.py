@@ -7,6 +7,7 @@ takes) lies below ``<root>/.foreign``.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import fields
@@ -14,10 +15,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from aiozkqueue.dialects import ForeignPaths
+from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import ItemName, QueueConfig, item_prefix
+from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.access import denied
 from aiozkqueue.queue.candidates.backlog import Backlog
+from aiozkqueue.queue.operators.admin import put_into
 from aiozkqueue.queue.store import QueueStore
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
 
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 _ID_DIGITS = 20
+#: Names that are looked at together when one of them is taken.
+NAMES_LOOKED_AT = 64
 #: The settings of a queue that need no layout of their own.
 SETTINGS = frozenset({"policy", "max_size", "history", "clean_every", "paused"})
 
@@ -83,7 +89,7 @@ class ForeignStore(QueueStore):
         return ForeignBacklog(random, self._layout, self._now)
 
     def note_sequence(self, path: str) -> None:
-        """Nothing follows a counter of another program's that has come to its end."""
+        """See `QueueStore`: another program's queue has no other lane to go on in when the counter nears its end."""
 
     def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """See `QueueStore`: the parents may be containers, which go when they are empty."""
@@ -92,10 +98,38 @@ class ForeignStore(QueueStore):
         if isinstance(error, BadVersionError | NoNodeError):
             self.stale()
             return self.open()
-        full = isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential
-        why = "its sequence counter has come to its end" if full else f"ZooKeeper refused the commit: {error}"
-        msg = f"queue {self.name!r}: {why}; nothing of it was applied"
+        if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
+            return self._pass_taken_names(operation.path)
+        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
+
+    async def _pass_taken_names(self, path: str) -> None:
+        """Bring the counter past the names that are taken: a copy of a queue has its items, and a counter below them.
+
+        A refused create does not bring the counter on, so every create would be refused from now on. A child that
+        comes and goes takes a number.
+
+        Raises: NotCommittedError: the counter has reached its last number.
+        """
+        parent, taken = path.rpartition("/")[0], NAMES_LOOKED_AT
+        while taken == NAMES_LOOKED_AT:
+            stat = await self._zookeeper.exists(parent)
+            if stat is None:
+                return  # it is made again by the next try, with a counter of its own
+            number = put_into(stat)
+            if number >= LARGEST_NUMBER:
+                msg = (
+                    f"queue {self.name!r}: ZooKeeper's sequence counter of {parent} has reached its last number, "
+                    f"{number}, and no more can be put; nothing of the commit was applied. Consume what is there, "
+                    f"delete {parent}, and put again: the queue is made again and counts from 0"
+                )
+                raise NotCommittedError(msg)
+            names = [f"{path}{number + offset:0{SEQUENCE_DIGITS}d}" for offset in range(NAMES_LOOKED_AT)]
+            stats = await asyncio.gather(*(self._zookeeper.exists(name) for name in names))
+            taken = next((at for at, one in enumerate(stats) if one is None), NAMES_LOOKED_AT)
+            steps = [(Create(passing := f"{parent}/wake-passing-{at}"), Delete(passing)) for at in range(taken)]
+            with suppress(MultiError):  # another session is just as far
+                await self._zookeeper.multi([operation for step in steps for operation in step])
 
     async def configure(self, config: QueueConfig) -> None:
         """See `QueueStore`. Raises: InvalidOptionError: a setting has no place in this layout."""

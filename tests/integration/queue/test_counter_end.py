@@ -38,6 +38,7 @@ COUNTERS = {
     "last": LAST,
     "plain": LAST,
     "retired": HALF,
+    "of-curator": LAST,
 }
 
 
@@ -214,6 +215,15 @@ async def test_a_create_that_the_counter_refuses_is_made_in_the_next_generation(
     assert await generations(view, "plain") == [0, 1]
     assert await view.children(f"{ROOT}/plain/lanes/s0g1") == ["item-0000000000"]
     assert await drained(plain) == [b"the last", b"0"]
+
+
+async def test_a_curator_queue_whose_counter_has_ended_says_so_and_what_to_do(session: zq.QueueSession) -> None:
+    path = f"{ROOT}/of-curator/items"
+    queue = session.curator_queue(path)
+    await queue.put(b"the last")
+    with pytest.raises(zq.NotCommittedError, match=f"sequence counter of {path} has reached its last number, {LAST}"):
+        await queue.put(b"one too many")
+    assert [message.body for message in await queue.peek()] == [b"the last"]
 
 
 async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_move(
