@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.queue.transaction import Transaction
 
 log: Final = logging.getLogger(__name__)
@@ -62,14 +64,18 @@ class Bus(Generic[E]):
     subscribers is done; one that cannot be read is a dead letter. At least once: a process that dies leaves no word of
     whom it has called.
 
-    ``policy`` is that of the bus's queues: three retries at once, then the dead letters.
+    ``policy`` is stored with a queue of the bus that has none yet. A queue that has one keeps it, and a process whose
+    ``policy`` differs follows the stored one, with a warning in the log. `Queue.configure` changes it for all processes
+    while they run. Without ``policy``, a listener stores `DEFAULT_POLICY`, which is three retries at once and then the
+    dead letters, and a process that only posts stores none.
 
     Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
     """
 
-    def __init__(self, session: QueueSession, name: str, event: type[E], *, policy: Policy = DEFAULT_POLICY) -> None:
+    def __init__(self, session: QueueSession, name: str, event: type[E], *, policy: Policy | None = None) -> None:
         self._session = session
         self._policy = policy
+        self._compared: dict[str, Policy | None] = {}
         self._paths = BusPaths(session.engine.root, name)
         self._types: EventTypes[E] = EventTypes(event)
         self._groups = Groups(session.engine, self._paths)
@@ -102,7 +108,7 @@ class Bus(Generic[E]):
             QueueFullError: one of them has no room; the event is in none.
             PayloadError, InvalidOptionError: it is no event of this bus, or does not fit its own type.
             MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
-            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         engine = self._session.engine
         if tx is not None:
@@ -131,7 +137,7 @@ class Bus(Generic[E]):
 
     async def _puts(self, engine: Engine, body: bytes, options: dict[str, Any]) -> list[Put]:
         groups, check = await self._groups.known()
-        puts = [prepare(engine, self.queue(group), body, options) for group in (None, *groups)]
+        puts = [prepare(engine, self._queue(group, self._policy), body, options) for group in (None, *groups)]
         # The check goes with one of them: all are in one multi.
         puts[0] = puts[0]._replace(plan=join([PutPlan((check,)), puts[0].plan]))
         return puts
@@ -175,7 +181,7 @@ class Bus(Generic[E]):
         Run it as any listener; ``drain_timeout`` is as for `QueueSession.listener`. A group gets the events posted
         after it joined: see `join`.
 
-        Raises: InvalidNameError, InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
+        Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
 
         async def handle(delivery: Delivery[bytes]) -> None:
@@ -185,7 +191,32 @@ class Bus(Generic[E]):
 
     def queue(self, group: str | None = None) -> Queue[bytes]:
         """The queue of a group, or of the bus itself: its figures, its dead letters. Raises: InvalidNameError."""
-        return self._session.queue(self._paths.queue(group), policy=self._policy)
+        return self._queue(group, self._policy or DEFAULT_POLICY)
+
+    def _queue(self, group: str | None, policy: Policy | None) -> Queue[bytes]:
+        queue = self._session.queue(self._paths.queue(group))
+        if policy is not None:
+            queue.store.prefer(policy)
+        if self._policy is not None and queue.name not in self._compared:
+            self._compared[queue.name] = None
+            compare = partial(self._compare, queue.store, self._policy)
+            queue.store.followers.append(compare)
+            compare()
+        return queue
+
+    def _compare(self, store: QueueStore, policy: Policy) -> None:
+        """Warn, once for each, of a policy in force that is not the one named here."""
+        if store.config.policy not in (None, policy, self._compared[store.name]):
+            self._compared[store.name] = store.config.policy
+            log.warning(
+                "bus %s: queue %s has the policy %r, which is followed, and not %r; change it for all processes with "
+                "`await bus.queue().configure(QueueConfig(policy=...))`",
+                self.name,
+                store.name,
+                store.config.policy,
+                policy,
+                extra={"bus": self.name, "queue": store.name},
+            )
 
     async def _handle(self, delivery: Delivery[bytes], group: str | None) -> None:
         try:

@@ -1,14 +1,78 @@
-"""Which configurations of a queue exclude each other. Pure."""
+"""Which configurations of a queue exclude each other, and which policy a session asks for. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueFullError
-from aiozkqueue.layout import MOST_LANES, excess_of
+from aiozkqueue.layout import MOST_LANES, QueueConfig, excess_of
 
 if TYPE_CHECKING:
-    from aiozkqueue.layout import Policy, QueueConfig
+    from aiozkqueue.layout import Policy
+
+
+class PolicyChoice:
+    """The policy that one session asks for on one queue, until the stored one is known."""
+
+    __slots__ = ("_granted", "_preferred", "_queue", "required")
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self.required: Policy | None = None
+        """Asked for, and to be stored or found to conflict; None: nothing is open."""
+        self._preferred: Policy | None = None
+        self._granted: set[Policy] = set()  # those that were asked for, and in force then
+
+    @property
+    def initial(self) -> Policy | None:
+        """What to store with a queue that has none."""
+        return self.required or self._preferred
+
+    def require(self, policy: Policy, stored: Policy | None) -> bool:
+        """Ask for a policy, beside the one known to be stored; return whether the queue has to be read for that.
+
+        A policy that was in force when it was asked for may be asked for again after `configure` has put another in its
+        place: that one is followed, and running code goes on.
+
+        Raises:
+            InvalidOptionError: it is none.
+            ConfigConflictError: another policy is stored, or was asked for.
+        """
+        QueueConfig(policy=policy)  # takes only what can be stored
+        if policy in self._granted or policy == self.required:
+            return False
+        other = self.required or stored
+        if other is not None and other != policy:
+            raise policies_conflict(self._queue, policy, other)
+        if stored == policy:
+            self._granted.add(policy)
+            return False
+        self.required = policy
+        return True
+
+    def prefer(self, policy: Policy) -> bool:
+        """Ask for a policy in case that none is stored; return whether that is new. Raises: InvalidOptionError."""
+        QueueConfig(policy=policy)
+        other, self._preferred = self._preferred, policy
+        return other != policy
+
+    def compare(self, stored: Policy | None) -> None:
+        """Take note of what is stored; what was required must be that. Raises: ConfigConflictError."""
+        required = self.required
+        if required is not None and stored not in (None, required):
+            self.required = None
+            assert stored is not None  # noqa: S101 - for the type checker
+            raise policies_conflict(self._queue, required, stored)
+
+    def settled(self) -> None:
+        """What was required is stored."""
+        if self.required is not None:
+            self.grant(self.required)
+
+    def grant(self, policy: Policy) -> None:
+        """Forget what was required: this policy holds, and may be asked for from now on."""
+        self._granted.add(policy)
+        self.required = None
 
 
 def check_change(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
@@ -48,7 +112,8 @@ def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConfl
     """Make the error for a policy that is asked for beside another that is stored."""
     return ConfigConflictError(
         f"queue {queue!r} has the policy {stored}, not {wanted}; "
-        "leave the policy out, or change it with `await queue.configure(QueueConfig(policy=...))`"
+        "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))`: what runs "
+        "goes on with the new one, and what starts must name that or none"
     )
 
 

@@ -48,7 +48,7 @@ from .access import allowed, denied
 from .candidates.backlog import Backlog
 from .candidates.groups import lock_id
 from .candidates.tags import TagRecords
-from .conflicts import check_change, check_generation, check_priority, policies_conflict
+from .conflicts import PolicyChoice, check_change, check_generation, check_priority
 from .folders import complete, folders_of
 from .lanes import PutLanes
 
@@ -132,7 +132,7 @@ class QueueStore:
         self._doubts = 0  # how often what has been read, or is being read, was said to be out of date
         self.ready: bool = False
         """Whether `open` has nothing left to do."""
-        self._chosen: Policy | None = None
+        self._choice = PolicyChoice(name)
         self._groups_expected = False
         self.tiers: tuple[Tier, ...] = self.config.tiers
         """The lanes that may hold items, of each priority, the most urgent first."""
@@ -151,13 +151,17 @@ class QueueStore:
             InvalidOptionError: it is none.
             ConfigConflictError: this session knows that another policy is stored, or was asked for.
         """
-        QueueConfig(policy=policy)  # takes only what can be stored
-        other = self._chosen or (self.config.policy if self.ready else None)
-        if other is not None and other != policy:
-            raise policies_conflict(self.name, policy, other)
-        if self.config.policy != policy and (self.ready or self._chosen is None):
+        if self._choice.require(policy, self.config.policy if self.ready else None):
             self.stale()
-        self._chosen = policy
+
+    def prefer(self, policy: Policy) -> None:
+        """Have a policy stored by the next `open` if the queue has none; one that is stored stays in force.
+
+        Raises: InvalidOptionError: it is none.
+        """
+        new = self._choice.prefer(policy)
+        if self.config.policy is None and (new or self.ready):
+            self.stale()
 
     async def open(self) -> None:
         """Read the configuration, and create what of the queue is missing; at once when that has been done.
@@ -420,7 +424,7 @@ class QueueStore:
         Raises: ConfigConflictError, AccessDeniedError, PayloadError; InvalidOptionError: too many shards.
         """
         if config.policy is not None:
-            self._chosen = None  # whatever was asked for before, this is what holds
+            self._choice.grant(config.policy)
         await self.open()
         while True:
             check_change(self.name, self.config, config)
@@ -457,16 +461,14 @@ class QueueStore:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
             await self._zookeeper.ensure(paths.root)
-            config = QueueConfig(policy=self._chosen)
+            config = QueueConfig(policy=self._choice.initial)
             folders = [Create(path) for path in self._folders()]
             await self._zookeeper.multi([Create(paths.base, config.encode()), *folders])
             data, stat = await self._zookeeper.read(paths.base)
         config = configuration_of(paths, data)
-        if self._chosen is not None and config.policy != self._chosen:
-            if config.policy is not None:
-                chosen, self._chosen = self._chosen, None
-                raise policies_conflict(self.name, chosen, config.policy)
-            config = replace(config, policy=self._chosen)
+        self._choice.compare(config.policy)
+        if config.policy is None and self._choice.initial is not None:
+            config = replace(config, policy=self._choice.initial)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return  # read again: another process may have been quicker
         if self._groups_expected and config.groups is None and config.affinity != "producer":
@@ -480,7 +482,8 @@ class QueueStore:
         if doubts != self._doubts:
             return  # read again: it may have changed since it was read, or something else is wanted of it
         self.forced = 0 if locks is None else locks.version
-        self.config, self.version, self.ready, self._chosen = config, stat.version, True, None
+        self._choice.settled()
+        self.config, self.version, self.ready = config, stat.version, True
         self.policy = config.policy or DEFAULT_POLICY
         self.tiers = config.tiers
         self.lanes = PutLanes(config, self.paths, self._random)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
-from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, NotFoundError, QueueError
+from aiozkqueue.errors import AlreadyExistsError, ConflictError, InvalidOptionError, NotFoundError, QueueError
 from aiozkqueue.layout import (
     HOUR,
     ConsumeTimes,
@@ -33,6 +33,7 @@ from aiozkqueue.queue.commits.changes import apply as apply_changes
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.items import PutSettlement
 from aiozkqueue.queue.commits.register import server_time
+from aiozkqueue.queue.conflicts import check_change
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.operators.admin import lanes
 from aiozkqueue.queue.operators.alterations import alter_with, replacement
@@ -40,7 +41,7 @@ from aiozkqueue.queue.operators.listing import list_children, list_items, walk
 from aiozkqueue.queue.patience import AT_ONCE
 from aiozkqueue.queue.puts.lifetime import with_field
 from aiozkqueue.queue.puts.putting import make_ready, prepare
-from aiozkqueue.zookeeper import Create, NodeExistsError
+from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData
 
 from .jobs import apply, readable
 
@@ -111,22 +112,39 @@ class Notifications:
         With ``history`` what has been processed, removed or has failed is recorded with its payload, and with its keys,
         token and date as headers: see `Queue.history`.
 
+        The queue and its settings are made together: creating one that is there changes nothing of it.
+
         Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
         SessionClosedError, WrongLoopError.
         """
         engine, path = self._session.engine, self._path(service, name)
         made = NotificationQueue(self._session, service, name, type)
+        store = made.queue.store
+        wanted = QueueConfig(policy=policy, history=History(payload=True) if history else None)
         with readable(self._base):
             await engine.zookeeper.ensure(self._base)
 
         def explain(_: int, error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
-                return AlreadyExistsError(f"service {service!r} has a notification queue {name!r} already; get it")
+                return _exists_already(service, name)
+            if isinstance(error, BadVersionError | NoNodeError):
+                return ConflictError(f"{store.paths.base}: {error}")
             return QueueError(f"{path}: {error}")
 
-        await made.queue.configure(QueueConfig(policy=policy, history=History(payload=True) if history else None))
-        await apply(engine, [Create(path)], explain)
-        return made
+        while True:
+            with readable(path):
+                if await engine.zookeeper.exists(path) is not None:
+                    raise _exists_already(service, name)
+            await store.open()
+            check_change(store.name, store.config, wanted)
+            settings = SetData(store.paths.base, store.config.changed(wanted).encode(), store.version)
+            try:
+                await apply(engine, [Create(path), settings], explain)
+            except ConflictError:  # the queue's configuration has just been changed by another
+                store.stale()
+                continue
+            store.stale()
+            return made
 
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
         """Return a notification queue that has been created.
@@ -372,6 +390,10 @@ class NotificationQueue(Generic[T]):
             "in processing" if found.in_flight else "future",
             attempts_of(found.meta),
         )
+
+
+def _exists_already(service: str, name: str) -> AlreadyExistsError:
+    return AlreadyExistsError(f"service {service!r} has a notification queue {name!r} already; get it")
 
 
 def queue_name(service: str, name: str) -> str:

@@ -1,0 +1,174 @@
+"""A policy that is configured while processes run is followed by all of them, and breaks none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+import aiozkqueue as zq
+from aiozkqueue.bus import Bus
+from aiozkqueue.schedule import Notification, Notifications
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.integration.queue.conftest import Opener
+
+pytestmark = pytest.mark.timeout(90)
+
+NEW = zq.ConsumeTimes(2, backoff=zq.Fixed(0.01))
+
+
+class Event(BaseModel):
+    number: int
+
+
+class Failing:
+    """A subscriber that goes on failing."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, _: object) -> None:
+        self.calls += 1
+        raise OSError("not now")
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 -- a handler fulfils it
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("named", [None, zq.ConsumeTimes(4, backoff=zq.Fixed(0)), zq.AtLeastOnce()], ids=repr)
+@pytest.mark.parametrize("used", ["posted before", "never used before"])
+async def test_a_bus_whose_policy_is_configured_goes_on_in_running_processes_and_follows_it(
+    session: zq.QueueSession, other: zq.QueueSession, named: zq.Policy | None, used: str
+) -> None:
+    bus, fails = Bus(session, "orders", Event, policy=named), Failing()
+    bus.subscribe(Event, fails, name="fails")
+    if used == "posted before":
+        async with bus.listener():
+            await bus.post(Event(number=0))
+            await until(lambda: _called(fails))
+        await bus.queue().purge()
+        await bus.queue().dead_letters.purge()
+        fails.calls = 0
+    await other.queue("orders").configure(zq.QueueConfig(policy=NEW))
+    await bus.post(Event(number=1))
+    async with session.begin() as tx:
+        await bus.post(Event(number=2), tx=tx)
+    elsewhere = Bus(other, "orders", Event, policy=named)
+    elsewhere.subscribe(Event, fails, name="fails")
+    async with bus.listener(), elsewhere.listener():
+        await bus.post(Event(number=3))
+        await until(lambda: _count(bus.queue(), 3))
+    assert fails.calls <= 6
+    assert {one.attempts for one in await bus.queue().dead_letters.peek()} == {2}
+    assert (await bus.queue().configuration()).policy == NEW
+
+
+async def _called(fails: Failing) -> bool:
+    return fails.calls > 0
+
+
+async def _count(queue: zq.Queue[Any], wanted: int) -> bool:
+    return await queue.dead_letters.size() == wanted
+
+
+async def test_a_process_that_only_posts_decides_nothing_and_a_listeners_policy_is_stored(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    await Bus(session, "orders", Event).post(Event(number=1))
+    assert (await other.queue("orders").configuration()).policy is None
+    bus, fails = Bus(other, "orders", Event, policy=NEW), Failing()
+    bus.subscribe(Event, fails, name="fails")
+    async with bus.listener():
+        await until(lambda: _count(bus.queue(), 1))
+    assert fails.calls == 2
+    await Bus(session, "orders", Event).post(Event(number=2))
+    assert (await session.queue("orders").configuration()).policy == NEW
+
+
+async def test_a_bus_without_a_policy_gets_the_default_one_from_its_first_listener(session: zq.QueueSession) -> None:
+    bus, fails = Bus(session, "orders", Event), Failing()
+    bus.subscribe(Event, fails, name="fails")
+    await bus.post(Event(number=1))
+    async with bus.listener():
+        await until(lambda: _count(bus.queue(), 1))
+    assert fails.calls == 4
+
+
+async def test_a_bus_that_names_another_policy_than_the_stored_one_says_so_once(
+    session: zq.QueueSession, other: zq.QueueSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    await session.queue("orders", policy=NEW).put(b"{}")
+    bus = Bus(other, "orders", Event, policy=zq.ConsumeTimes(9))
+    with caplog.at_level(logging.WARNING, "aiozkqueue.bus"):
+        for number in range(3):
+            await bus.post(Event(number=number))
+        await session.queue("orders").configure(zq.QueueConfig(clean_every=100))
+        await bus.post(Event(number=4))
+    [told] = [record.getMessage() for record in caplog.records if "policy" in record.getMessage()]
+    assert "ConsumeTimes(2" in told
+    assert "ConsumeTimes(9" in told
+
+
+async def test_a_queue_can_be_asked_for_as_before_by_what_ran_when_its_policy_was_configured(
+    session: zq.QueueSession, other: zq.QueueSession, open_session: Opener
+) -> None:
+    """As by code that names the policy wherever it uses the queue; what starts later is told of the conflict."""
+    old = zq.ConsumeTimes(5)
+    for one in (session, other):
+        await one.queue("jobs", policy=old).put(b"before")
+    await other.queue("jobs").configure(zq.QueueConfig(policy=NEW))
+    for one in (session, other):
+        await one.queue("jobs", policy=old).put(b"after")
+        await one.queue("jobs", policy=old).put(b"once more")
+        async with one.queue("jobs", policy=old).consume(policy=old, until_idle=0) as deliveries:
+            async for delivery in deliveries:
+                await delivery.commit()
+    with pytest.raises(zq.ConfigConflictError, match="must name that or none"):
+        await (await open_session()).queue("jobs", policy=old).put(b"new")
+
+
+async def test_a_notification_queues_policy_can_be_configured_and_creating_it_again_changes_nothing(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    events = await Notifications(session).create("billing", "events", Event)
+    elsewhere = await Notifications(other).get("billing", "events", Event)
+    await elsewhere.queue.configure(zq.QueueConfig(policy=NEW, history=zq.History(lifetime=60)))
+    for one in (session, other):
+        with pytest.raises(zq.AlreadyExistsError):
+            await Notifications(one).create("billing", "events", Event, policy=zq.AtLeastOnce(), history=False)
+    stored = await elsewhere.queue.configuration()
+    assert (stored.policy, stored.history) == (NEW, zq.History(lifetime=60))
+    await events.schedule(Event(number=1), datetime.now(UTC))
+    fails = Failing()
+
+    async def handler(_: Notification[Event]) -> None:
+        await fails(None)
+
+    async with events.listener(handler):
+        await until(lambda: _count(events.queue, 1))
+    assert fails.calls == 2
+
+
+async def test_of_several_that_create_a_notification_queue_at_once_one_succeeds_and_its_settings_hold(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    policies = [zq.ConsumeTimes(times) for times in (2, 3, 4, 5)]
+    made = await asyncio.gather(
+        *(
+            Notifications(one).create("billing", "events", Event, policy=policy)
+            for one, policy in zip((session, other, session, other), policies, strict=True)
+        ),
+        return_exceptions=True,
+    )
+    [winner] = [policy for policy, one in zip(policies, made, strict=True) if not isinstance(one, BaseException)]
+    assert (await session.queue("billing:events").configuration()).policy == winner
