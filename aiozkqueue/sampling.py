@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.operators.admin import count, lanes, put_into
+from aiozkqueue.queue.operators.ended import count_ended
 from aiozkqueue.queue.operators.listing import first_items
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
@@ -83,6 +84,7 @@ class Sampler:
         self._latest: dict[str, Sample] = {}
         self._unreadable: dict[str, str] = {}
         self._slow: dict[str, float] = {}
+        self._ended: dict[str, tuple[float, int]] = {}
         self._oldest: dict[str, tuple[str, float]] = {}
         self._looked = float("-inf")
         self._kept = float("-inf")
@@ -117,6 +119,7 @@ class Sampler:
             for name in sorted(unreadable.keys() - self._unreadable.keys()):
                 log.warning("%s", unreadable[name], extra={"queue": name})
             self._latest, self._unreadable = samples, unreadable
+            self._ended = {name: one for name, one in self._ended.items() if name in samples}
             self._slow = {name: at for name, at in self._slow.items() if name in unreadable}
             self._looked = time.monotonic()
             if begun - self._kept < EVERY / 2:
@@ -203,17 +206,32 @@ class Sampler:
         locks, due, dead, consumers = await asyncio.gather(
             *(count(engine, store, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
         )
+        ended = await self._count_ended(name) if due else 0
         size = sum(stat.num_children for stat in there)
         return Sample(
             at=time.time(),
             size=size,
-            claimed=locks,
-            retrying=due,
+            claimed=max(0, locks - ended),
+            retrying=max(0, due - ended),
             dead=dead,
             consumers=consumers,
             put=sum(put_into(stat) for stat in there),
             oldest=await self._find_oldest(name, folders, size),
         )
+
+    async def _count_ended(self, name: str) -> int:
+        """Count claims that have ended and that nobody has taken off yet.
+
+        That lists all timed claims: where it takes long, the number is kept for twenty times as long.
+        """
+        until, number = self._ended.get(name, (float("-inf"), 0))
+        begun = time.monotonic()
+        if begun < until:
+            return number
+        number = await count_ended(self._session.engine, self._session.engine.store(name))
+        now = time.monotonic()
+        self._ended[name] = now + 20 * (now - begun) - EVERY / 2, number
+        return number
 
     async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:
         """When the oldest message was put: the same as at the last look, unless that one is gone."""

@@ -177,10 +177,10 @@ class Api:
         return _ok()
 
     async def purge(self, request: Request, queue: str) -> Response:
-        """Remove all messages."""
+        """Remove all messages; 202: this goes on, and the same request again waits for its end."""
         await self._gate.admit(request, self._purge_verb, queue)
-        await self._service.purge(parameters.check_name(queue))
-        return _ok()
+        done = await self._service.purge(parameters.check_name(queue))
+        return _ok() if done else JSONResponse({"success": True}, 202)
 
     async def move(self, request: Request) -> Response:
         """Begin to move all messages of one queue to another."""
@@ -237,7 +237,7 @@ def router(api: Api, kind: Kind) -> APIRouter:
             operation_id=f"{kind}_{endpoint.__name__}",
             summary=(endpoint.__doc__ or "").strip().partition("\n")[0],
             openapi_extra={**described, "security": [{"header": []}, {"query": []}]},
-            responses={200: _json("Done.", answered), **_RESPONSES},
+            responses={200: _json("Done.", answered), **(_GOES_ON if method == "DELETE" else {}), **_RESPONSES},
         )
     return routes
 
@@ -339,6 +339,7 @@ def _json(told: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 _TOLD: Final[dict[str, Any]] = {"type": "object", "properties": {"message": {"type": "string"}}}
+_GOES_ON: Final[dict[int | str, dict[str, Any]]] = {202: _json("It goes on; repeat the request to wait for it.", _OK)}
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     400: {
         "description": "A parameter, a name or the body is wrong.",

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
+from fnmatch import fnmatchcase
 from math import ceil
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self, cast
 from urllib.parse import quote, urlsplit
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError, QueueError
@@ -50,9 +52,14 @@ __all__ = [
     "UnknownMoveReferenceError",
 ]
 
+log: Final = logging.getLogger(__name__)
+
 RETRIES: Final = 5
 FIRST_DELAY: Final = 0.05
+#: Registered addresses that are refused and remembered, so that each is logged once.
+REFUSED_KEPT: Final = 1000
 LONGEST_DELAY: Final = 1.0
+_GOES_ON: Final = 202
 _SERVER_TROUBLE: Final = 500
 _BAD: Final = 400
 _FORBIDDEN: Final = 403
@@ -136,19 +143,51 @@ class FixedHosts:
 
 
 class RegisteredHosts:
-    """The servers of a cluster that are registered in ZooKeeper now."""
+    """The servers of a cluster that are registered in ZooKeeper now.
 
-    def __init__(self, session: QueueSession, cluster: str = DEFAULT_CLUSTER) -> None:
+    The client sends its API key to every address that is registered, over HTTP unless the address says HTTPS. Anybody
+    who may write below ``/ostrich`` can register one. Name the hosts that are yours with ``allow``, or give
+    ``/ostrich`` an access control list.
+
+    Args:
+        session: reads the registrations.
+        cluster: as the servers' ``--cluster``.
+        allow: patterns of hosts that the key may be sent to, such as ``"*.internal"`` or ``"10.1.*"``, or with a scheme
+            ``"https://*.internal"``; other registrations are left out, and logged. None: any host.
+
+    Raises:
+        InvalidOptionError: ``allow`` is one str, or holds something else than texts.
+    """
+
+    def __init__(
+        self, session: QueueSession, cluster: str = DEFAULT_CLUSTER, *, allow: Collection[str] | None = None
+    ) -> None:
         self._session = session
         self._cluster = cluster
+        self._allow = None if allow is None else tuple(collection(allow, "allow", "patterns of hosts"))
+        if not all(isinstance(cast("object", one), str) for one in self._allow or ()):
+            msg = f"allow={self._allow!r}: give patterns of hosts, such as '*.internal'"
+            raise InvalidOptionError(msg)
+        self._refused: set[str] = set()
 
     async def urls(self, kind: Kind) -> Sequence[str]:
         """Return those registered now. Raises: ServiceUnavailableError: ZooKeeper does not tell."""
         try:
-            return await service_urls(self._session.engine.zookeeper, self._cluster, kind)
+            urls = await service_urls(self._session.engine.zookeeper, self._cluster, kind)
         except ZooKeeperError as error:
             msg = f"where the servers of {self._cluster!r} are registered: {error}"
             raise ServiceUnavailableError(msg) from error
+        return [url for url in urls if self._allows(url)]
+
+    def _allows(self, url: str) -> bool:
+        if _is_address(url) and (self._allow is None or any(_matches(url, pattern) for pattern in self._allow)):
+            return True
+        if url not in self._refused and len(self._refused) < REFUSED_KEPT:
+            self._refused.add(url)
+            log.warning(
+                "cluster %s: %r is registered, and gets no requests: `allow` does not name it", self._cluster, url
+            )
+        return False
 
 
 class QueueServiceClient:
@@ -269,8 +308,9 @@ class QueueServiceClient:
         await self._request("POST", f"{_part(queue)}/unclaimall")
 
     async def purge(self, queue: str) -> None:
-        """Remove all messages. Raises: ServiceError."""
-        await self._request("DELETE", _part(queue))
+        """Remove all messages, and wait until that is done. Raises: ServiceError: some may be left; call it again."""
+        while (await self._send("DELETE", _part(queue))).status_code == _GOES_ON:
+            pass  # each request waits some seconds at the server
 
     async def move_async(self, source: str, target: str) -> str:
         """Begin to move all messages to another queue; return the reference. Raises: ServiceError."""
@@ -299,6 +339,17 @@ class QueueServiceClient:
         content: bytes | None = None,
         patience: float = 0.0,
     ) -> JsonValue:
+        return _answer(await self._send(method, path, parameters, content=content, patience=patience))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, str | int] | None = None,
+        *,
+        content: bytes | None = None,
+        patience: float = 0.0,
+    ) -> httpx.Response:
         headers = {} if content is None else {"Content-Type": "application/json"}
         trouble: ServiceError = ServiceUnavailableError(f"no server of {self._kind} is known")
         failed: set[str] = set()  # so that one dead server of several is met once
@@ -329,7 +380,7 @@ class QueueServiceClient:
                 trouble.__cause__ = error
                 continue
             if response.status_code < _BAD:
-                return _answer(response)
+                return response
             trouble = _error_of(response)
             if response.status_code < _SERVER_TROUBLE:
                 raise trouble
@@ -390,6 +441,13 @@ def _is_address(text: str) -> bool:
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def _matches(url: str, pattern: str) -> bool:
+    """Tell whether an address is of a host, and where the pattern has one of a scheme, that a pattern describes."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    return fnmatchcase(f"{parts.scheme}://{host}" if "://" in pattern else host, pattern.lower())
 
 
 def _whole(value: Seconds) -> int:

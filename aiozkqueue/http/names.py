@@ -2,8 +2,8 @@
 
 A name under ``/queue/1`` is the queue's own, so that programs on the Python API and on HTTP share it. Those under
 ``/dedupq/1`` are queues of their own, which collapse equal messages: they begin with ``DEDUP:``, which no name on HTTP
-does, since those have no capitals. A name that ZooKeeper's side cannot hold (with a dot first, or too long with its
-prefix) has one made of it.
+does, since those have no capitals. A name with a dot first begins with ``QUEUE:``. A name that is too long with its
+prefix is replaced by its SHA-256, behind ``SHA256:``, which no name on HTTP contains either.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _NAME: Final = re.compile(r"[a-z0-9.:@_-]{1,255}")
 _LONGEST: Final = 255
 _DEDUP: Final = "DEDUP:"
 _PLAIN: Final = "QUEUE:"
+_HASHED: Final = "SHA256:"
 
 
 class Kind(StrEnum):
@@ -38,7 +39,7 @@ def native_name(kind: Kind, name: str) -> str:
     native = f"{_DEDUP}{name}" if kind is Kind.DEDUPQ else f"{_PLAIN}{name}" if name.startswith(".") else name
     if len(native) <= _LONGEST:
         return native
-    return f"{_DEDUP if kind is Kind.DEDUPQ else _PLAIN}:{sha256(name.encode()).hexdigest()}"
+    return f"{_DEDUP if kind is Kind.DEDUPQ else _PLAIN}{_HASHED}{sha256(name.encode()).hexdigest()}"
 
 
 def http_name(native: str) -> tuple[Kind, str] | None:

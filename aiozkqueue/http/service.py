@@ -3,26 +3,30 @@
 No state is kept here between two calls, but for knowing that a queue is there, and configured: claims are leases, whose
 tokens are the message ids; moves are records in ZooKeeper. Any server can go on with what another began.
 
-Looking makes no queue: what is only asked about is not created by the question.
+Looking makes no queue, and neither does a poll that waits. A name is remembered only if there is a queue of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import ConfigConflictError
-from aiozkqueue.layout import QueueConfig, leased_place, parse_lock
-from aiozkqueue.queue.claims.found import find_pages
-from aiozkqueue.queue.operators.admin import count, lanes
-from aiozkqueue.queue.operators.listing import list_children, list_items
+from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
+from aiozkqueue.queue.access import allowed
+from aiozkqueue.queue.operators.admin import count
+from aiozkqueue.queue.operators.ended import count_ended
 
+from . import showing
 from .names import Kind, http_name, native_name
+from .purging import Purges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aiozkqueue.layout import ItemName
+    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.operators.moves import MoveStatus
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
@@ -51,6 +55,8 @@ class QueueService:
         self.kind = kind
         self._session = session
         self._ids = ids
+        self._purges = Purges(session)
+        self._there: set[str] = set()
         self._known: set[str] = set()
 
     async def send(self, messages: Mapping[str, Sequence[bytes]]) -> None:
@@ -64,11 +70,13 @@ class QueueService:
         """Claim messages for ``lifetime`` seconds; with 0, show what could be claimed."""
         if not lifetime:
             return await self._claimable(name, limit)
-        if not wait and name not in self._known and not await self._plain(name).exists():
+        begun = asyncio.get_running_loop().time()
+        if not await self._comes(name, wait):
             return []
+        left = max(0.0, wait - (asyncio.get_running_loop().time() - begun))
         queue = await self._ready(name)
         signer = await self._ids.signer()  # first: nobody could acknowledge what is claimed without it
-        leases = await queue.leases.take(limit, lifetime=lifetime, timeout=wait)
+        leases = await queue.leases.take(limit, lifetime=lifetime, timeout=left)
         places = [leased_place(queue.name, lease.token) for lease in leases]
         return [
             Polled(signer.message_id(queue.name, place), lease.body)
@@ -77,40 +85,53 @@ class QueueService:
 
     async def peek(self, name: str, limit: int) -> list[Polled]:
         """Show messages, claimed ones too."""
-        return await self._shown(name, [place for place, _ in await self._places(name)], limit)
+        if not await self._is_there(name):
+            return []
+        engine, queue = self._session.engine, self._plain(name)
+        return await self._shown(queue, await showing.everything(engine, queue.store, limit))
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages for good. Raises: InvalidOptionError: an id is malformed, or another queue's."""
+        # All of them are checked before anything is acknowledged.
+        tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
+        if not tokens or not await self._is_there(name):
+            return
         queue = self._plain(name)
-        tokens = await self._ids.lease_tokens(queue.name, ids)  # of all of them, before anything is acknowledged
         for start in range(0, len(tokens), MANY):
             await queue.leases.acknowledge(tokens[start : start + MANY])
 
     async def renew(self, name: str, ids: Sequence[str], lifetime: int) -> None:
         """Lengthen claims, or with 0 end them. Raises: as `acknowledge`."""
+        tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
+        if not tokens or not await self._is_there(name):
+            return
         queue = self._plain(name)
-        tokens = await self._ids.lease_tokens(queue.name, ids)
         for start in range(0, len(tokens), MANY):
             await queue.leases.renew(tokens[start : start + MANY], lifetime=lifetime)
 
     async def size(self, name: str) -> int:
         """Count the messages."""
-        return await self._plain(name).size()
+        return await self._plain(name).size() if await self._is_there(name) else 0
 
     async def claimed(self, name: str) -> int:
-        """Count the messages that somebody has claimed."""
-        store = self._plain(name).store
-        return await count(self._session.engine, store, store.paths.locks)
+        """Count the messages that somebody has claimed; claims that have ended do not count."""
+        if not await self._is_there(name):
+            return 0
+        engine, store = self._session.engine, self._plain(name).store
+        locks = await count(engine, store, store.paths.locks)
+        return max(0, locks - await count_ended(engine, store)) if locks else 0
 
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""
-        queue = self._plain(name)
-        if await queue.exists():
-            await queue.release_claims()
+        if await self._is_there(name):
+            await self._plain(name).release_claims()
 
-    async def purge(self, name: str) -> None:
-        """Remove all messages, claimed ones too; what a transaction or delivery of the Python API holds stays."""
-        await self._plain(name).purge()
+    async def purge(self, name: str) -> bool:
+        """Remove all messages, claimed ones too; what a transaction or delivery of the Python API holds stays.
+
+        Return whether that is done. If not, it goes on in this server; repeat the call to wait for it.
+        """
+        return await self._purges.purge(self._plain(name)) if await self._is_there(name) else True
 
     async def move(self, source: str, target: str) -> str:
         """Begin to move all messages; return the reference."""
@@ -145,39 +166,53 @@ class QueueService:
             self._known.add(name)
         return queue
 
+    async def _is_there(self, name: str) -> bool:
+        """Whether there is such a queue, asked without remembering one that there is not. Raises: AccessDeniedError."""
+        if name in self._there:
+            return True
+        there = await is_there(self._session.engine, native_name(self.kind, name))
+        if there and len(self._there) < REMEMBERED:
+            self._there.add(name)
+        return there
+
+    async def _comes(self, name: str, wait: float) -> bool:
+        """Wait up to so many seconds for a queue; tell whether it is there. Raises: AccessDeniedError."""
+        if not wait or name in self._there:
+            return await self._is_there(name)
+        engine, heard = self._session.engine, asyncio.Event()
+        base = QueuePaths(engine.root, native_name(self.kind, name)).base
+        watch = await engine.zookeeper.watch(base, lambda _: heard.set())
+        try:
+            async with asyncio.timeout(wait):
+                while not await self._is_there(name):
+                    await heard.wait()
+                    heard.clear()
+        except TimeoutError:
+            return False
+        finally:
+            watch.cancel()
+        return True
+
     async def _claimable(self, name: str, limit: int) -> list[Polled]:
-        """Show what a poll would claim now: nobody has it, it is due, and of equal ones there is one."""
-        engine, store = self._session.engine, self._plain(name).store
-        locked = {parse_lock(lock) for lock in await list_children(engine, store, store.paths.locks)}
-        now = engine.server_clock.now()
-        free = [
-            (place, item)
-            for place, item in await self._places(name)
-            if item.id not in locked
-            and (item.due is None or item.due <= now)
-            and (item.expires is None or item.expires > now)
-        ]
-        if self.kind is Kind.DEDUPQ:  # the newest of its key is what is delivered
-            newest = {item.key: item.id for _, item in free if item.key is not None}
-            free = [(place, item) for place, item in free if item.key is None or newest[item.key] == item.id]
-        return await self._shown(name, [place for place, _ in free], limit)
+        """Show what a poll would claim now."""
+        if not await self._is_there(name):
+            return []
+        engine, queue = self._session.engine, self._plain(name)
+        collapse = self.kind is Kind.DEDUPQ
+        return await self._shown(queue, await showing.claimable(engine, queue.store, limit, collapse=collapse))
 
-    async def _places(self, name: str) -> list[tuple[str, ItemName]]:
-        engine, store = self._session.engine, self._plain(name).store
-        base = f"{store.paths.base}/"
-        placed = await list_items(engine, store, await lanes(engine, store))
-        return [(one.path.removeprefix(base), one.item) for one in placed]
-
-    async def _shown(self, name: str, places: Sequence[str], limit: int) -> list[Polled]:
-        """Read so many of these; those that are gone by now are passed over."""
-        queue = self._plain(name)
+    async def _shown(self, queue: Queue[bytes], found: Sequence[Found]) -> list[Polled]:
         signer = await self._ids.signer()
-        shown: list[Polled] = []
-        async for page in find_pages(self._session.engine, queue.store, places[: 2 * limit]):
-            shown += [Polled(signer.message_id(queue.name, one.place), one.body) for one in page]
-            if len(shown) >= limit:
-                break
-        return shown[:limit]
+        return [Polled(signer.message_id(queue.name, one.place), one.body) for one in found]
+
+
+async def is_there(engine: Engine, native: str) -> bool:
+    """Whether there is a queue of this name in ZooKeeper, without making a store of it. Raises: AccessDeniedError."""
+    paths = QueuePaths(engine.root, native)
+    with allowed(native):
+        # A server that lags has not heard of one that is new: by its word an acknowledgement would be lost.
+        await engine.zookeeper.sync(paths.base)
+        return await engine.zookeeper.exists(paths.items) is not None
 
 
 def as_json(body: bytes) -> bytes:

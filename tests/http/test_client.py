@@ -24,7 +24,8 @@ from aiozkqueue.http.client import (
     UnauthorizedError,
     UnknownMoveReferenceError,
 )
-from aiozkqueue.http.discovery import Registration, registered
+from aiozkqueue.http.discovery import Registration, registered, service_urls
+from aiozkqueue.http.names import Kind
 from tests.http.conftest import serving
 from tests.integration.queue.conftest import eventually
 
@@ -265,6 +266,27 @@ async def test_servers_are_found_where_they_have_registered(
     }
     for kind in ("queue", "dedupq"):
         await server_view.delete(f"/ostrich/{cluster}-emodb-{kind}-1")
+
+
+async def test_the_key_goes_to_no_registered_host_that_is_not_allowed(
+    session: zq.QueueSession, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    zookeeper = session.engine.zookeeper
+    own = Registration("main", service.url.removeprefix("http://"), "127.0.0.1:1")
+    thief = Registration("main", "thief.example:80", "thief.example:81")
+    async with registered(session.engine, own), registered(session.engine, thief):
+
+        async def both() -> bool:
+            return len(await service_urls(zookeeper, "main", Kind.QUEUE)) == 2
+
+        await eventually(both)
+        for allow, hosts in ((None, 2), (["127.0.0.*"], 1), (["http://127.0.0.1"], 1), (["https://*"], 0), ([], 0)):
+            found = await RegisteredHosts(session, "main", allow=allow).urls(Kind.QUEUE)
+            assert len(found) == hosts
+            assert allow is None or not any("thief" in url for url in found)
+        assert "thief.example" in caplog.text
+        with pytest.raises(zq.InvalidOptionError, match="allow takes a collection"):
+            RegisteredHosts(session, allow="127.0.0.1")
 
 
 async def test_a_server_registers_anew_in_its_next_session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from itertools import pairwise
@@ -14,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
 from aiozkqueue.http import bodies, problems
 from aiozkqueue.http.permissions import Verb
+from aiozkqueue.http.service import is_there
 from aiozkqueue.sampling import UnreadableError, rates_between
 
 from . import reading, sign_in
@@ -38,6 +40,8 @@ SMALL_FORM_LIMIT: Final = 4 * 1024
 MOST_ESCAPES: Final = 4 * reading.LOOKED
 #: Fields of a form besides the ids.
 SMALL_FORM_FIELDS: Final = 10
+#: Searches of dead letters that run at a time.
+SEARCHES: Final = 2
 #: Messages that a queue's page lists.
 LISTED: Final = 50
 #: Seconds for which the figures of all queues are fresh enough.
@@ -69,6 +73,7 @@ class Pages:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._searches = asyncio.Semaphore(SEARCHES)
 
     # -- looking
 
@@ -142,7 +147,7 @@ class Pages:
         verb, _, every = action.partition("-")
         ids, more = form.get("id", []), False
         if every:
-            found = await reading.search(queue, _one(form, "search"), payloads=visitor.may(Verb.POLL, name))
+            found = await self._search(queue, _one(form, "search"), payloads=visitor.may(Verb.POLL, name))
             ids, more = found.ids, found.more
         if verb not in {"redrive", "delete"}:
             raise _PageError(400, "Nothing to do", "The form does not say what to do.")
@@ -190,7 +195,7 @@ class Pages:
     async def _letters(self, request: Request, name: str, done: str = "") -> Response:
         visitor, queue = await self._seen(request, name)
         search, may_read = request.query_params.get("search", ""), visitor.may(Verb.POLL, name)
-        found = await reading.search(queue, search, payloads=may_read)
+        found = await self._search(queue, search, payloads=may_read)
         return _page(
             request,
             "dead_letters.html",
@@ -204,17 +209,22 @@ class Pages:
             done=done,
         )
 
+    async def _search(self, queue: Queue[bytes], text: str, *, payloads: bool) -> reading.FoundLetters:
+        """Search the dead letters; few searches run at a time, since each may hold some megabytes."""
+        async with self._searches:
+            return await reading.search(queue, text, payloads=payloads)
+
     async def _seen(self, request: Request, name: str) -> tuple[sign_in.Visitor, Queue[bytes]]:
         visitor = await sign_in.visitor(request, self._backend.gate)
         if visitor is None or not visitor.may(Verb.GET_STATUS, name):
             raise _PageError(403, "Not permitted", f"You may not see the queue {name!r}: sign in with a key that may.")
         try:
-            queue = self._backend.session.queue(name)
+            there = await is_there(self._backend.session.engine, name)
         except InvalidNameError as error:
             raise _PageError(404, "No such queue", str(error)) from None
-        if not await queue.exists():
+        if not there:
             raise _PageError(404, "No such queue", f"There is no queue {name!r}.")
-        return visitor, queue
+        return visitor, self._backend.session.queue(name)
 
     async def _changing(
         self, request: Request, name: str

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.queue.claims.found import read_all
+from aiozkqueue.queue.claims.found import item_pages, read_all
 from aiozkqueue.queue.operators.admin import content, lanes
-from aiozkqueue.queue.operators.listing import list_items
+from aiozkqueue.queue.operators.listing import first_items
 from aiozkqueue.queue.operators.records import find_record
 from aiozkqueue.queue.operators.states import Status
-from aiozkqueue.zookeeper import PAGE
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from aiozkqueue.queue.message import Content
     from aiozkqueue.queue.operators.states import MessageState
     from aiozkqueue.queue.queue import Queue
 
 #: Dead letters that one search looks at, the oldest, and that one answer of a form changes.
 LOOKED: Final = 5_000
+#: Bytes of dead letters after which a search looks at no more.
+LOOKED_BYTES: Final = 64 * 1024 * 1024
+#: Bytes from which a dead letter is searched in a step of its own.
+LARGE: Final = 64 * 1024
 #: Those of them that a page shows.
 SHOWN: Final = 200
 
@@ -50,39 +55,51 @@ class FoundLetters:
 async def search(queue: Queue[bytes], text: str, *, payloads: bool) -> FoundLetters:
     """Find the dead letters whose id, reason or (if it may) payload holds a text; all, when that is empty."""
     engine, store = queue.engine, queue.store
-    placed = await list_items(engine, store, [store.paths.dlq])
-    found = FoundLetters(looked=min(len(placed), LOOKED), more=len(placed) > LOOKED)
-    placed = placed[:LOOKED]
-    for start in range(0, len(placed), PAGE):
-        page = placed[start : start + PAGE]
-        if not text and len(found.rows) >= SHOWN:  # their ids are all that is needed
-            found.ids += [one.item.id for one in page]
-            continue
-        nodes = await read_all(engine, store, [one.path for one in page])
-        for one, node in zip(page, nodes, strict=True):
-            if node is None:
-                continue
-            read = content(store, one.item, node, 0)
-            dead = read.header.dead
-            reason = "" if dead is None else dead.reason
-            searched = (one.item.id, reason, read.body.decode("utf-8", "replace") if payloads else "")
-            if not any(text.casefold() in part.casefold() for part in searched):
-                continue
-            found.ids.append(one.item.id)
-            if len(found.rows) < SHOWN:
-                attempts = 0 if dead is None else dead.attempts
-                found.rows.append(DeadLetterRow(one.item.id, node.stat.ctime / 1000, attempts, reason))
+    placed = await first_items(engine, store, [store.paths.dlq], LOOKED + 1)
+    found = FoundLetters(more=len(placed) > LOOKED)
+    items = {store.paths.place_of(one.path): one.item for one in placed[:LOOKED]}
+    size = 0
+    async for page in item_pages(engine, store, list(items)):
+        for one in page:
+            size += len(one.item.data)
+            found.looked += 1
+            if (row := _row(content(store, items[one.place], one.item, 0), text, payloads=payloads)) is not None:
+                found.ids.append(row.id)
+                found.rows.append(row)
+            if len(one.item.data) > LARGE:
+                await asyncio.sleep(0)  # to search it takes the loop some milliseconds
+        if not text and len(found.rows) >= SHOWN:  # of the others, their ids are all that is needed
+            found.ids, found.looked = [item.id for item in items.values()], len(items)
+            break
+        if size > LOOKED_BYTES:
+            found.more = found.more or found.looked < len(items)
+            break
+    del found.rows[SHOWN:]
     return found
+
+
+def _row(read: Content, text: str, *, payloads: bool) -> DeadLetterRow | None:
+    """Return how a dead letter is shown; None when it does not hold the text."""
+    dead = read.header.dead
+    reason = "" if dead is None else dead.reason
+    searched = (read.id, reason, read.body.decode("utf-8", "replace") if payloads and text else "")
+    if not any(text.casefold() in part.casefold() for part in searched):
+        return None
+    return DeadLetterRow(read.id, read.created / 1000, 0 if dead is None else dead.attempts, reason)
 
 
 async def payload(queue: Queue[bytes], message_id: str) -> str | None:
     """Read a message's payload, wherever it is; None when it is nowhere."""
     engine, store = queue.engine, queue.store
-    for one in await list_items(engine, store, [*await lanes(engine, store), store.paths.dlq]):
-        if one.item.id == message_id:
-            (node,) = await read_all(engine, store, [one.path])
-            if node is not None:
-                return content(store, one.item, node, 0).body.decode("utf-8", "replace")
+
+    def passes(name: str) -> bool:
+        return message_id in name and (item := store.parse_item(name)) is not None and item.id == message_id
+
+    folders = [*await lanes(engine, store), store.paths.dlq]
+    for one in await first_items(engine, store, folders, 1, passes):
+        (node,) = await read_all(engine, store, [one.path])
+        if node is not None:
+            return content(store, one.item, node, 0).body.decode("utf-8", "replace")
     record = await find_record(engine, store, message_id)
     return None if record is None or record.payload is None else record.payload.decode("utf-8", "replace")
 

@@ -34,6 +34,7 @@ from aiozkqueue.queue.puts.sticky import node_of
 from aiozkqueue.queue.store import configuration_of
 from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
 
+from .ended import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, first_items, list_children, walk
 
@@ -172,14 +173,15 @@ async def stats(engine: Engine, store: QueueStore) -> QueueStats:
     put = sum(map(put_into, found.values()))
     scheduled = await _count_scheduled(engine, store, held)
     named = await _read_names(engine, store, config)
+    retrying = due - (await count_ended(engine, store) if due else 0)
     staged = len(await closed_stages(engine, store)) if config is not None and config.staged else 0
     return QueueStats(
         queue=store.name,
         size=sum(held.values()),
         claimed=max(0, locks - due - staged),
-        delayed=due + scheduled,
+        delayed=retrying + scheduled,
         scheduled=scheduled,
-        retrying=due,
+        retrying=retrying,
         dead_letters=dead,
         consumers=consumers,
         oldest=None if moment is None else datetime.fromtimestamp(moment / 1000, UTC),

@@ -1,0 +1,76 @@
+"""What is in a queue, for peeks and polls that claim nothing: listed within bounds, however much lies there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import parse_lock
+from aiozkqueue.queue.candidates.groups import lock_id
+from aiozkqueue.queue.candidates.listings import Matching
+from aiozkqueue.queue.claims.found import find_pages
+from aiozkqueue.queue.operators.admin import configuration, lanes
+from aiozkqueue.queue.operators.ended import ended_locks
+from aiozkqueue.queue.operators.listing import collect_children, first_items
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.operators.listing import Placed
+    from aiozkqueue.queue.store import QueueStore
+
+#: Messages among which equal ones are looked for; those behind them are not compared.
+COMPARED: Final = 10_000
+
+
+async def everything(engine: Engine, store: QueueStore, limit: int) -> list[Found]:
+    """Return the first messages, held ones too. Raises: AccessDeniedError, PayloadError."""
+    placed = await first_items(engine, store, await lanes(engine, store), 2 * limit)
+    return await _read(engine, store, placed, limit, lambda _: True)
+
+
+async def claimable(engine: Engine, store: QueueStore, limit: int, *, collapse: bool) -> list[Found]:
+    """Return the first messages that are due and that nobody holds; of equal ones, the newest.
+
+    Raises: AccessDeniedError, PayloadError.
+    """
+    config = await configuration(engine, store)
+    if config is None:
+        return []
+    held = await collect_children(engine, store, store.paths.locks, lambda: Matching(parse_lock))
+    locked = {parse_lock(name) for name in held.names} - await ended_locks(engine, store)
+    now = engine.server_clock.now()
+
+    def passes(name: str) -> bool:
+        item = store.parse_item(name)
+        return (
+            item is not None
+            and (item.due is None or item.due <= now)
+            and (item.expires is None or item.expires > now)
+            and lock_id(config, name) not in locked
+        )
+
+    looked = COMPARED if collapse else 2 * limit
+    placed = await first_items(engine, store, await lanes(engine, store), looked, passes)
+    if collapse:
+        placed = _newest(placed)[: 2 * limit]
+    return await _read(engine, store, placed, limit, lambda one: one.lock is None or (one.end or now + 1) <= now)
+
+
+def _newest(placed: Sequence[Placed]) -> list[Placed]:
+    """Leave out what a newer one of its key takes the place of."""
+    newest = {one.item.key: one.item.id for one in placed if one.item.key is not None}
+    return [one for one in placed if one.item.key is None or newest[one.item.key] == one.item.id]
+
+
+async def _read(
+    engine: Engine, store: QueueStore, placed: Sequence[Placed], limit: int, shows: Callable[[Found], bool]
+) -> list[Found]:
+    """Read so many of these; those that are gone by now are passed over."""
+    shown: list[Found] = []
+    async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in placed]):
+        shown += filter(shows, page)
+        if len(shown) >= limit:
+            break
+    return shown[:limit]

@@ -1,0 +1,223 @@
+"""What a queue holds, and what is asked of it, costs a server a bounded amount of memory, of time and of znodes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import tracemalloc
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.http import Keys, Settings
+from aiozkqueue.http.client import QueueServiceClient
+from aiozkqueue.http.dashboard import reading
+from aiozkqueue.http.names import Kind
+from aiozkqueue.http.service import QueueService
+from aiozkqueue.http.tokens import MessageIds
+from aiozkqueue.sampling import Sampler
+from tests.http.conftest import NOBODY, serving
+from tests.integration.queue.conftest import eventually
+from tests.integration.queue.test_deep_listings import TURN, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.http.conftest import Service
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(300)
+
+kinds = pytest.mark.parametrize("kind", ["queue", "dedupq"])
+
+
+# -- claims that have ended
+
+
+@kinds
+async def test_claims_that_have_ended_count_no_more_and_hide_nothing_though_nobody_polls(
+    service: Service, session: zq.QueueSession, kind: str
+) -> None:
+    native = "q" if kind == "queue" else "DEDUP:q"
+    await service.post(f"/{kind}/1/q/sendbatch", json=[1, 2, 3])
+    assert len((await service.get(f"/{kind}/1/q/poll", params={"ttl": 3600, "limit": 1})).json()) == 1
+    assert len((await service.get(f"/{kind}/1/q/poll", params={"ttl": 1})).json()) == 2
+    assert (await service.get(f"/{kind}/1/q/poll", params={"ttl": 0})).json() == []
+    assert (await service.get(f"/{kind}/1/q/claimcount")).json() == 3
+
+    async def ended() -> bool:
+        return bool((await service.get(f"/{kind}/1/q/claimcount")).json() == 1)
+
+    await eventually(ended)
+    shown = (await service.get(f"/{kind}/1/q/poll", params={"ttl": 0})).json()
+    assert sorted(one["payload"] for one in shown) == [2, 3]
+    sampler = Sampler(session)
+    await sampler.look(0.0)
+    assert (sampler.latest[native].claimed, sampler.latest[native].retrying) == (1, 1)
+    assert (await session.queue(native).stats()).retrying == 1
+
+
+async def test_what_a_group_holds_back_is_not_shown_as_free(service: Service, session: zq.QueueSession) -> None:
+    queue = session.queue("q")
+    await queue.put_many([b"1", b"2"], group="g")
+    await queue.put(b"3")
+    assert [one["payload"] for one in await service.poll("q", ttl=0)] == [1, 2, 3]
+    (lease,) = await queue.leases.take(lifetime=3600)
+    assert lease.body == b"1"
+    assert [one["payload"] for one in await service.poll("q", ttl=0)] == [3]
+
+
+# -- purges
+
+
+async def test_a_purge_that_takes_long_goes_on_after_its_answer_and_is_asked_for_again(
+    service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = session.queue("q")
+    await queue.put_many([b"1"] * 5000)
+    monkeypatch.setattr("aiozkqueue.http.purging.PATIENCE", 0.01)
+    begun = await service.http.delete("/queue/1/q")
+    assert (begun.status_code, begun.json()) == (202, {"success": True})
+    await queue.put(b"put since")
+    async with QueueServiceClient(service.url, key=service.key) as client:
+        await client.purge("q")
+    assert await queue.size() == 0
+    assert (await service.http.delete("/queue/1/none")).status_code == 200
+
+
+async def test_a_purge_whose_server_stops_is_finished_by_another(
+    zookeeper: str, queue_root: str, service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = session.queue("q")
+    await queue.put_many([b"1"] * 5000)
+    with monkeypatch.context() as patch:
+        patch.setattr("aiozkqueue.http.purging.PATIENCE", 0.01)
+        headers = {"X-BV-API-Key": service.key}
+        async with (
+            serving(zookeeper, queue_root, Settings()) as url,
+            httpx.AsyncClient(base_url=url, headers=headers, timeout=30, verify=NOBODY) as other,
+        ):
+            assert (await other.delete("/queue/1/q")).status_code == 202
+    assert (await service.http.delete("/queue/1/q")).status_code == 200
+    assert await queue.size() == 0
+
+
+@pytest.mark.slow
+async def test_no_request_to_a_deep_queue_holds_up_the_loop(session: zq.QueueSession) -> None:
+    queue = session.queue("q")
+    for _ in range(10):
+        await queue.put_many([b"1"] * 10_000)
+    for kind in Kind:
+        native = "q" if kind is Kind.QUEUE else "DEDUP:q"
+        if kind is Kind.DEDUPQ:
+            await session.queue(native).configure(zq.QueueConfig(collapse=True))
+            await session.queue(native).put_many([b"%d" % one for one in range(20_000)])
+        service = QueueService(session, kind, MessageIds(session.engine))
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "peek": lambda service=service: service.peek("q", 1000),  # type: ignore[misc]
+            "look": lambda service=service: service.poll("q", lifetime=0, limit=1000, wait=0),  # type: ignore[misc]
+            "claimed": lambda service=service: service.claimed("q"),  # type: ignore[misc]
+            "purge": lambda service=service: service.purge("q"),  # type: ignore[misc]
+        }
+        longest: dict[str, float] = {}
+        for name, call in calls.items():
+            async with watched() as turns:
+                found = await call()
+            longest[name] = turns.longest
+            assert name in {"claimed", "purge"} or len(found) == 1000
+        assert {name: took for name, took in longest.items() if took > TURN} == {}
+
+
+# -- queues that there are not
+
+
+async def test_names_of_no_queue_are_forgotten_and_make_none(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    ids = MessageIds(session.engine)
+    signer = await ids.signer()
+    before = sorted(await server_view.children(queue_root))
+    for kind in Kind:
+        service = QueueService(session, kind, ids)
+        for name in (f"none{number}" for number in range(20)):
+            native = name if kind is Kind.QUEUE else f"DEDUP:{name}"
+            message = signer.message_id(native, "items/item-iabcdef-0000000001")
+            assert await service.size(name) == await service.claimed(name) == 0
+            assert await service.peek(name, 1) == await service.poll(name, lifetime=0, limit=1, wait=0) == []
+            assert await service.poll(name, lifetime=30, limit=1, wait=0) == []
+            await service.unclaim_all(name)
+            await service.acknowledge(name, [message])
+            await service.renew(name, [message], 30)
+            assert await service.purge(name)
+    assert session.engine.queues_used() == []
+    assert sorted(await server_view.children(queue_root)) == before
+
+
+@kinds
+async def test_a_poll_that_waits_makes_no_queue_and_hears_of_one_that_is_made(
+    service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str, kind: str
+) -> None:
+    service.http.headers["X-BV-API-Key"] = await Keys(session.engine).create("polls", ["queue|poll|*"])
+    before = sorted(await server_view.children(queue_root))
+    assert (await service.get(f"/{kind}/1/q/poll", params={"wait": 1})).json() == []
+    after = sorted(await server_view.children(queue_root))
+    assert set(after) - set(before) <= {".clients", ".tokens"}
+    waiting = asyncio.create_task(service.get(f"/{kind}/1/q/poll", params={"wait": 30}))
+    await asyncio.sleep(0.2)
+    begun = time.monotonic()
+    sent = await service.post(f"/{kind}/1/q/send", json=7, headers={"X-BV-API-Key": service.key})
+    assert sent.status_code == 200
+    assert [one["payload"] for one in (await waiting).json()] == [7]
+    assert time.monotonic() - begun < 20
+
+
+@kinds
+async def test_a_long_name_and_the_hash_of_it_are_two_queues(service: Service, kind: str) -> None:
+    long = "x" * 255 if kind == "dedupq" else "." + "x" * 254
+    digest = sha256(long.encode()).hexdigest()
+    await service.post(f"/{kind}/1/{long}/send", json="secret")
+    for other in (f":{digest}", digest, f"sha256:{digest}"):
+        assert (await service.get(f"/{kind}/1/{other}/peek")).json() == []
+        assert (await service.get(f"/{kind}/1/{other}/size")).json() == 0
+    assert [one["payload"] for one in (await service.get(f"/{kind}/1/{long}/poll")).json()] == ["secret"]
+
+
+# -- dead letters
+
+
+async def buried(session: zq.QueueSession, number: int, size: int) -> zq.Queue[bytes]:
+    queue = session.queue("q")
+    for one in range(number):
+        await queue.put(b"%d:" % one + bytes(size))
+        async with session.begin() as tx:
+            message = await tx.take(queue, timeout=30)
+            assert message is not None
+            tx.reject(message, "broken")
+    return queue
+
+
+async def test_large_dead_letters_are_searched_a_few_megabytes_at_a_time(session: zq.QueueSession) -> None:
+    queue = await buried(session, 60, 500_000)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        found = await reading.search(queue, "17:", payloads=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found.ids), found.looked, found.more) == (1, 60, False)
+    assert peak < 20_000_000
+
+
+async def test_a_search_ends_after_so_many_bytes_and_says_that_there_is_more(
+    session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = await buried(session, 20, 400_000)
+    monkeypatch.setattr(reading, "LOOKED_BYTES", 1_000_000)
+    found = await reading.search(queue, "", payloads=True)
+    assert found.more
+    assert 0 < found.looked == len(found.ids) < 20
