@@ -208,6 +208,7 @@ class Sampler:
         )
         ended = await self._count_ended(name) if due else 0
         size = sum(stat.num_children for stat in there)
+        oldest = await self._find_oldest(name, folders, size)
         return Sample(
             at=time.time(),
             size=size,
@@ -216,7 +217,8 @@ class Sampler:
             dead=dead,
             consumers=consumers,
             put=sum(put_into(stat) for stat in there),
-            oldest=await self._find_oldest(name, folders, size),
+            # On the system's clock, as the other moments here: a clock that is moved is ahead of that.
+            oldest=None if oldest is None else oldest - engine.clock.moved,
         )
 
     async def _count_ended(self, name: str) -> int:

@@ -45,6 +45,14 @@ class Clock:
         """Call back on the running loop after ``delay`` seconds."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
+    def view(self, zookeeper: ZooKeeper) -> ZooKeeper:
+        """Return what a session on this clock sees ZooKeeper through: a clock that is moved moves its stamps, too."""
+        return zookeeper
+
+    def stamped(self, moment: int) -> int:
+        """Return what the server stamped (ms), of a stamp seen through `view`."""
+        return moment
+
 
 class _Bound:
     """The best of the recent samples of one kind: the greatest."""
@@ -94,6 +102,7 @@ class ServerClock:
 
         ``sent`` is what `local` gave before it was sent, when that is known.
         """
+        mtime = self._clock.stamped(mtime)
         local = self.local()
         epoch = self._zookeeper.last_zxid >> 32
         if epoch != self._epoch:

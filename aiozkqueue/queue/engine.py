@@ -84,6 +84,7 @@ class Engine:
         node: str | None = None,
         tracing: Tracing | None = None,
     ) -> None:
+        zookeeper = clock.view(zookeeper)
         self.zookeeper = zookeeper
         self.tracing = tracing
         """Who follows the messages; None: nobody does."""

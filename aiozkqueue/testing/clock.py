@@ -1,8 +1,10 @@
 """A clock for tests that runs like the system's and can be moved ahead: whatever sleeps on it till then wakes.
 
 ``aiozkqueue.connect(hosts, clock=TestClock())`` works with a real server. A session on it sees ZooKeeper's time as far
-ahead as the clock has been moved: what is scheduled comes due, backoffs, leases and lives end. The ZooKeeper session
-and its timeout are the server's, and follow no clock of ours. Sessions that share a clock move together.
+ahead as the clock has been moved: what is scheduled comes due, backoffs, leases and lives end. It sees each of the
+server's stamps as far ahead as the clock was when the stamp was made, so that what is put after a move has the date of
+the move. The ZooKeeper session and its timeout are the server's, and follow no clock of ours. Sessions that share a
+clock move together.
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from math import floor, inf
+from typing import TYPE_CHECKING, cast
 
 from aiozkqueue.queue.clock import Clock
 
+from .moved import MovedZooKeeper
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from aiozkqueue.zookeeper import ZooKeeper
 
 
 class TestClock(Clock):
@@ -25,6 +32,9 @@ class TestClock(Clock):
 
     def __init__(self) -> None:
         self._moved = 0.0
+        self._moves: list[tuple[int, int]] = []  # the last stamp before each move, and the lead since then, ms
+        self._newest = 0  # the latest stamp seen, ms
+        self._lead = -inf  # of ZooKeeper's time over the unmoved one, ms, at the least
         self._timers: dict[TestTimer, None] = {}
 
     @property
@@ -47,6 +57,8 @@ class TestClock(Clock):
     def advance(self, by: float | timedelta) -> None:
         """Move the clock ahead by so many seconds: what sleeps till then wakes, in order. On the sessions' loop only.
 
+        It takes a millisecond, so that the server stamps what comes after it later than what came before.
+
         Raises:
             ValueError: ``by`` is negative: sessions rely on time that only grows.
         """
@@ -54,10 +66,44 @@ class TestClock(Clock):
         if not seconds >= 0:
             msg = f"a clock cannot be moved by {by!r}: give 0 or more seconds"
             raise ValueError(msg)
+        # What has been seen is before the move, and so is what others have written until about now.
+        last = floor(self._unmoved() + self._lead) if self._lead > -inf else floor((self.time() - self._moved) * 1000)
         self._moved += seconds
+        self._moves.append((max(last, self._newest), floor(self._moved * 1000)))
+        _spend_a_millisecond()
         now = self.monotonic()
         for timer in sorted(self._timers, key=lambda one: one.at):
             timer.move(timer.at - now)
+
+    def view(self, zookeeper: ZooKeeper) -> ZooKeeper:
+        """Return a client that shows the server's stamps as far ahead as this clock was when they were made."""
+        return cast("ZooKeeper", MovedZooKeeper(zookeeper, self._seen))
+
+    def stamped(self, moment: int) -> int:
+        """Return what the server stamped, of a stamp that a session on this clock has seen."""
+        for last, ahead in reversed(self._moves):
+            if moment - ahead > last:
+                return moment - ahead
+        return moment
+
+    def _seen(self, stamp: int) -> int:
+        self._lead = max(self._lead, stamp - self._unmoved())
+        self._newest = max(self._newest, stamp)
+        for last, ahead in reversed(self._moves):
+            if stamp > last:
+                return stamp + ahead
+        return stamp
+
+    def _unmoved(self) -> float:
+        """Return the time without the moves, ms from an arbitrary start."""
+        return (self.monotonic() - self._moved) * 1000
+
+
+def _spend_a_millisecond() -> None:
+    """Wait without sleeping, which would give up the processor for longer than that."""
+    end = time.perf_counter() + 0.0011
+    while time.perf_counter() < end:
+        pass
 
 
 class TestTimer:

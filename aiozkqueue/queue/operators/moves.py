@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +29,7 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MovePaths, MoveRecord
+from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.claims.found import find_pages, removal
 from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.transfer import transfer
@@ -171,7 +172,7 @@ class Moves:
         for status in await self.all():
             path = self._paths.move(status.reference)
             if status.ended is not None:
-                if datetime.now(UTC) - status.ended > KEPT:
+                if moment_at(self._engine.server_clock.now()) - status.ended > KEPT:
                     await self._delete(path)
             elif await self._engine.zookeeper.exists(self._paths.runner(status.reference)) is None:
                 self._engine.tasks.spawn(self._run, status.reference, name=f"move {status.reference}")
@@ -322,8 +323,8 @@ class Moves:
             target=record.target,
             state=record.state,
             moved=record.moved,
-            started=datetime.fromtimestamp(node.stat.ctime / 1000, UTC),
-            ended=None if record.ended is None else datetime.fromtimestamp(record.ended / 1000, UTC),
+            started=moment_at(node.stat.ctime),
+            ended=None if record.ended is None else moment_at(record.ended),
             error=record.error,
         )
 
