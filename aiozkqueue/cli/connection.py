@@ -17,6 +17,7 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
+from aiozkqueue.cli.asked import AskedQueue
 from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.zookeeper import parse_hosts
@@ -69,17 +70,22 @@ class Connection:
         )
 
     @asynccontextmanager
-    async def look_at(self, queue: str) -> AsyncIterator[zq.Queue[bytes]]:
+    async def look_at(self, queue: AskedQueue | str) -> AsyncIterator[zq.Queue[bytes]]:
         """Open a session for what is asked of one queue, and say so if there is none of this name."""
         async with self.open() as session:
-            target = session.queue(queue)
+            asked = AskedQueue(queue) if isinstance(queue, str) else queue
+            target = asked.of(session)
             if not await target.exists():
-                self.note_absent(queue)
+                self.note_absent(asked)
             yield target
 
-    def note_absent(self, queue: str) -> None:
-        """Say that there is no such queue, and where there is none."""
-        output.note(f"there is no queue {queue!r} below {self.root}")
+    def note_absent(self, queue: AskedQueue | str) -> None:
+        """Say that there is no such queue, and where it was looked for."""
+        if isinstance(queue, str) or queue.program is None:
+            name = queue if isinstance(queue, str) else queue.name
+            output.note(f"there is no queue {name!r} below {self.root}")
+        else:
+            output.note(f"there is no queue of {queue.program.capitalize()}'s at {queue.name!r}")
 
     def environment(self) -> dict[str, str]:
         """The variables that give the same connection to a child process, whose arguments anybody could read."""

@@ -16,7 +16,8 @@ from anyio import to_thread
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName
+from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import AUTH, Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
@@ -33,9 +34,10 @@ class CommandFailedError(Exception):
 
 
 @connected
+@asks_queue
 async def consume(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     follow: Annotated[
         bool, typer.Option("--follow", help="Wait for more; without it, end when nothing is left.")
     ] = False,
@@ -86,7 +88,7 @@ async def consume(
     done = failed = 0
     condition = parse_filters(filters or (), enums or ())
     async with connection.open() as session:
-        target = session.queue(queue)
+        target = queue.of(session)
         consumer = target.consume(
             prefetch=min(_PREFETCH, limit or _PREFETCH),
             settle="explicit",

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
+from aiozkqueue.cli.arguments import AsJson, Yes
+from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
@@ -15,9 +16,10 @@ _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="These
 
 
 @connected
+@asks_queue
 async def list_(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
     as_json: AsJson = False,
 ) -> Exit:
@@ -40,9 +42,10 @@ async def list_(
 
 
 @connected
+@asks_queue
 async def redrive(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     ids: _Ids = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="So many at most.")] = None,
     as_json: AsJson = False,
@@ -53,14 +56,15 @@ async def redrive(
     """
     async with connection.look_at(queue) as target:
         moved = await target.dead_letters.redrive(ids or None, limit=limit)
-    output.print_count("redriven", moved, queue, as_json=as_json)
+    output.print_count("redriven", moved, queue.name, as_json=as_json)
     return Exit.OK if moved else Exit.NOTHING
 
 
 @connected
+@asks_queue
 async def purge(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     ids: _Ids = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -73,7 +77,7 @@ async def purge(
         letters = target.dead_letters
         if not yes:
             count = len(ids) if ids else await letters.size()
-            output.confirm(f"Delete {count} dead letters of {queue}?", yes=yes)
+            output.confirm(f"Delete {count} dead letters of {queue.name}?", yes=yes)
         purged = await letters.purge(ids or None)
-    output.print_count("purged", purged, queue, as_json=as_json)
+    output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK

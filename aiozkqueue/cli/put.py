@@ -15,7 +15,8 @@ from anyio import to_thread
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName
+from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
@@ -26,9 +27,10 @@ _CHUNK: Final = 64 * 1024
 
 
 @connected
+@asks_queue
 async def put(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     body: Annotated[
         str | None, typer.Argument(metavar="[BODY]", help="The payload; without it and --file, stdin is read.")
     ] = None,
@@ -37,8 +39,11 @@ async def put(
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line is a message of its own.")] = False,
     priority: Annotated[
-        int, typer.Option("--priority", "-p", help="From -128, the most urgent, to 127.", show_default=True)
-    ] = 0,
+        int | None,
+        typer.Option(
+            "--priority", "-p", help="From -128, the most urgent, to 127. [dim]default: 0; kazoo's queues: 100[/dim]"
+        ),
+    ] = None,
     delay: Annotated[
         float | None,
         typer.Option(parser=parse_duration, metavar=TIME, help="Not before so long from now: 90, 90s, 15m, 2h, 1d."),
@@ -89,7 +94,6 @@ async def put(
         message = "a BODY excludes --file and --lines"
         raise typer.BadParameter(message)
     options = zq.PutOptions(
-        priority=priority,
         delay=delay,
         at=parse_moment(at),
         key=key,
@@ -99,10 +103,12 @@ async def put(
         headers=parse_pairs("--header", headers or (), "NAME=TEXT") or None,
         group=group,
     )
+    if priority is not None:
+        options["priority"] = priority
     async with connection.open() as session:
-        target = session.queue(queue)
+        target = queue.of(session)
         if body is not None:
-            _print(queue, [await target.put(os.fsencode(body), timeout=timeout, **options)], as_json=as_json)
+            _print(queue.name, [await target.put(os.fsencode(body), timeout=timeout, **options)], as_json=as_json)
         elif file is not None:
             with file.open("rb") as source:
                 putting = _Putting(target, timeout, options, as_json=as_json)

@@ -8,7 +8,18 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName, Yes
+from aiozkqueue.cli.arguments import AsJson, Yes
+from aiozkqueue.cli.asked import (
+    AskedQueue,
+    CuratorKindOption,
+    CuratorPath,
+    KazooPath,
+    LockPath,
+    Unlocked,
+    asks_queue,
+    excludes_names,
+    other_programs_queue,
+)
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
@@ -17,9 +28,10 @@ if TYPE_CHECKING:
 
 
 @connected
+@asks_queue
 async def peek(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
     as_json: AsJson = False,
 ) -> Exit:
@@ -57,6 +69,11 @@ async def stats(
     connection: Connection,
     queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
     as_json: AsJson = False,
+    curator: CuratorPath = None,
+    kazoo: KazooPath = None,
+    lock_path: LockPath = None,
+    kind: CuratorKindOption = None,
+    unlocked: Unlocked = False,
 ) -> Exit:
     """Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not there.
 
@@ -65,21 +82,23 @@ async def stats(
     [dim]aiozkqueue stats
     aiozkqueue stats orders invoices --json[/dim]
     """
+    other = other_programs_queue(curator, kazoo, lock_path, kind, unlocked)
+    names = _named(other, queues or [])
     async with connection.open() as session:
-        asked = [session.queue(name) for name in queues or await session.queues()]
-        absent: list[str] = []
+        asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
+        absent: list[AskedQueue] = []
         found: list[zq.QueueStats] = []
         staged: dict[str, int] = {}  # messages that nobody can see yet
         failed: list[Exception] = []
-        for queue in asked:
+        for name, queue in asked:
             try:
                 if await queue.exists():
                     found.append(await queue.stats())
                     staged[queue.name] = await _staged(queue, found[-1])
                 else:
-                    absent.append(queue.name)
-            except (zq.AccessDeniedError, zq.PayloadError) as error:
-                failed.append(error)
+                    absent.append(name)
+            except (zq.AccessDeniedError, zq.PayloadError) as refusal:
+                failed.append(refusal)
     for name in absent:
         connection.note_absent(name)
     if not asked:
@@ -119,11 +138,20 @@ async def stats(
             )
     else:
         _print_stats(found, staged)
-    for other in failed[1:]:
-        output.note(str(other))
+    for error in failed[1:]:
+        output.note(str(error))
     if failed:
         raise failed[0]
     return Exit.OK if found and not absent else Exit.NOTHING
+
+
+def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:
+    """Return the queues that the command line names. Raises: typer.BadParameter."""
+    if other is None:
+        return list(map(AskedQueue, queues))
+    if queues:
+        raise excludes_names(other, queues[0])
+    return [other]
 
 
 async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
@@ -156,9 +184,10 @@ def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> N
 
 
 @connected
+@asks_queue
 async def purge(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
@@ -168,7 +197,7 @@ async def purge(
     """
     async with connection.look_at(queue) as target:
         if not yes:
-            output.confirm(f"Delete the {await target.size()} messages of {queue}?", yes=yes)
+            output.confirm(f"Delete the {await target.size()} messages of {queue.name}?", yes=yes)
         purged = await target.purge()
-    output.print_count("purged", purged, queue, as_json=as_json)
+    output.print_count("purged", purged, queue.name, as_json=as_json)
     return Exit.OK

@@ -10,6 +10,7 @@ import typer
 import aiozkqueue as zq
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, QueueName
+from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
@@ -18,9 +19,10 @@ _Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, un
 
 
 @connected
+@asks_queue
 async def state(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: AsJson = False,
 ) -> Exit:
@@ -52,9 +54,10 @@ async def state(
 
 
 @connected
+@asks_queue
 async def history(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     since: _Moment = None,
     until: _Moment = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 100,
@@ -107,7 +110,8 @@ async def history(
 
 
 @connected
-async def consumers(connection: Connection, queue: QueueName, as_json: AsJson = False) -> Exit:
+@asks_queue
+async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson = False) -> Exit:
     """Show who takes from a queue, where that runs, and what it holds. Fails with 1 when nobody does.
 
     [dim]aiozkqueue consumers orders[/dim]

@@ -9,7 +9,8 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, QueueName
+from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
@@ -24,9 +25,10 @@ class _Event(NamedTuple):
 
 
 @connected
+@asks_queue
 async def why(
     connection: Connection,
-    queue: QueueName,
+    queue: AskedQueue,
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: AsJson = False,
 ) -> Exit:
@@ -49,7 +51,7 @@ async def why(
         output.print_json(
             {
                 "id": message_id,
-                "queue": queue,
+                "queue": queue.name,
                 "status": state.status.value,
                 "events": [{"at": None if at is None else at.isoformat(), "what": what} for at, what in events],
                 "now": now,
@@ -77,7 +79,7 @@ def _story(state: zq.MessageState, records: list[zq.HistoryRecord]) -> list[_Eve
         failed = f", the last time it failed: {state.error}" if state.error else ""
         events.append(_Event(None, f"handed over {_times(state.attempts)} before{failed}"))
     if state.claimed_at is not None and state.status is zq.Status.CLAIMED:
-        events.append(_Event(state.claimed_at, f"claimed by {_name(state.claimed_by, 'somebody')}"))
+        events.append(_Event(state.claimed_at, f"claimed by {_name(state.claimed_by, 'another program')}"))
     return events
 
 
@@ -90,7 +92,7 @@ def _now(state: zq.MessageState, stats: zq.QueueStats) -> str:
     said = {
         zq.Status.UNKNOWN: "unknown: it has never been here, or it has ended and the queue keeps no history of it",
         zq.Status.WAITING: _waiting(stats),
-        zq.Status.CLAIMED: f"claimed by {_name(state.claimed_by, 'somebody')}, which has not settled it yet",
+        zq.Status.CLAIMED: f"claimed by {_name(state.claimed_by, 'another program')}, which has not settled it yet",
         zq.Status.DELAYED: f"delayed until {output.when(state.due)}, "
         + ("before its next attempt, or leased" if state.attempts else "as it was put"),
         zq.Status.DEAD: "a dead letter: `aiozkqueue dlq redrive` puts it back",

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, decode
+from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, QueueConfig, decode
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.candidates.groups import is_group, lock_id
 from aiozkqueue.queue.claims.found import attempts_of, read_all, record_of_attempts
@@ -20,7 +20,7 @@ from .registry import entry_client
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from aiozkqueue.layout import HistoryRecord, QueueConfig
+    from aiozkqueue.layout import HistoryRecord
     from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.store import QueueStore
     from aiozkqueue.zookeeper import Node
@@ -76,7 +76,7 @@ class MessageState:
     """When it can be taken, of one that is delayed."""
     claimed_at: datetime | None = None
     claimed_by: Process | None = None
-    """Who holds it, or held it when it ended."""
+    """Who holds it, or held it when it ended; None when that is another program."""
     ended_at: datetime | None = None
     reason: str = ""
     """Why it is dead or failed."""
@@ -118,9 +118,7 @@ async def _comes_first(engine: Engine, store: QueueStore, placed: Placed, config
 
 async def _living(engine: Engine, store: QueueStore, placed: Placed) -> MessageState | None:
     paths, message_id = store.paths, placed.item.id
-    config = await configuration(engine, store)
-    if config is None:
-        return None
+    config = await configuration(engine, store) or QueueConfig()  # another program's queue need not have one
     locked_by = store.locked_by(placed.item.text, config)
     node, lock, meta = await read_all(engine, store, [placed.path, paths.lock(locked_by), paths.meta(message_id)])
     if node is None:
@@ -144,7 +142,7 @@ async def _living(engine: Engine, store: QueueStore, placed: Placed) -> MessageS
         error=None if record is None else record.error,
         due=moment_at(due) if status is Status.DELAYED and due is not None else None,
         claimed_at=moment_at(lock.stat.ctime) if claimed and lock is not None else None,
-        claimed_by=await _consumer(engine, store, held.owner) if claimed and held is not None else None,
+        claimed_by=await _consumer(engine, store, held.owner) if claimed and held is not None and held.owner else None,
     )
 
 
@@ -185,9 +183,12 @@ async def _ended(engine: Engine, store: QueueStore, record: HistoryRecord) -> Me
 
 
 async def _producer(engine: Engine, store: QueueStore, message_id: str) -> Process | None:
-    """Whose session made an id, by its beginning; its folder tells where that runs, or ran within the last day."""
+    """Whose session made an id, by its beginning; its folder tells where that runs, or ran within the last day.
+
+    Ids in other programs' queues do not tell.
+    """
     client = message_id[:CLIENT_DIGITS]
-    if len(message_id) <= CLIENT_DIGITS:
+    if len(message_id) <= CLIENT_DIGITS or store.dialect is not None:
         return None
     (node,) = await read_all(engine, store, [ClientPaths(engine.root, client).base])
     host, pid = process_of(b"" if node is None else node.data)

@@ -1,0 +1,173 @@
+"""Which queue a command is for: one of ours by its name, or one of Curator's or kazoo's by its path.
+
+The name is the first argument. `--curator PATH` or `--kazoo PATH` replaces it, and the arguments behind it move up.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, Literal, ParamSpec, cast, get_args, get_origin
+
+import typer
+from typer.models import ArgumentInfo
+
+from aiozkqueue.cli.exits import Exit
+
+if TYPE_CHECKING:
+    import aiozkqueue as zq
+    from aiozkqueue.cli.connection import Connection
+
+P = ParamSpec("P")
+
+Kind = Literal["queue", "priority", "delay", "id", "simple"]
+
+_PANEL: Final = "Queues of other programs"
+
+CuratorPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="The path of a queue of Apache Curator, in place of QUEUE.", rich_help_panel=_PANEL
+    ),
+]
+KazooPath = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The path of a queue of kazoo, in place of QUEUE.", rich_help_panel=_PANEL),
+]
+LockPath = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="The lockPath that Curator's clients of it use, if any.", rich_help_panel=_PANEL),
+]
+CuratorKindOption = Annotated[
+    Kind | None,
+    typer.Option(help="Curator's recipe. [dim]default: queue[/dim]", rich_help_panel=_PANEL),
+]
+Unlocked = Annotated[
+    bool, typer.Option("--unlocked", help="It is kazoo's Queue, not its LockingQueue.", rich_help_panel=_PANEL)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQueue:
+    """The queue that a command is for."""
+
+    name: str
+    """The name of a queue of ours, or the path of another program's queue."""
+    program: Literal["curator", "kazoo"] | None = None
+    lock_path: str | None = None
+    kind: Kind = "queue"
+    unlocked: bool = False
+
+    def of(self, session: zq.QueueSession) -> zq.Queue[bytes]:
+        """Return the queue. Raises: InvalidNameError, InvalidOptionError."""
+        if self.program == "curator":
+            return session.curator_queue(self.name, lock_path=self.lock_path, kind=self.kind)
+        if self.program == "kazoo":
+            return session.kazoo_queue(self.name, locking=not self.unlocked)
+        return session.queue(self.name)
+
+
+def other_programs_queue(
+    curator: CuratorPath = None,
+    kazoo: KazooPath = None,
+    lock_path: LockPath = None,
+    kind: CuratorKindOption = None,
+    unlocked: Unlocked = False,
+) -> AskedQueue | None:
+    """Return the queue that these options name; None when they name none.
+
+    Raises:
+        typer.BadParameter: they name two, or belong to the other program.
+    """
+    if curator is not None and kazoo is not None:
+        message = "--curator and --kazoo exclude each other: give the one whose clients use the queue"
+        raise typer.BadParameter(message)
+    if curator is None and (lock_path is not None or kind is not None):
+        message = "--lock-path and --kind belong to a queue of Curator's: give its path with --curator PATH"
+        raise typer.BadParameter(message)
+    if kazoo is None and unlocked:
+        message = "--unlocked belongs to a queue of kazoo's: give its path with --kazoo PATH"
+        raise typer.BadParameter(message)
+    if curator is not None:
+        return AskedQueue(curator, "curator", lock_path, kind or "queue")
+    return None if kazoo is None else AskedQueue(kazoo, "kazoo", unlocked=unlocked)
+
+
+def excludes_names(asked: AskedQueue, given: object) -> typer.BadParameter:
+    """Make the error for a queue's name that is given along with another program's queue."""
+    return typer.BadParameter(
+        f"{given!r} is one argument too many: --{asked.program} {asked.name} names the queue; leave out QUEUE"
+    )
+
+
+def asks_queue(
+    command: Callable[Concatenate[Connection, AskedQueue, P], Coroutine[None, None, Exit]],
+) -> Callable[..., Coroutine[None, None, Exit]]:
+    """Give ``async def command(connection, queue: AskedQueue, …)`` the argument QUEUE, `--curator` and `--kazoo`."""
+    options = inspect.signature(other_programs_queue, eval_str=True).parameters
+    first, _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    behind = [(one, argument) for one in own if (argument := _argument(one)) is not None]
+
+    @functools.wraps(command)
+    async def run(connection: Connection, /, queue: str | None = None, **given: Any) -> Exit:  # noqa: ANN401 - what typer has read
+        asked = other_programs_queue(**{name: given.pop(name) for name in options})
+        if asked is None:
+            if queue is None:
+                message = "Missing argument 'QUEUE'. Give its name, or --curator PATH or --kazoo PATH."
+                raise typer.BadParameter(message)
+            asked = AskedQueue(queue)
+        elif queue is not None:
+            _move_up(asked, queue, [one for one, _ in behind], given)
+        for one, argument in behind:
+            if one.default is inspect.Parameter.empty and given[one.name] is None:
+                message = f"Missing argument {argument.metavar!r}."
+                raise typer.BadParameter(message)
+        return await cast("Callable[..., Coroutine[None, None, Exit]]", command)(connection, asked, **given)
+
+    name = inspect.Parameter(
+        "queue",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, typer.Argument(metavar="QUEUE")],
+    )
+    parameters = [
+        first.replace(kind=inspect.Parameter.POSITIONAL_ONLY),
+        name,
+        *(_optional(one) for one in own),
+        *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in options.values()),
+    ]
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    return run
+
+
+def _argument(parameter: inspect.Parameter) -> ArgumentInfo | None:
+    """Return what typer is told of a parameter that is an argument; None for an option."""
+    annotation = parameter.annotation
+    if get_origin(annotation) is not Annotated:
+        return None
+    return next((one for one in get_args(annotation) if isinstance(one, ArgumentInfo)), None)
+
+
+def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Make an argument optional for typer: its text may stand in the place of QUEUE."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    if parameter.default is not inspect.Parameter.empty or _argument(parameter) is None:
+        return parameter.replace(kind=kind)
+    type_, *metadata = get_args(parameter.annotation)
+    return parameter.replace(kind=kind, default=None, annotation=Annotated[(type_ | None, *metadata)])
+
+
+def _move_up(asked: AskedQueue, text: str, behind: list[inspect.Parameter], given: dict[str, Any]) -> None:
+    """Give what stands in the place of QUEUE to the first argument behind it, and so on."""
+    for one in behind:
+        before = given[one.name]
+        if get_args(one.annotation)[0] == list[str] | None:
+            given[one.name] = [text, *(before or ())]
+            return
+        given[one.name] = text
+        if before is None:
+            return
+        text = before
+    raise excludes_names(asked, text)

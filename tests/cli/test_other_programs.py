@@ -1,0 +1,136 @@
+"""Commands reach the queues of Curator and kazoo by their paths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.recipe.queue import LockingQueue
+
+from aiozkqueue.dialects.framing import frame
+from aiozkqueue.testing.cleaning import delete_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def client(zookeeper: str) -> Iterator[KazooClient]:
+    one = KazooClient(hosts=zookeeper)
+    one.start()
+    yield one
+    one.stop()
+    one.close()
+
+
+@pytest.fixture
+def path(zookeeper: str) -> Iterator[str]:
+    top = f"/others-{uuid4().hex[:12]}"
+    yield f"{top}/queue"
+    delete_tree(zookeeper, top)
+
+
+def test_the_queue_of_a_kazoo_client_is_read_counted_explained_and_consumed(
+    cli: Cli, client: KazooClient, path: str
+) -> None:
+    theirs = LockingQueue(client, path)
+    theirs.put(b"low", 200)
+    theirs.put(b"high", 5)
+    seen = cli("peek", "--kazoo", path, "--json").records
+    assert [one["body"] for one in seen] == ["high", "low"]
+    [stats] = cli("stats", "--json", "--kazoo", path).records
+    assert (stats["queue"], stats["size"]) == (path, 2)
+    told = cli("why", "--kazoo", path, seen[0]["id"])
+    assert told.status == 0
+    assert "waiting" in told.text
+    [state] = cli("state", seen[1]["id"], "--kazoo", path, "--json").records
+    assert state["status"] == "waiting"
+    assert cli("consume", "--kazoo", path).text == "high\nlow\n"
+    assert len(theirs) == 0
+
+
+def test_what_the_command_puts_reaches_a_kazoo_client_with_kazoos_priority(
+    cli: Cli, client: KazooClient, path: str
+) -> None:
+    assert cli("put", "--kazoo", path, "usual").status == 0
+    assert cli("put", "--kazoo", path, "urgent", "--priority", "3").status == 0
+    theirs = LockingQueue(client, path)
+    assert theirs.get(timeout=10) == b"urgent"
+    theirs.consume()
+    assert theirs.get(timeout=10) == b"usual"
+
+
+def test_dead_letters_of_a_curator_queue_are_listed_redriven_and_purged(
+    cli: Cli, client: KazooClient, path: str
+) -> None:
+    curator = ("--curator", path, "--lock-path", f"{path}-locks")
+    client.create(f"{path}/queue-", b"not Curator's", makepath=True, sequence=True)
+    client.create(f"{path}/queue-", b"nor is this", makepath=True, sequence=True)
+    assert cli("consume", *curator).status == 1
+    letters = cli("dlq", "list", *curator, "--json").records
+    assert len(letters) == 2
+    assert all("does not decode" in letter["reason"] for letter in letters)
+    assert cli("dlq", "redrive", *curator, letters[0]["id"]).status == 0
+    assert len(client.get_children(path)) == 1
+    assert cli("dlq", "purge", *curator, "--yes").status == 0
+    assert cli("dlq", "list", *curator).status == 1
+    assert cli("purge", *curator, "--yes").status == 0
+    assert client.get_children(path) == []
+
+
+def test_the_kind_of_a_curator_queue_is_an_option(cli: Cli, client: KazooClient, path: str) -> None:
+    assert cli("put", "later", "--curator", path, "--kind", "delay", "--delay", "1h").status == 0
+    [name] = client.get_children(path)
+    assert name.startswith("queue-|")
+    assert client.get(f"{path}/{name}")[0] == frame([b"later"])
+    [message] = cli("peek", "--curator", path, "--kind", "delay", "--json").records
+    assert message["due"] is not None
+
+
+def test_a_path_at_which_there_is_no_queue_is_reported_and_nothing_is_made_there(
+    cli: Cli, client: KazooClient, path: str
+) -> None:
+    done = cli("peek", "--curator", path)
+    assert done.status == 1
+    assert f"there is no queue of Curator's at {path!r}" in done.stderr
+    assert cli("stats", "--kazoo", path).status == 1
+    assert client.exists(path.rpartition("/")[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("peek",), "Give its name, or --curator PATH or --kazoo PATH"),
+        (("peek", "--curator", "/a", "--kazoo", "/b"), "exclude each other"),
+        (("peek", "--curator", "/a", "orders"), "leave out QUEUE"),
+        (("stats", "orders", "--kazoo", "/a"), "leave out QUEUE"),
+        (("why", "--kazoo", "/a", "orders", "id"), "leave out QUEUE"),
+        (("why", "--kazoo", "/a"), "Missing argument 'ID'"),
+        (("put", "--curator", "/a", "orders", "body"), "leave out QUEUE"),
+        (("peek", "orders", "--lock-path", "/locks"), "give its path with --curator PATH"),
+        (("peek", "--kazoo", "/a", "--kind", "delay"), "give its path with --curator PATH"),
+        (("peek", "--curator", "/a", "--unlocked"), "give its path with --kazoo PATH"),
+        (("peek", "--curator", "a"), "give an absolute path"),
+        (("peek", "/app/orders"), "'/app/orders'"),
+    ],
+)
+def test_wrong_use_is_refused_with_what_to_do(cli: Cli, arguments: tuple[str, ...], advice: str) -> None:
+    done = cli(*arguments)
+    assert done.status == 2
+    assert advice in done.stderr
+
+
+def test_what_a_kazoo_client_holds_is_claimed_by_another_program(cli: Cli, client: KazooClient, path: str) -> None:
+    theirs = LockingQueue(client, path)
+    theirs.put(b"held")
+    assert theirs.get(timeout=10) == b"held"
+    [message] = cli("peek", "--kazoo", path, "--json").records
+    [told] = cli("why", message["id"], "--kazoo", path, "--json").records
+    assert told["status"] == "claimed"
+    assert "claimed by another program" in told["now"]
+    [stats] = cli("stats", "--kazoo", path, "--json").records
+    assert (stats["size"], stats["claimed"]) == (1, 1)
