@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT
 
-from .dialect import SEQUENCE_DIGITS, Dialect, PutNames, check_path
+from .dialect import Dialect, PutNames, check_path
 from .framing import frame, unframe
 from .sharding import check_shard_locks
 
@@ -86,7 +86,7 @@ class _Delayed(_Framed):
 
     def order(self, name: str) -> tuple[int, str]:
         """See `Dialect`."""
-        return self.due(name), name[-SEQUENCE_DIGITS:]
+        return self.due(name), _behind_bars(name)
 
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
@@ -106,7 +106,7 @@ class _Identified(_Framed):
 
     def order(self, name: str) -> tuple[int, str]:
         """See `Dialect`."""
-        return 0, name[-SEQUENCE_DIGITS:]
+        return 0, _behind_bars(name)
 
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
@@ -185,3 +185,8 @@ def _between_bars(name: str) -> str:
     """What lies between the last two bars of a name; nothing when it has not two."""
     head, bar, _ = name.rpartition("|")
     return head.rpartition("|")[2] if bar and "|" in head else ""
+
+
+def _behind_bars(name: str) -> str:
+    """The sequence, and behind it the number of the part when the item was split."""
+    return name.rpartition("|")[2]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import MalformedError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 SEQUENCE_DIGITS = 10
 """What the server appends to a sequential name."""
+
+_PIECE: Final = re.compile(r"(?<=\d{10})(-p\d{8})+$")
 
 
 class PutNames(NamedTuple):
@@ -82,12 +85,25 @@ class Dialect(ABC):
         (message,) = messages
         return message
 
+    def piece(self, name: str, number: int) -> str:
+        """Return the name of a part of an item that is split.
+
+        It sorts behind the item's own name and before the next item's. Its end is as long as a sequence: a Curator that
+        puts it again replaces that, and leaves the item's name, so that the part keeps about its place.
+        """
+        return f"{name}-p{number:0{SEQUENCE_DIGITS - 2}d}"
+
+    def whole(self, name: str) -> str:
+        """Return the name of the item that one is a part of; its own when it is no part."""
+        return _PIECE.sub("", name)
+
     @abstractmethod
     def name(self, put: PutNames) -> str:
         """Return an item's name without the sequence. Raises: InvalidOptionError."""
 
     def prefix_of(self, name: str) -> str:
         """Return an item's name without its sequence, for putting it again just so."""
+        name = self.whole(name)
         return name[:-SEQUENCE_DIGITS] if name[-SEQUENCE_DIGITS:].isdigit() else f"{name}-"
 
     def refuse(self, option: str, value: object, allowed: str) -> InvalidOptionError:

@@ -53,6 +53,19 @@ class Create(NamedTuple):
     container: bool = False
 
 
+class CreateAs(Create):
+    """Create a znode that these may use, and not those whom the client gives its znodes to."""
+
+    acl: Sequence[Acl]
+
+    @classmethod
+    def like(cls, acl: Sequence[Acl], path: str, data: bytes) -> CreateAs:
+        """Make one that is persistent."""
+        one = cls(path, data)
+        one.acl = acl
+        return one
+
+
 class Delete(NamedTuple):
     """Delete a znode at a version (-1: at any)."""
 

@@ -13,7 +13,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aiozkqueue.zookeeper import errors
-from aiozkqueue.zookeeper.interface import Collector, Create, Delete, Node, Operation, Result, SetData, Stat, Versioned
+from aiozkqueue.zookeeper.interface import (
+    Collector,
+    Create,
+    CreateAs,
+    Delete,
+    Node,
+    Operation,
+    Result,
+    SetData,
+    Stat,
+    Versioned,
+)
 from aiozkqueue.zookeeper.listings import Collected, Listing
 
 if TYPE_CHECKING:
@@ -167,7 +178,8 @@ def multi(
             else:
                 head = _head(CREATE_CONTAINER if container else CREATE, length)
             flags = _CONTAINER if container else ephemeral * _EPHEMERAL | sequential * _SEQUENTIAL
-            parts += (head, path, _pack_int(len(data)), data, tails[flags])
+            tail = encode_acl(operation.acl) + _pack_int(flags) if isinstance(operation, CreateAs) else tails[flags]
+            parts += (head, path, _pack_int(len(data)), data, tail)
         elif isinstance(operation, Delete):
             head = _DELETE_HEADS[length] if length < _SHORT else _head(DELETE, length)
             parts += (head, path, _pack_int(operation[1]))
@@ -191,7 +203,8 @@ def multi_size(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> i
     for operation in operations:
         size += root + (len(operation.path) if operation.path.isascii() else len(operation.path.encode()))
         if isinstance(operation, Create):
-            size += _CREATE_OVERHEAD + len(operation.data) + len(acl)
+            own = encode_acl(operation.acl) if isinstance(operation, CreateAs) else acl
+            size += _CREATE_OVERHEAD + len(operation.data) + len(own)
         elif isinstance(operation, SetData):
             size += _SET_OVERHEAD + len(operation.data)
         else:

@@ -103,6 +103,14 @@ def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> li
     return trouble
 
 
+async def _put(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
+    """Put them as one item where an item may hold several, so that it is split."""
+    if isinstance(queue, zq.CuratorQueue):
+        await queue.put_multi(bodies)
+    else:
+        await queue.put_many(bodies)
+
+
 def consume(
     queue_of: QueueOf,
     work: Work,
@@ -125,7 +133,7 @@ def consume(
                 seen.strike(ensemble, number, fault)
                 working = asyncio.create_task(go_on(work, session, queue_of(session), handled))
                 await asyncio.sleep(0.2)
-                await queue_of(other).put_many([b"1", EASY])
+                await _put(queue_of(other), [b"1", EASY])
                 if cancelled is not None:
                     await asyncio.sleep(cancelled)
                     working.cancel()

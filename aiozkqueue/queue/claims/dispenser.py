@@ -37,6 +37,7 @@ from .kept import KeptClaims
 from .line import Line
 from .lookout import Lookout
 from .pausing import Pause
+from .splitter import Splitter
 from .tenures import Tenures
 
 if TYPE_CHECKING:
@@ -117,12 +118,16 @@ class Dispenser:
             wanted=lambda: any(True for _ in self._line),
             give_back=self.release,
         )
+        self._splitter = Splitter(
+            store, zookeeper, committer=committer, ids=ids, give_back=self.release, found=self._lookout.put_back
+        )
         self._flights = Flights(
             store,
             claimer=self._claimer,
             lookout=self._lookout,
             tenures=self._tenures,
             line=self._line,
+            splitter=self._splitter,
             tasks=tasks,
             give_back=self.release,
             fail=self._answer_failure,
@@ -357,6 +362,8 @@ class Dispenser:
         """Launch claims of what there is; rest when there is nothing."""
         since = self._line.arrivals
         places = await self._lookout.look(room, generation)
+        if places and self.store.dialect is not None:
+            places = self._still_wanted(places)
         if places is None:
             await self._lookout.pause(None)
         elif places and self.store.config.collapse:
@@ -374,6 +381,16 @@ class Dispenser:
             self._line.answer_asking(since)
             if self._line.patient:
                 await self._lookout.rest()
+
+    def _still_wanted(self, places: list[str]) -> list[str] | None:
+        """Leave out what is not to be claimed now, by what has happened since the look began.
+
+        Nobody wants it any more, so that it would be given back; or what comes before it is about to be free.
+        """
+        before = self._splitter.busy or self._returning > 0
+        wanted = 0 if before else max(0, self._line.wanted(self._flights.promised))
+        self._lookout.put_last(places[wanted:])
+        return places[:wanted] or None
 
     async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
         """Claim the newest of each candidate's key, for those who asked before this looks for it."""

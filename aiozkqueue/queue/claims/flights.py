@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .collapse import Duplicates
     from .line import Line
     from .lookout import Lookout
+    from .splitter import Splitter
     from .tenures import Tenures
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
@@ -68,6 +69,7 @@ class Flights:
         lookout: Lookout,
         tenures: Tenures,
         line: Line,
+        splitter: Splitter,
         tasks: TaskOwner,
         give_back: Callable[[Sequence[Claim]], object],
         fail: Callable[[Exception], None],
@@ -77,6 +79,7 @@ class Flights:
         self._lookout = lookout
         self._tenures = tenures
         self._line = line
+        self._splitter = splitter
         self._tasks = tasks
         self._give_back = give_back
         self._fail = fail
@@ -96,8 +99,8 @@ class Flights:
 
     @property
     def full(self) -> bool:
-        """Whether so many fly that the next is to wait until one has landed."""
-        return len(self._flying) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED)
+        """Whether the next is to wait: so many fly, or parts of an item are about to come, which are next in order."""
+        return self._splitter.busy or len(self._flying) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED)
 
     def start_over(self, generation: int) -> None:
         """Another ZooKeeper session begins: what flies still has no locks in it."""
@@ -158,7 +161,8 @@ class Flights:
                 self._lookout.relist()  # their own consumer is back at work
             if batch.lost:
                 self._lookout.relist()  # the watch told of them while they were ours
-            self._offer(number, batch.claims, generation, since)
+            claims = batch.claims if self._store.dialect is None else await self._splitter.next_of(batch.claims)
+            self._offer(number, claims, generation, since)
         except ContendedError as contended:
             self._failures += 1
             self._lookout.contended(locks[contended.index])

@@ -68,7 +68,9 @@ class CuratorQueue(ForeignQueue[T]):
     async def put_multi(
         self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
     ) -> str:
-        """Put several messages as one item, as Curator's ``putMulti``: whoever takes it has them one after the other.
+        """Put several messages as one item, as Curator's ``putMulti``: all or none of them are stored.
+
+        The first consumer of ours that takes the item splits it, so that its messages come one by one, in their order.
 
         ``timeout`` is as for `put`.
 

@@ -69,7 +69,7 @@ class ForeignStore(QueueStore):
         """See `QueueStore`. Dead letters have names of ours."""
         if not self._layout.is_item(name):
             return ItemName.parse(name)
-        digits = name[-10:]
+        digits = self._layout.whole(name)[-SEQUENCE_DIGITS:]
         sequence = int(digits) if digits.isascii() and digits.isdigit() else 0
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 

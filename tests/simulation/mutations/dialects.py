@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING
 from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.queue.candidates.doubts import Doubts
 from aiozkqueue.queue.claims.sightings import Sightings
+from aiozkqueue.queue.claims.splitter import Splitter
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.dialects import (
     a_peer_lets_go_of_what_one_of_ours_asks_for,
     a_peer_locks_what_is_gone,
     a_peer_takes_from_a_curator_queue_too,
+    items_hold_several_messages,
 )
 
 if TYPE_CHECKING:
     import pytest
+
+    from aiozkqueue.queue.claim import Claim
 
 
 @mutation(a_peer_takes_from_a_curator_queue_too)
@@ -49,3 +53,27 @@ def what_has_gone_is_never_looked_for_again(patch: pytest.MonkeyPatch) -> None:
 @mutation(a_peer_lets_go_of_what_one_of_ours_asks_for)
 def nobody_looks_at_an_item_whose_lock_has_ended(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Doubts, "unlocked", lambda self, item: False)  # noqa: ARG005 - it takes no note
+
+
+@mutation(items_hold_several_messages)
+def what_is_behind_an_item_of_several_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    whole = Splitter.next_of
+
+    async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:
+        behind = [claim for claim in claims if claim.rest is None]
+        return [*await whole(self, [claim for claim in claims if claim.rest is not None]), *behind]
+
+    patch.setattr(Splitter, "next_of", next_of)
+
+
+@mutation(items_hold_several_messages)
+def what_is_next_is_looked_for_before_the_parts_have_come(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Splitter, "busy", False)
+
+
+@mutation(items_hold_several_messages)
+def an_item_of_several_is_handed_over_by_its_first_message(patch: pytest.MonkeyPatch) -> None:
+    async def next_of(self: Splitter, claims: list[Claim]) -> list[Claim]:  # noqa: ARG001
+        return claims
+
+    patch.setattr(Splitter, "next_of", next_of)

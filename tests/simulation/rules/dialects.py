@@ -28,6 +28,17 @@ class Shared:
     in_vain: list[str] = field(default_factory=list[str])
     """Items that one of ours locked long after they had gone."""
 
+    expected: list[str] = field(default_factory=list[str])
+    """In the order in which one consumer is to get them; nothing: in any."""
+    got: list[str] = field(default_factory=list[str])
+
+
+@rule
+def what_one_consumer_takes_ahead_is_in_order(history: History) -> Iterator[str]:
+    shared = history.part(Shared)
+    if shared.expected and shared.got != shared.expected:
+        yield f"one consumer got {shared.got}"
+
 
 @rule
 def what_a_peer_holds_is_left_to_it(history: History) -> Iterator[str]:

@@ -122,6 +122,35 @@ def a_peer_locks_what_is_gone(seed: int | str) -> History:
     return run_virtual(main, limit=LIMIT)
 
 
+@story
+def items_hold_several_messages(seed: int | str) -> History:
+    """One consumer that takes ahead empties a queue of items of several messages."""
+
+    async def main() -> History:
+        run = Run(seed, size=1)
+        run.weather.calm = True
+        shared, random, scale = run.history.part(Shared), run.random, run.weather.scale
+        async with run.cluster.connect(name="ours") as ours:
+            queue = ours.curator_queue(PATH, lock_path=LOCKS)
+            while len(shared.expected) < 4 * ITEMS:
+                several = [f"m{len(shared.expected) + one}" for one in range(random.choice([1, 1, 2, 3, 7]))]
+                shared.expected += several
+                await queue.put_multi([body.encode() for body in several])
+            shared.put.update(shared.expected)
+            async with queue.consume(prefetch=random.choice([1, 4, 16])) as deliveries:
+                async for delivery in deliveries:
+                    body = delivery.body.decode()
+                    shared.got.append(body)
+                    shared.consumed[body] += 1
+                    await asyncio.sleep(random.random() * scale)
+                    if len(shared.got) == len(shared.expected):
+                        deliveries.stop()
+        run.finish()
+        return run.history
+
+    return run_virtual(main, limit=LIMIT)
+
+
 async def _put(shared: Shared, queue: zq.Queue[bytes], numbers: range) -> None:
     for number in numbers:
         shared.put.add(f"m{number}")

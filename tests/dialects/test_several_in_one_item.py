@@ -1,0 +1,226 @@
+"""Items of Curator's ``putMulti``: each message once, in order, whatever befalls who takes them, at a bounded cost."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pytest
+from kazoo.client import KazooClient
+
+import aiozkqueue as zq
+from aiozkqueue.dialects.framing import frame, unframe
+from aiozkqueue.testing.frames import Opcode
+
+from .lock_creates import written_by
+from .test_kazoo import awaited
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.dialects import CuratorKind
+    from aiozkqueue.testing import ZooKeeperProxy
+    from aiozkqueue.testing.frames import Request
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+    from .conftest import Die, StartCurator
+    from .peers import Curator
+
+    Take = Callable[[zq.QueueSession, zq.Queue[bytes], int], Awaitable[list[bytes]]]
+
+pytestmark = pytest.mark.timeout(180)
+
+MESSAGES = 1000
+#: An item is written once by who puts it, and its messages once more when it is split.
+MOST_WRITTEN = 2.5
+
+
+def bodies(count: int, of: str = "a", length: int = 0) -> list[bytes]:
+    return [f"{of}{number}".ljust(length).encode() for number in range(count)]
+
+
+def locked(session: zq.QueueSession, path: str, kind: CuratorKind = "queue") -> zq.CuratorQueue[bytes]:
+    return session.curator_queue(path, lock_path=f"{path}-locks", kind=kind)
+
+
+async def by_consumer(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:  # noqa: ARG001
+    got: list[bytes] = []
+    async with queue.consume(prefetch=16) as deliveries:
+        async for delivery in deliveries:
+            got.append(delivery.body)
+            if len(got) == count:
+                deliveries.stop()
+    return got
+
+
+async def by_listener(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
+    got: list[bytes] = []
+
+    async def handle(delivery: zq.Delivery[bytes]) -> None:
+        got.append(delivery.body)
+        if len(got) == count:
+            listener.stop()
+
+    listener = session.listener(queue, handle, concurrency=1)
+    await listener.run()
+    return got
+
+
+async def by_one_transaction(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
+    async with session.begin() as tx:
+        return [message.body for message in await tx.take_many(queue, count, timeout=30)]
+
+
+async def by_transactions(session: zq.QueueSession, queue: zq.Queue[bytes], count: int) -> list[bytes]:
+    return await awaited(session, queue, count)
+
+
+class Written:
+    """Bytes that go to items through a proxy."""
+
+    def __init__(self, proxy: ZooKeeperProxy, path: str) -> None:
+        self._prefix = f"{path}/queue-"
+        self.bytes: int = 0
+        proxy.hold_request(self._look)
+
+    def _look(self, request: Request) -> bool:
+        if request.opcode == Opcode.MULTI:
+            operations = written_by(request.body)
+            self.bytes += sum(len(data) for _, path, data in operations if path.startswith(self._prefix))
+        return False  # nothing is held
+
+
+@pytest.mark.parametrize("take", [by_consumer, by_listener, by_one_transaction, by_transactions])
+async def test_the_messages_of_one_item_are_written_once_more_however_many_there_are(
+    open_session: Opener,
+    zookeeper_proxy: ZooKeeperProxy,
+    path: str,
+    server_view: Observer,
+    take: Take,
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    queue, put = locked(session, path), bodies(MESSAGES, length=300)
+    written = Written(zookeeper_proxy, path)
+    await queue.put_multi(put)
+    assert await take(session, queue, MESSAGES) == put
+    assert written.bytes < MOST_WRITTEN * len(frame(put))
+    await server_view.until(lambda: not server_view._children(path) and not server_view._children(f"{path}-locks"))
+
+
+@pytest.mark.parametrize("take", [by_consumer, by_listener])
+async def test_the_messages_of_several_items_come_one_item_after_the_other(
+    session: zq.QueueSession, path: str, take: Take
+) -> None:
+    queue = locked(session, path)
+    several = [bodies(count, of) for count, of in zip((7, 1, 2, 30, 1, 3, 1, 1), "abcdefgh", strict=True)]
+    for put in several:
+        await queue.put_multi(put)
+    expected = list(chain.from_iterable(several))
+    assert await take(session, queue, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("priority", {"priority": 3}), ("delay", {"delay": 0.1}), ("id", {"key": "the|id"})],
+)
+async def test_parts_keep_the_priority_time_and_id_of_their_item(
+    session: zq.QueueSession, path: str, kind: CuratorKind, options: zq.PutOptions
+) -> None:
+    queue = locked(session, path, kind)
+    before: zq.PutOptions = {**options, "priority": 2} if kind == "priority" else options
+    await queue.put_multi(bodies(3, "a"), **options)
+    await queue.put_multi(bodies(3, "b"), **options)
+    await queue.put_multi(bodies(2, "c"), **before)
+    expected = [*bodies(3, "a"), *bodies(3, "b"), *bodies(2, "c")]
+    if kind == "priority":
+        expected = [*expected[6:], *expected[:6]]
+    assert await awaited(session, queue, 1) == expected[:1]  # what is left of that item is in parts
+    assert await by_consumer(session, queue, len(expected) - 1) == expected[1:]
+    if kind == "id":
+        await queue.put_multi(bodies(4), **options)
+        assert await awaited(session, queue, 1) == bodies(1)
+        assert await queue.remove("the|id") == 3
+
+
+@pytest.mark.parametrize(("count", "length"), [(30_000, 3), (1000, 1030), (12, 87_000)])
+async def test_an_item_near_the_largest_that_zookeeper_takes_is_taken_in_order(
+    session: zq.QueueSession, path: str, server_view: Observer, count: int, length: int
+) -> None:
+    """Their parts have several messages each, and are split again; where there is room for none, the item is cut."""
+    queue, put = locked(session, path), bodies(count, length=length)
+    assert await queue.size() == 0
+    await server_view.create(f"{path}/queue-0000000000", frame(put))
+    got: list[bytes] = []
+    while len(got) < min(count, 2000):
+        got += await by_one_transaction(session, queue, min(500, count - len(got)))
+    assert got == put[: len(got)]
+    left = [unframe(data) for name, data in sorted((await server_view.tree(path)).items()) if name != path]
+    assert list(chain.from_iterable(left)) == put[len(got) :]
+
+
+async def test_what_was_committed_of_an_item_never_comes_again_when_who_takes_it_dies(
+    session: zq.QueueSession, open_session: Opener, path: str, curator: Curator
+) -> None:
+    """Neither here nor in Java, and what was not committed comes again."""
+    dying = await open_session()
+    queue, put = locked(dying, path), bodies(20)
+    await queue.put_multi(put)
+    assert await awaited(dying, queue, 5) == put[:5]
+    tx = await dying.transaction().__aenter__()
+    assert [message.body for message in await tx.take_many(queue, 5, timeout=30)] == put[5:10]
+    await dying._engine.close()
+    assert sorted(await awaited(session, locked(session, path), 5)) == sorted(put[5:10])
+    await curator.ask("consume", "c", "queue", path, f"{path}-locks", "show", 1)
+    assert await curator.shown("c", 10) == put[10:]
+
+
+async def test_a_part_that_fails_in_java_comes_again_under_a_name_that_does_not_grow(
+    session: zq.QueueSession, path: str, curator: Curator, server_view: Observer
+) -> None:
+    queue, locks = locked(session, path), f"{path}-locks"
+    await queue.put_multi(bodies(3))
+    assert await awaited(session, queue, 1) == bodies(1)
+    longest = max(map(len, await server_view.children(path)))
+    await curator.ask("consume", "c", "queue", path, locks, "failing", 1)
+    await curator.shown("c", 12)
+    assert max(map(len, await server_view.children(path))) <= longest
+    await curator.ask("close", "c")
+    assert sorted(await awaited(session, queue, 2)) == bodies(3)[1:]
+
+
+async def test_parts_may_be_used_by_whoever_may_use_their_item(
+    zookeeper: str, queue_root: str, path: str, server_view: Observer
+) -> None:
+    """A session with credentials gives its own znodes to itself only; a Java consumer has none."""
+    await server_view.create(f"{path}/queue-0000000000", frame(bodies(3)))
+    await server_view.create(f"{path}-locks")
+    item = await asyncio.to_thread(server_view._client.get_acls, f"{path}/queue-0000000000")
+    auth = [zq.Auth.digest("carol", "pw")]
+    async with zq.connect(zookeeper, root=f"{queue_root}-carol", auth=auth, session_timeout=20) as session:
+        assert await awaited(session, locked(session, path), 1) == bodies(1)
+        for name in await server_view.children(path):
+            acls = await asyncio.to_thread(server_view._client.get_acls, f"{path}/{name}")
+            assert acls[0] == item[0]
+        assert len(await server_view.children(path)) == 2
+    await asyncio.to_thread(delete_as_carol, zookeeper, f"{queue_root}-carol")
+
+
+def delete_as_carol(hosts: str, path: str) -> None:
+    carol = KazooClient(hosts, auth_data=[("digest", "carol:pw")])
+    carol.start(60)
+    carol.delete(path, recursive=True)
+    carol.stop()
+    carol.close()
+
+
+async def test_an_item_that_java_had_in_hand_when_it_was_killed_comes_here_from_its_first_message_on(
+    session: zq.QueueSession, path: str, start_curator: StartCurator, die: Die
+) -> None:
+    curator, queue = await start_curator(), locked(session, path)
+    await queue.put_multi(bodies(5))
+    await curator.ask("consume", "c", "queue", path, f"{path}-locks", "hold", 1)
+    assert await curator.shown("c") == bodies(1)
+    await die(curator)
+    assert await awaited(session, queue, 5) == bodies(5)
