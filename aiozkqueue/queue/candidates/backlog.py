@@ -8,12 +8,13 @@ cost of a deep queue is that of a hash of each name, and of sorting one's own.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import MalformedError, item_id
 
-from .share import STEAL_AFTER, Share
+from .share import FIRST_WAIT, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,8 @@ BACKLOG_LIMIT = 200_000
 #: Candidates that watches have told of and nobody has taken yet.
 HEARD_LIMIT = 10_000
 SEQUENCE_DIGITS = 10
+#: Of so many of the others' items it is known which may be taken next; of more, a listing tells.
+LYING_LIMIT = 2_000
 #: Seconds after which others' items are taken even by who has enough of its own; each further one in line waits as
 #: long again.
 FAR_TOO_LONG = 0.5
@@ -40,6 +43,7 @@ class Backlog:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._share = Share()
+        self._offsets: dict[str, int] = {}  # by lane
         self._index: GroupIndex | None = None
         self._lane = ""
         self._listed: list[str] = []  # names, newest first, so that the oldest is popped
@@ -79,6 +83,7 @@ class Backlog:
     def reshare(self, share: Share) -> None:
         """Take note of who else is there."""
         self._share = share
+        self._offsets.clear()
 
     @property
     def share(self) -> Share:
@@ -120,7 +125,10 @@ class Backlog:
 
     def _set_others_aside(self, lane: str, names: list[str], now: float) -> list[str]:
         """Return what of a listing is this consumer's; of the rest, remember since when it has been seen."""
-        own = self._share.own(names) if self._index is None else [name for name in names if not self._distance(name)]
+        if self._index is None:
+            own = self._share.own(names, self._offset(lane))
+        else:
+            own = [name for name in names if not self._distance(lane, name)]
         others = dict.fromkeys(names, now)
         for name in own:
             del others[name]
@@ -131,7 +139,7 @@ class Backlog:
         for name, since in before.items():
             if name in others:
                 others[name] = since
-                if now - since >= FAR_TOO_LONG and now - since >= FAR_TOO_LONG * self._distance(name):
+                if now - since >= FAR_TOO_LONG and now - since >= FAR_TOO_LONG * self._distance(lane, name):
                     late.append(name)
         if late:
             self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
@@ -154,7 +162,7 @@ class Backlog:
     def try_later(self, place: str, now: float) -> bool:
         """Take a place to try, of an item whose lock is not known to be gone; True when it is this consumer's."""
         lane, _, name = place.rpartition("/")
-        if self._distance(name):
+        if self._distance(lane, name):
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
                 others.setdefault(name, now)
@@ -193,7 +201,7 @@ class Backlog:
         present = set(self._front)
         for place in places:
             lane, _, name = place.rpartition("/")
-            if self._distance(name):
+            if self._distance(lane, name):
                 self._others.setdefault(lane, {}).setdefault(name, now)
             elif place not in present:
                 self._front.append(place)
@@ -207,6 +215,9 @@ class Backlog:
         """An item is gone."""
         lane, _, name = place.rpartition("/")
         self._others.get(lane, {}).pop(name, None)
+        if self._locked and self._index is None:
+            with suppress(MalformedError):
+                self._locked.discard(self._lock_id(name))
 
     def put_back(self, places: Sequence[str]) -> None:
         """Put candidates back to the front, in their order; their locks are gone."""
@@ -243,9 +254,7 @@ class Backlog:
 
     def steal(self, excluded: Callable[[str], bool], now: float) -> list[str]:
         """Take a few of what others have left lying for too long, by a listing made just now."""
-        ripe: list[tuple[str, str]] = []
-        for lane, others in self._others.items():
-            ripe += [(lane, name) for name, since in others.items() if now - since >= self._patience(name)]
+        ripe = self._ripe(now)
         chosen = self._sample(ripe)
         if not all(self._free(name, excluded) for _, name in chosen):
             busy = {(lane, name) for lane, name in ripe if not self._free(name, excluded)}
@@ -253,9 +262,66 @@ class Backlog:
             chosen = self._sample([one for one in ripe if one not in busy])
         return self._remove(chosen)
 
+    def lying(self, excluded: Callable[[str], bool], limit: int, now: float) -> list[str] | None:
+        """Return what others leave lying, as far as is known here, and what they will soon have, the earliest first.
+
+        None: too much may be taken now, or something has not been kept in mind; a listing tells.
+        """
+        known = sum(map(len, self._others.values()))
+        if known > LYING_LIMIT or (self._overheard is not None and now - self._overheard >= FAR_TOO_LONG):
+            return None
+        due = [
+            (since + self._patience(lane, name), lane, name)
+            for lane, others in self._others.items()
+            for name, since in others.items()
+            if self._free(name, excluded)
+        ]
+        if sum(moment <= now for moment, _, _ in due) > limit:
+            return None
+        due.sort()
+        return [f"{lane}/{name}" for _, lane, name in due[:limit]]
+
+    def take_over(self, places: Iterable[str], limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
+        """Take a few of these places whose items lie there still and whose time it is, the nearest in line first."""
+        ripe: list[tuple[str, str]] = []
+        for place in places:
+            lane, _, name = place.rpartition("/")
+            since = self._others.get(lane, {}).get(name)
+            if since is not None and now - since >= self._patience(lane, name) and self._free(name, excluded):
+                ripe.append((lane, name))
+        ripe.sort(key=lambda one: self._distance(*one))
+        return self._remove(ripe[: min(limit, max(1, len(ripe) // (2 * self._share.count)))])
+
+    def leave(self, places: Iterable[str], since: float) -> None:
+        """Leave items to others, of which one was taken just now; they have been seen since then."""
+        for place in places:
+            lane, _, name = place.rpartition("/")
+            self._others.setdefault(lane, {}).setdefault(name, since)
+
+    def begin_look(self) -> None:
+        """The locks of some items are about to be read."""
+        self._freed = set()
+
+    def end_look(self, locked: Iterable[str]) -> None:
+        """Take what has been found locked, unless it has been heard since that it is not."""
+        self._locked.update(set(locked) - (self._freed or set()))
+        self._freed = None
+
+    def _ripe(self, now: float) -> list[tuple[str, str]]:
+        latest, ripe = now - FIRST_WAIT, list[tuple[str, str]]()
+        for lane, others in self._others.items():
+            ripe += [
+                (lane, name)
+                for name, since in others.items()
+                if since <= latest and now - since >= self._patience(lane, name)
+            ]
+        return ripe
+
     def _sample(self, ripe: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return a few of what others have left lying: of the newer ones by chance, which their consumers take last."""
         few = max(1, len(ripe) // (2 * self._share.count))
+        if len(ripe) <= self._share.count:  # as many as there may be takers: each the one that it is nearest to
+            return sorted(ripe, key=lambda one: self._distance(*one))[:few]
         drawn = self._random.sample(ripe, min(2 * few, len(ripe)))
         drawn.sort(key=lambda one: self._order(one[1]), reverse=True)
         return drawn[:few]
@@ -266,14 +332,14 @@ class Backlog:
         What is locked does not lie there: whoever ends that lock rings. Of what was told and not kept it is not known
         whether it lies there: that is looked for.
         """
-        patience, first = self._patience, None
+        first: float | None = None
         if self._overheard is not None:
             first = self._overheard + FAR_TOO_LONG
-        for others in self._others.values():
+        for lane, others in self._others.items():
             for name, since in others.items():
-                if first is not None and since + STEAL_AFTER >= first:
+                if first is not None and since + FIRST_WAIT >= first:
                     continue  # of many, most are looked at no closer
-                due = since + patience(name)
+                due = since + self._patience(lane, name)
                 if (first is None or due < first) and self._free(name, _by_nobody):
                     first = due
         return first
@@ -283,7 +349,7 @@ class Backlog:
         chosen, lock_id = set(places), self._lock_id
         while listed and len(places) < limit:
             name = listed.pop()
-            if not alone and self._distance(name):  # the shares have changed since it was listed
+            if not alone and self._distance(lane, name):  # the shares have changed since it was listed
                 self._others.setdefault(lane, {}).setdefault(name, now)
                 continue
             try:  # as in `_free`, for every message
@@ -312,12 +378,22 @@ class Backlog:
     def _lock_id(self, name: str) -> str:
         return item_id(name) if self._index is None else self._index.lock_id(name)
 
-    def _distance(self, name: str) -> int:
+    def _distance(self, lane: str, name: str) -> int:
         """A group's items are all the same consumer's."""
-        return self._share.distance(name if self._index is None else self._index.lock_id(name))
+        if self._index is None:
+            return self._share.distance(name, self._offset(lane))
+        return self._share.distance(self._index.lock_id(name))
 
-    def _patience(self, name: str) -> float:
-        return self._share.patience(name if self._index is None else self._index.lock_id(name))
+    def _patience(self, lane: str, name: str) -> float:
+        if self._index is None:
+            return self._share.patience(name, self._offset(lane))
+        return self._share.patience(self._index.lock_id(name))
+
+    def _offset(self, lane: str) -> int:
+        offset = self._offsets.get(lane)
+        if offset is None:
+            offset = self._offsets[lane] = self._share.offset(lane)
+        return offset
 
 
 def _by_nobody(_: str) -> bool:

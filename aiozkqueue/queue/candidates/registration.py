@@ -12,7 +12,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import condition_digest
-from aiozkqueue.zookeeper import Create, MultiError, NodeExistsError, NoNodeError, SetData, Stat
+from aiozkqueue.zookeeper import PAGE, Create, MultiError, NodeExistsError, NoNodeError, SetData, Stat
 
 from .share import Share
 
@@ -52,6 +52,7 @@ class Registration:
         self._clock = clock
         self._class = "" if condition is None else f"-f{condition_digest(condition)}"
         self._generation = 0
+        self._live: dict[str, bool] = {}  # by entry
 
     async def ensure(self, generation: int) -> bool:
         """Register in this ZooKeeper session, if that has not been done; False when the queue must be opened again.
@@ -84,9 +85,10 @@ class Registration:
             results = await self._zookeeper.multi([SetData(path, self._about)], generation=generation)
             self._observe(results[0], sent)
 
-    def share(self, registered: Iterable[str]) -> Share:
-        """Find this session's place among the live ones; one that somebody has deleted is made anew by `ensure`.
+    async def share(self, registered: Iterable[str], generation: int) -> Share:
+        """Find this session's place among the live ones; `ensure` replaces an entry that somebody has deleted.
 
+        An entry that is not ephemeral belongs to nobody: items dealt to it would wait for the next in line.
         Those who filter alike deal out among themselves what passes their filter, those who take everything all there
         is: so nobody's item waits for a consumer that refuses it.
         """
@@ -94,7 +96,18 @@ class Registration:
         if self._generation and name not in names:
             self._budgets.of(self._generation).free(self._size(name))
             self._generation = 0
-        return Share.among(name, (one for one in names if _class_of(one) == self._class))
+        unknown = [one for one in names if one not in self._live and one != name]
+        known: dict[str, bool] = {}
+        for start in range(0, len(unknown), PAGE):
+            page = unknown[start : start + PAGE]
+            nodes = await self._zookeeper.read_many([self._paths.consumer(one) for one in page], generation=generation)
+            known.update(
+                (one, node is not None and node.stat.ephemeral_owner != 0)
+                for one, node in zip(page, nodes, strict=True)
+            )
+        self._live = {one: live for one in names if (live := self._live.get(one, known.get(one))) is not None}
+        alike = [one for one in names if (one == name or self._live[one]) and _class_of(one) == self._class]
+        return Share.among(name, alike, scattered=bool(self._class))
 
     def _size(self, name: str) -> int:
         return self._zookeeper.path_size(self._paths.consumer(name)) + 4

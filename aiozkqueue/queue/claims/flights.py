@@ -164,11 +164,7 @@ class Flights:
             claims = batch.claims if self._store.dialect is None else await self._splitter.next_of(batch.claims)
             self._offer(number, claims, generation, since)
         except ContendedError as contended:
-            self._failures += 1
-            self._lookout.contended(locks[contended.index])
-            if self._failures >= MOST_FAILURES or self._lookout.stealing or len(locks) > len(places):
-                self._lookout.relist()
-            self._lookout.put_last([place for index, place in enumerate(places) if index != contended.index])
+            self._contended(places, locks, contended.index)
         except ReopenError:
             self._lookout.put_back(places)
             self._store.stale()
@@ -184,6 +180,18 @@ class Flights:
             self.promised -= len(places)
             self._line.landed(number)
             self._lookout.bell.set()
+
+    def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:
+        """Somebody else has what is locked by one of these; the other candidates are taken back."""
+        self._lookout.contended(locks[index])
+        others = [place for number, place in enumerate(places) if number != index]
+        if self._lookout.taking_over and len(locks) == len(places):
+            self._lookout.leave(others)  # of those it is looked again which are locked
+            return
+        self._failures += 1
+        if self._failures >= MOST_FAILURES or self._lookout.stealing or len(locks) > len(places):
+            self._lookout.relist()
+        self._lookout.put_last(others)
 
     async def _claim_as_chosen(self, flight: _Flight) -> Batch:
         """Claim, unless the claim would assert another configuration than the one these were chosen by."""

@@ -21,6 +21,7 @@ from aiozkqueue.queue.candidates.staged import Stages, stage_of
 from aiozkqueue.zookeeper import NoAuthError
 
 from .claimer import ReopenError
+from .left_lying import LeftLying
 from .sightings import Sightings
 
 if TYPE_CHECKING:
@@ -82,15 +83,19 @@ class Lookout(Sightings):
     ) -> None:
         super().__init__(store, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
         self.stealing: bool = False
-        """Whether what was found last is other consumers'."""
+        """Whether what was found last is other consumers', by a listing."""
         self._zookeeper = zookeeper
         self._demand = demand
         self._registration = Registration(
             zookeeper, store.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
         )
         self._watch = IdleWatch(zookeeper, store.paths, self)
+        self._left_lying = LeftLying(
+            zookeeper, store.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
+        )
         self._version = -1
         self._last_idle = 0.0
+        self._ripe = False  # whether something of others may have been left lying for long enough
         self._due_listed = 0.0
         self._warned = False
 
@@ -263,14 +268,17 @@ class Lookout(Sightings):
         if self._sieve is not None and self._sieve.undecided:
             await self._decide(self._sieve, generation)
         level = self._levels.plain
+        ripe, self._ripe, self.taking_over = self._ripe, False, False
         if level is None:
-            return await self._look_by_urgency(limit, generation)
+            return await self._look_by_urgency(limit, generation, ripe=ripe)
         if not level.must_list:
             places = self._pop(level, limit)
             if places:
                 return places
             if self._demand.flying:
                 return None
+            if ripe and (places := await self._take_over(level, limit, generation)):
+                return places
         if not (level.must_list or self._demand.asking) and self._watch.armed and level.seen_all:
             return []
         places = await self._list_lanes(level, limit, generation)
@@ -284,12 +292,14 @@ class Lookout(Sightings):
         for place in heard or ():
             self._levels.of(place).backlog.hear(place, self._clock.monotonic())
 
-    async def _look_by_urgency(self, limit: int, generation: int) -> list[str] | None:
+    async def _look_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> list[str] | None:
         """Return what to claim next of the most urgent level that has something."""
         above: list[Level] = []
         empty: set[Level] | None = None
         for level in self._levels:
             places = [] if level.must_list else self._pop(level, limit)
+            if not places and ripe and not (level.must_list or self._demand.flying):
+                places = await self._take_over(level, limit, generation)
             if not places and not self._is_quiet(level):
                 if empty is None:
                     empty = await self._skim([one for one in self._levels if not self._is_quiet(one)], generation)
@@ -419,9 +429,19 @@ class Lookout(Sightings):
         self.stealing = bool(stolen)
         return stolen[:limit]
 
+    async def _take_over(self, level: Level, limit: int, generation: int) -> list[str]:
+        """Return a little of what others leave lying, as the watches tell."""
+        if not self._watch.armed or not level.seen_all or self._demand.asking:
+            return []
+        places = await self._left_lying.take_over(level.backlog, limit, generation)
+        level.must_list = level.must_list or places is None
+        taken = self._heads(places or [])
+        self.taking_over, self.stealing = bool(taken), False
+        return taken
+
     async def _list(self, level: Level, lane: str, generation: int) -> None:
         paths, backlog = self.store.paths, level.backlog
-        self.stealing = False
+        self.stealing = self.taking_over = False
         self._gone = set()
         self._doubts.clear()
         backlog.begin_listing(lane)
@@ -436,7 +456,7 @@ class Lookout(Sightings):
                 raise ReopenError  # there may be lanes that are not known here, or what this does not look for yet
             if not self._warned:
                 self._warned = warn_of_length(self.store.name, lane, names, self._zookeeper.max_request)
-            share = self._registration.share(consumers)
+            share = await self._registration.share(consumers, generation)
             if self.store.dialect is not None:
                 names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
             if (takes := self.store.takes) is not None:
@@ -484,8 +504,7 @@ class Lookout(Sightings):
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
         steal = self._levels.next_steal()  # most are gone by now: their own consumers were quick enough
-        if steal is not None and self._last_idle >= steal:
-            self._levels.must_list()  # look which of them are locked
+        self._ripe = steal is not None and self._last_idle >= steal
 
     async def linger(self, wanted: Callable[[], bool]) -> None:
         """Wait for the bell while nobody waits for anything; take the watches off when that lasts."""

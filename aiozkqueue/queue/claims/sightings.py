@@ -13,6 +13,7 @@ from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
 from aiozkqueue.queue.candidates.idle import Timers
 from aiozkqueue.queue.candidates.later import Later
 from aiozkqueue.queue.candidates.levels import Levels
+from aiozkqueue.queue.candidates.share import LAST_WAIT
 from aiozkqueue.queue.candidates.sieve import Sieve
 from aiozkqueue.queue.candidates.staged import stage_of
 
@@ -48,6 +49,8 @@ class Sightings:
     ) -> None:
         self.store = store
         self.bell: asyncio.Event = asyncio.Event()
+        self.taking_over: bool = False
+        """Whether what was found last is other consumers', by what the watches tell and a look at its locks."""
         self.held: set[str] = set()
         """What this session has locked, or is about to: ids of items, and groups."""
         self._stirred: set[str] = set()  # of those, what a watch has told something of
@@ -154,7 +157,7 @@ class Sightings:
         if lock in self._stirred:
             self._levels.must_list()
             self._later.must_look = True
-        elif is_group(lock) or self.store.dialect is not None:
+        elif is_group(lock) or self.store.dialect is not None or self.taking_over:
             self._levels.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
@@ -226,6 +229,11 @@ class Sightings:
         """List again before anything else is claimed."""
         self._levels.must_list()
         self._later.must_look = True
+
+    def leave(self, places: Sequence[str]) -> None:
+        """Leave candidates to the others whose they are, until the next look at what these leave lying."""
+        for place in places:
+            self._levels.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
 
     def put_back(self, places: Sequence[str]) -> None:
         """Take candidates back, to be tried next."""

@@ -221,7 +221,7 @@ class ForeignBacklog(Backlog):
     def try_later(self, place: str, now: float) -> bool:
         """See `Backlog`: it takes its place among the others."""
         lane, _, name = place.rpartition("/")
-        if self._distance(name):
+        if self._distance(lane, name):
             self._others.setdefault(lane, {}).setdefault(name, now)
             return False
         self._insert(name)
