@@ -62,6 +62,13 @@ def _showable(engine: Engine, queue: Destination[Any], claims: list[Claim]) -> l
     return shown
 
 
+def outlived(engine: Engine, claims: list[Claim]) -> bool:
+    """Tell whether the life of one of these has ended, as far as is known: its holder must not look for more."""
+    clock = engine.server_clock
+    ends = [claim.fields.expires for claim in claims if claim.fields is not None and claim.fields.expires is not None]
+    return bool(ends) and clock.sampled and clock.now() >= min(ends)
+
+
 def _handed(engine: Engine, claims: list[Claim]) -> list[Claim]:
     """Return claims, noting that they are shown now."""
     for claim in claims:

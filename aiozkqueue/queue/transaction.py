@@ -12,6 +12,7 @@ from aiozkqueue.layout import check_condition
 
 from .commits.endings import Ending
 from .destination import Destination, not_own
+from .hand_over import outlived
 from .message import Message, content_of
 from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
@@ -108,7 +109,8 @@ class Transaction:
         wanted, condition = positive(limit, "limit"), check_condition(filters)
         held: list[Claim] = []
         try:
-            while len(held) < wanted:
+            # Messages may come as fast as they are taken; those that are held are not kept past their lives for that.
+            while len(held) < wanted and not outlived(self._engine, held):
                 claims = await take(self._work, queue, wanted - len(held), 0 if held else wait, condition)
                 if not claims:
                     break

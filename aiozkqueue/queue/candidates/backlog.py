@@ -290,7 +290,7 @@ class Backlog:
             if since is not None and now - since >= self._patience(lane, name) and self._free(name, excluded):
                 ripe.append((lane, name))
         ripe.sort(key=lambda one: self._distance(*one))
-        return self._remove(ripe[: min(limit, max(1, len(ripe) // (2 * self._share.count)))])
+        return self._remove(ripe[: min(limit, max(1, len(ripe) // self._share.count))])
 
     def leave(self, places: Iterable[str], since: float) -> None:
         """Leave items to others, of which one was taken just now; they have been seen since then."""
@@ -308,23 +308,29 @@ class Backlog:
         self._freed = None
 
     def _ripe(self, now: float) -> list[tuple[str, str]]:
+        """Return what others have left lying for too long; of very much, what a sample has of it."""
         latest, ripe = now - FIRST_WAIT, list[tuple[str, str]]()
         for lane, others in self._others.items():
+            names: Iterable[str] = others
+            if len(others) > LYING_LIMIT:
+                names = self._random.sample(list(others), LYING_LIMIT)
             ripe += [
                 (lane, name)
-                for name, since in others.items()
-                if since <= latest and now - since >= self._patience(lane, name)
+                for name in names
+                if (since := others[name]) <= latest and now - since >= self._patience(lane, name)
             ]
         return ripe
 
     def _sample(self, ripe: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return a few of what others have left lying: of the newer ones by chance, which their consumers take last."""
-        few = max(1, len(ripe) // (2 * self._share.count))
-        if len(ripe) <= self._share.count:  # as many as there may be takers: each the one that it is nearest to
-            return sorted(ripe, key=lambda one: self._distance(*one))[:few]
-        drawn = self._random.sample(ripe, min(2 * few, len(ripe)))
-        drawn.sort(key=lambda one: self._order(one[1]), reverse=True)
-        return drawn[:few]
+        """Return a few of what others have left lying.
+
+        This consumer is near to them in line, so that others that look now take others; of these, the newer ones, which
+        their own consumers take last.
+        """
+        few = max(1, len(ripe) // self._share.count)
+        near = sorted(ripe, key=lambda one: self._distance(*one))[: 2 * few if few > 1 else 1]
+        near.sort(key=lambda one: self._order(one[1]), reverse=True)
+        return near[:few]
 
     def next_steal(self) -> float | None:
         """When the first of what others leave lying may be taken, on the clock of ``now``; None when nothing is.

@@ -6,10 +6,11 @@ everybody finds its share of the items by it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import condition_digest
 from aiozkqueue.zookeeper import PAGE, Create, MultiError, NodeExistsError, NoNodeError, SetData, Stat
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.claim import SessionBudget
     from aiozkqueue.queue.clock import ServerClock
     from aiozkqueue.zookeeper import ZooKeeper
+
+
+#: Entries looked at after one listing: a queue has fewer consumers, and a listing must not wait for much more.
+MOST_UNKNOWN: Final = 1000
 
 
 def this_process() -> bytes:
@@ -96,18 +101,24 @@ class Registration:
         if self._generation and name not in names:
             self._budgets.of(self._generation).free(self._size(name))
             self._generation = 0
-        unknown = [one for one in names if one not in self._live and one != name]
-        known: dict[str, bool] = {}
-        for start in range(0, len(unknown), PAGE):
+        await self._look_at([one for one in names if one not in self._live and one != name], generation)
+        self._live = {one: self._live[one] for one in names if one in self._live}
+        alike = [one for one in names if (one == name or self._live.get(one)) and _class_of(one) == self._class]
+        return Share.among(name, alike, scattered=bool(self._class), queue=self._paths.base)
+
+    async def _look_at(self, unknown: list[str], generation: int) -> None:
+        """Find out which entries are ephemeral: of very many, some at each listing.
+
+        To ask for a stat needs no permission, as reading an entry that somebody else has made may.
+        """
+        for start in range(0, min(len(unknown), MOST_UNKNOWN), PAGE):
             page = unknown[start : start + PAGE]
-            nodes = await self._zookeeper.read_many([self._paths.consumer(one) for one in page], generation=generation)
-            known.update(
-                (one, node is not None and node.stat.ephemeral_owner != 0)
-                for one, node in zip(page, nodes, strict=True)
+            stats = await asyncio.gather(
+                *(self._zookeeper.exists(self._paths.consumer(one), generation=generation) for one in page)
             )
-        self._live = {one: live for one in names if (live := self._live.get(one, known.get(one))) is not None}
-        alike = [one for one in names if (one == name or self._live[one]) and _class_of(one) == self._class]
-        return Share.among(name, alike, scattered=bool(self._class))
+            self._live.update(
+                (one, stat.ephemeral_owner != 0) for one, stat in zip(page, stats, strict=True) if stat is not None
+            )
 
     def _size(self, name: str) -> int:
         return self._zookeeper.path_size(self._paths.consumer(name)) + 4

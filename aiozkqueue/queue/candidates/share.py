@@ -37,22 +37,24 @@ class Share:
         rank: its place, from 0.
         count: how many there are.
         scattered: deal by a hash instead, since the items are a selection, whose numbers may be all even, say.
+        queue: whose items they are: of many queues the first item is not always the same one's.
     """
 
-    __slots__ = ("_others", "_steps", "count", "rank", "scattered")
+    __slots__ = ("_others", "_queue", "_steps", "count", "rank", "scattered")
 
-    def __init__(self, rank: int = 0, count: int = 1, *, scattered: bool = False) -> None:
+    def __init__(self, rank: int = 0, count: int = 1, *, scattered: bool = False, queue: str = "") -> None:
         self.rank: int = rank
         self.count: int = count
         self.scattered: bool = scattered
+        self._queue = queue
         self._others = max(1, count - 1)
         self._steps = _steps(self._others)
 
     @classmethod
-    def among(cls, own: str, registered: Iterable[str], *, scattered: bool = False) -> Share:
+    def among(cls, own: str, registered: Iterable[str], *, scattered: bool = False, queue: str = "") -> Share:
         """Find the place of ``own`` in the registry; alone when it is not (yet) seen there."""
         names = sorted(registered)
-        return cls(names.index(own), len(names), scattered=scattered) if own in names else cls()
+        return cls(names.index(own), len(names), scattered=scattered, queue=queue) if own in names else cls()
 
     @property
     def alone(self) -> bool:
@@ -60,8 +62,8 @@ class Share:
         return self.count == 1
 
     def offset(self, lane: str) -> int:
-        """By how much a lane's deal is turned: lanes count for themselves, and the first of each is not all one's."""
-        return crc32(lane.encode()) % self.count
+        """By how much the deal of a lane is turned: each lane counts its items from 0."""
+        return crc32(f"{self._queue}/{lane}".encode()) % self.count
 
     def distance(self, name: str, offset: int = 0) -> int:
         """How many live consumers come before this one for an item; 0: it is its own."""
@@ -80,7 +82,7 @@ class Share:
         distance = self.distance(name, offset)
         if not distance:
             return 0.0
-        return FIRST_WAIT + (LAST_WAIT - FIRST_WAIT) * (distance - 1) / max(1, self._others - 1)
+        return min(LAST_WAIT, FIRST_WAIT + (LAST_WAIT - FIRST_WAIT) * (distance - 1) / max(1, self._others - 1))
 
     def own(self, names: Iterable[str], offset: int = 0) -> list[str]:
         """Return the items that are this one's own, in their order; a deep queue's names come all at once."""

@@ -117,7 +117,7 @@ def test_another_consumers_item_is_taken_only_when_it_was_left_lying() -> None:
     numbers = range(20)
     backlog.begin_listing("items")
     backlog.fill("items", [name(number) for number in numbers], set(), 100.0)
-    own = [place(number) for number in numbers if not mine.distance(name(number))]
+    own = [place(number) for number in numbers if not mine.distance(name(number), mine.offset("items"))]
     assert 0 < len(own) < 20
     assert backlog.pop(30, free, now=100.0) == own
     assert backlog.steal(free, now=100.001) == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.candidates.share import MOST_DOUBLINGS, STEAL_AFTER, Share
+from aiozkqueue.queue.candidates.share import FIRST_WAIT, LAST_WAIT, Share
 
 if TYPE_CHECKING:
     from random import Random
@@ -37,10 +37,41 @@ def test_the_further_back_in_line_the_longer_the_patience(consumers: list[str], 
     in_line = sorted(shares(consumers), key=lambda share: share.distance(item))
     patience = [share.patience(item) for share in in_line]
     assert patience[0] == 0
-    assert patience[1:2] in ([], [STEAL_AFTER])
-    for one, following in pairwise(patience[1:]):
-        assert following == min(2 * one, STEAL_AFTER * 2**MOST_DOUBLINGS)
-    assert max(patience) < 2  # seconds: nothing is left lying for longer, however many there are
+    assert patience[1:2] in ([], [FIRST_WAIT])
+    assert all(one < following for one, following in pairwise(patience))
+    assert max(patience) <= LAST_WAIT < 0.05  # seconds, however many there are
+
+
+@given(st.integers(1, 200), st.integers(0, 10**9), st.integers(0, 10**6))
+def test_as_many_messages_as_consumers_put_together_are_one_for_each(count: int, first: int, offset: int) -> None:
+    items = [f"item-iID{number}-{number:010d}" for number in range(first, first + count)]
+    assert sorted(len(Share(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
+
+
+@given(CONSUMERS, st.lists(ITEM | st.text(max_size=20), unique=True), st.integers(0, 10**6), st.booleans())
+def test_the_own_ones_of_a_listing_are_those_at_no_distance(
+    consumers: list[str],
+    names: list[str],
+    offset: int,
+    scattered: bool,  # noqa: FBT001 - given by name
+) -> None:
+    for rank in range(len(consumers)):
+        share = Share(rank, len(consumers), scattered=scattered)
+        assert share.own(names, offset) == [name for name in names if not share.distance(name, offset)]
+
+
+def test_what_a_busy_consumer_leaves_is_spread_over_all_others() -> None:
+    count = 16
+    left = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, count)]  # all of one consumer's
+    busy = next(rank for rank in range(count) if not Share(rank, count).distance(left[0]))
+    for rank in set(range(count)) - {busy}:
+        assert 30 < sum(Share(rank, count).distance(item) == 1 for item in left) < 110, "about 67"
+
+
+def test_a_selection_is_dealt_out_evenly_whatever_its_numbers() -> None:
+    even = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, 2)]
+    for rank in range(4):
+        assert 1600 < len(Share(rank, 4, scattered=True).own(even)) < 2400
 
 
 @given(CONSUMERS, ITEM, st.randoms())

@@ -1,0 +1,177 @@
+"""No message waits for 50 ms while a worker is free, however many sessions there are and whoever of them is busy.
+
+In virtual time, in which requests take none: what passes is what the library waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import run_virtual, simulated
+from aiozkqueue.zookeeper import Create
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.layout import Condition
+
+    Put = Callable[[zq.Queue[bytes], int], Awaitable[object]]
+    Open = Callable[[zq.QueueSession], zq.Queue[bytes]]
+
+#: Seconds that a message may lie there while somebody is free.
+MOST = 0.05
+#: Seconds in which everybody comes to rest.
+QUIET = 10
+LATER = 60
+
+
+def jobs(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.queue("jobs")
+
+
+def of_curator(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.curator_queue("/app/queue", lock_path="/app/locks", policy=zq.AtLeastOnce())
+
+
+async def together(queue: zq.Queue[bytes], number: int) -> None:
+    await queue.put_many([b"x"] * number)
+
+
+async def one_by_one(queue: zq.Queue[bytes], number: int) -> None:
+    for _ in range(number):
+        await queue.put(b"x")
+
+
+async def of_priorities(queue: zq.Queue[bytes], number: int) -> None:
+    for each in range(number):
+        await queue.put(b"x", priority=each % 3)
+
+
+async def of_groups(queue: zq.Queue[bytes], number: int) -> None:
+    for each in range(number):
+        await queue.put(b"x", group=f"{each} of {number}")
+
+
+async def of_tags(queue: zq.Queue[bytes], number: int) -> None:
+    for each in range(2 * number):  # only those of even numbers are for the fleet
+        await queue.put(b"x", filters={"for": "fleet" if each % 2 == 0 else "others"})
+
+
+async def for_later(queue: zq.Queue[bytes], number: int) -> None:
+    await queue.put_many([b"x"] * number, delay=LATER)
+
+
+def waits_of(
+    idle: int,
+    put: Put = together,
+    *,
+    busy: int = 0,
+    config: zq.QueueConfig | None = None,
+    tags: Condition | None = None,
+    queue_of: Open = jobs,
+    stale: int = 0,
+    later: float = 0,
+) -> list[float]:
+    """How long as many messages as there are idle sessions have waited until the handler of each began.
+
+    Every session has one handler, which keeps its message. ``stale`` entries below ``consumers/`` are nobody's.
+    """
+    begun: list[float] = []
+
+    async def main() -> list[float]:
+        ended, clock = asyncio.Event(), asyncio.get_running_loop().time
+        running: list[asyncio.Task[None]] = []
+        listeners: list[zq.Listener[bytes]] = []
+
+        async def handle(_: zq.Delivery[bytes]) -> None:
+            begun.append(clock())
+            await ended.wait()
+
+        async with simulated() as cluster, AsyncExitStack() as stack:
+            producer, *workers = [await stack.enter_async_context(cluster.connect()) for _ in range(1 + busy + idle)]
+
+            async def listen(some: list[zq.QueueSession]) -> None:
+                for session in some:
+                    listeners.append(
+                        session.listener(queue_of(session), handle, concurrency=1, filters=tags, drain_timeout=0)
+                    )
+                    running.append(asyncio.create_task(listeners[-1].run()))
+                await asyncio.sleep(QUIET)
+
+            queue = queue_of(producer)
+            if config is not None:
+                await queue.configure(config)
+            if busy:
+                await put(queue, busy)
+                await listen(workers[:busy])
+                await asyncio.sleep(later)
+                assert len(begun) == busy
+            await listen(workers[busy:])
+            if stale:
+                client = await cluster.client()
+                for number in range(stale):
+                    await client.multi([Create(f"/zms/jobs/consumers/stale{number}-1")])
+                await client.close()
+                await asyncio.sleep(QUIET)
+            begun.clear()
+            start = clock() + later
+            await put(queue, idle)
+            await asyncio.sleep(later + QUIET)
+            ended.set()
+            for listener in listeners:
+                listener.stop()
+            await asyncio.wait(running)
+            return [each - start for each in begun[:idle]]
+
+    return run_virtual(main)
+
+
+@pytest.mark.parametrize("sessions", [2, 8, 12, 16, 32, 64])
+@pytest.mark.parametrize("put", [together, one_by_one])
+def test_as_many_idle_sessions_as_messages_begin_them_all_at_once(sessions: int, put: Put) -> None:
+    waits = waits_of(sessions, put)
+    assert len(waits) == sessions
+    assert max(waits) <= MOST
+
+
+@pytest.mark.parametrize(("busy", "idle"), [(1, 1), (10, 2), (4, 12), (16, 16), (32, 32)])
+def test_what_would_be_busy_sessions_is_taken_by_the_idle_ones(busy: int, idle: int) -> None:
+    waits = waits_of(idle, busy=busy)
+    assert len(waits) == idle
+    assert max(waits) <= MOST
+
+
+def test_entries_that_no_session_holds_delay_nothing() -> None:
+    waits = waits_of(2, stale=10)
+    assert len(waits) == 2
+    assert max(waits) < 0.001, "nobody waits for them, not even once"
+
+
+@pytest.mark.parametrize("busy", [0, 6])
+@pytest.mark.parametrize(
+    ("put", "config", "tags", "queue_of", "later"),
+    [
+        pytest.param(of_priorities, None, None, jobs, 0, id="priorities"),
+        pytest.param(of_groups, None, None, jobs, 0, id="groups"),
+        pytest.param(of_tags, None, zq.Filter("for", "eq", "fleet"), jobs, 0, id="filters"),
+        pytest.param(for_later, None, None, jobs, LATER, id="delayed"),
+        pytest.param(one_by_one, zq.QueueConfig(shards=4), None, jobs, 0, id="shards"),
+        pytest.param(together, None, None, of_curator, 0, id="another program's"),
+    ],
+)
+def test_of_every_kind_of_message_the_same_holds(
+    busy: int,
+    put: Put,
+    config: zq.QueueConfig | None,
+    tags: Condition | None,
+    queue_of: Open,
+    later: float,
+) -> None:
+    waits = waits_of(10, put, busy=busy, config=config, tags=tags, queue_of=queue_of, later=later)
+    assert len(waits) == 10
+    assert max(waits) <= MOST
