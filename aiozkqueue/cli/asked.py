@@ -44,6 +44,9 @@ CuratorKindOption = Annotated[
     Kind | None,
     typer.Option(help="Curator's recipe. [dim]default: queue[/dim]", rich_help_panel=_PANEL),
 ]
+Compressed = Annotated[
+    bool, typer.Option("--compressed", help="Curator's clients of it use enableCompression().", rich_help_panel=_PANEL)
+]
 Unlocked = Annotated[
     bool, typer.Option("--unlocked", help="It is kazoo's Queue, not its LockingQueue.", rich_help_panel=_PANEL)
 ]
@@ -58,12 +61,15 @@ class AskedQueue:
     program: Literal["curator", "kazoo"] | None = None
     lock_path: str | None = None
     kind: Kind = "queue"
+    compressed: bool = False
     unlocked: bool = False
 
     def of(self, session: zq.QueueSession) -> zq.Queue[bytes]:
         """Return the queue. Raises: InvalidNameError, InvalidOptionError."""
         if self.program == "curator":
-            return session.curator_queue(self.name, lock_path=self.lock_path, kind=self.kind)
+            return session.curator_queue(
+                self.name, lock_path=self.lock_path, kind=self.kind, compressed=self.compressed
+            )
         if self.program == "kazoo":
             return session.kazoo_queue(self.name, locking=not self.unlocked)
         return session.queue(self.name)
@@ -74,6 +80,7 @@ def other_programs_queue(
     kazoo: KazooPath = None,
     lock_path: LockPath = None,
     kind: CuratorKindOption = None,
+    compressed: Compressed = False,
     unlocked: Unlocked = False,
 ) -> AskedQueue | None:
     """Return the queue that these options name; None when they name none.
@@ -84,14 +91,14 @@ def other_programs_queue(
     if curator is not None and kazoo is not None:
         message = "--curator and --kazoo exclude each other: give the one whose clients use the queue"
         raise typer.BadParameter(message)
-    if curator is None and (lock_path is not None or kind is not None):
-        message = "--lock-path and --kind belong to a queue of Curator's: give its path with --curator PATH"
+    if curator is None and (lock_path is not None or kind is not None or compressed):
+        message = "--lock-path, --kind and --compressed are for Curator's queues: give its path with --curator PATH"
         raise typer.BadParameter(message)
     if kazoo is None and unlocked:
         message = "--unlocked belongs to a queue of kazoo's: give its path with --kazoo PATH"
         raise typer.BadParameter(message)
     if curator is not None:
-        return AskedQueue(curator, "curator", lock_path, kind or "queue")
+        return AskedQueue(curator, "curator", lock_path, kind or "queue", compressed)
     return None if kazoo is None else AskedQueue(kazoo, "kazoo", unlocked=unlocked)
 
 

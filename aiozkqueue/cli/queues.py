@@ -11,6 +11,7 @@ from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson, Yes
 from aiozkqueue.cli.asked import (
     AskedQueue,
+    Compressed,
     CuratorKindOption,
     CuratorPath,
     KazooPath,
@@ -73,6 +74,7 @@ async def stats(
     kazoo: KazooPath = None,
     lock_path: LockPath = None,
     kind: CuratorKindOption = None,
+    compressed: Compressed = False,
     unlocked: Unlocked = False,
 ) -> Exit:
     """Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not there.
@@ -82,7 +84,7 @@ async def stats(
     [dim]aiozkqueue stats
     aiozkqueue stats orders invoices --json[/dim]
     """
-    other = other_programs_queue(curator, kazoo, lock_path, kind, unlocked)
+    other = other_programs_queue(curator, kazoo, lock_path, kind, compressed, unlocked)
     names = _named(other, queues or [])
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]

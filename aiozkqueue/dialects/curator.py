@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.layout import LAST_MOMENT
 
+from .compression import deflate, inflate, is_gzip
 from .dialect import Dialect, PutNames, check_path
 from .framing import frame, unframe
 from .sharding import check_shard_locks
@@ -26,11 +27,23 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
 @dataclass(frozen=True, slots=True)
-class _Framed(Dialect):
-    """What all but the simple queue share."""
+class _Curators(Dialect):
+    """What all of them share."""
+
+    compressed: bool = False
+    """Whether the Java clients compress."""
+
+    containers: ClassVar[bool] = True
+
+    def _written(self, data: bytes) -> bytes:
+        return deflate(self.path, data) if self.compressed else data
+
+
+@dataclass(frozen=True, slots=True)
+class _Framed(_Curators):
+    """What all but the simple queue share. A frame begins otherwise than gzip does, so that both can be read."""
 
     prefix: ClassVar[str] = "queue-"
-    containers: ClassVar[bool] = True
 
     def title(self) -> str:
         """See `Dialect`."""
@@ -38,11 +51,11 @@ class _Framed(Dialect):
 
     def messages(self, data: bytes) -> list[bytes]:
         """See `Dialect`."""
-        return unframe(data)
+        return unframe(inflate(data) if is_gzip(data) else data)
 
     def item(self, messages: Sequence[bytes]) -> bytes:
         """See `Dialect`."""
-        return frame(messages)
+        return self._written(frame(messages))
 
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
@@ -120,15 +133,23 @@ class _Identified(_Framed):
 
 
 @dataclass(frozen=True, slots=True)
-class _Simple(Dialect):
-    """Bare bytes, no locks."""
+class _Simple(_Curators):
+    """Bare bytes, no locks. A body may be gzip of the user's own, which is inflated only when the clients compress."""
 
     prefix: ClassVar[str] = "qn-"
-    containers: ClassVar[bool] = True
 
     def title(self) -> str:
         """See `Dialect`."""
         return "Curator's SimpleDistributedQueue"
+
+    def messages(self, data: bytes) -> list[bytes]:
+        """See `Dialect`."""
+        return [inflate(data) if self.compressed and is_gzip(data) else data]
+
+    def item(self, messages: Sequence[bytes]) -> bytes:
+        """See `Dialect`."""
+        (message,) = messages
+        return self._written(message)
 
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
@@ -136,7 +157,7 @@ class _Simple(Dialect):
         return self.prefix
 
 
-_KINDS: Final[dict[str, type[Dialect]]] = {
+_KINDS: Final[dict[str, type[_Curators]]] = {
     "queue": _Framed,
     "priority": _Prioritized,
     "delay": _Delayed,
@@ -145,7 +166,9 @@ _KINDS: Final[dict[str, type[Dialect]]] = {
 }
 
 
-def curator(path: str, lock_path: str | None = None, kind: CuratorKind = "queue") -> Dialect:
+def curator(
+    path: str, lock_path: str | None = None, kind: CuratorKind = "queue", *, compressed: bool = False
+) -> Dialect:
     """Return the layout of a Curator queue. Raises: InvalidOptionError."""
     check_path(path, "path")
     if lock_path is not None:
@@ -156,7 +179,7 @@ def curator(path: str, lock_path: str | None = None, kind: CuratorKind = "queue"
     if kind == "simple" and lock_path is not None:
         msg = f"queue {path!r}: lock_path={lock_path!r}: Curator's SimpleDistributedQueue locks nothing; leave it out"
         raise InvalidOptionError(msg)
-    dialect = _KINDS[kind](path, path, lock_path)
+    dialect = _KINDS[kind](path, path, lock_path, compressed)
     if lock_path is not None:
         check_shard_locks(path, lock_path)
         above, _, name = lock_path.rpartition("/")

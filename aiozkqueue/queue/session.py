@@ -108,6 +108,7 @@ class QueueSession:
         *,
         lock_path: str | None = ...,
         kind: CuratorKind = ...,
+        compressed: bool = ...,
         policy: Policy = ...,
         undecodable: Undecodable = ...,
     ) -> CuratorQueue[bytes]: ...
@@ -119,6 +120,7 @@ class QueueSession:
         *,
         lock_path: str | None = ...,
         kind: CuratorKind = ...,
+        compressed: bool = ...,
         policy: Policy = ...,
         undecodable: Undecodable = ...,
     ) -> CuratorQueue[T]: ...
@@ -129,6 +131,7 @@ class QueueSession:
         *,
         lock_path: str | None = None,
         kind: CuratorKind = "queue",
+        compressed: bool = False,
         policy: Policy | None = None,
         undecodable: Undecodable = "dead-letter",
     ) -> CuratorQueue[Any]:
@@ -138,7 +141,9 @@ class QueueSession:
         from the queue must give the same. Without a lock path a Curator consumer takes what one of ours is working on:
         our commit then fails with `ClaimLostError`, and nothing of it is applied. ``kind`` is the recipe: ``"queue"``,
         ``"priority"`` (puts take ``priority=``, lower first), ``"delay"`` (``delay=`` or ``at=``), ``"id"`` (``key=``)
-        or ``"simple"``. Options that the recipe has no place for are refused.
+        or ``"simple"``. Options that the recipe has no place for are refused. Give ``compressed=True`` if the Java
+        clients use ``enableCompression()``: items are then written as gzip. Items of gzip that stand for more than
+        16 MiB become dead letters.
 
         Raises:
             InvalidOptionError: not a path, or no such kind, or a lock path for a simple queue.
@@ -146,7 +151,10 @@ class QueueSession:
             SessionClosedError, WrongLoopError.
         """
         queue: CuratorQueue[Any] = CuratorQueue(
-            self.engine, curator(path, lock_path, kind), self._codec(path, type, None), _checked(undecodable)
+            self.engine,
+            curator(path, lock_path, kind, compressed=compressed),
+            self._codec(path, type, None),
+            _checked(undecodable),
         )
         if policy is not None:
             queue.store.choose(policy)
@@ -159,6 +167,7 @@ class QueueSession:
         *,
         lock_path: Callable[[str], str] | None = ...,
         kind: CuratorKind = ...,
+        compressed: bool = ...,
         threshold: int = ...,
         max_queues: int = ...,
     ) -> CuratorShards[bytes]: ...
@@ -170,6 +179,7 @@ class QueueSession:
         *,
         lock_path: Callable[[str], str] | None = ...,
         kind: CuratorKind = ...,
+        compressed: bool = ...,
         threshold: int = ...,
         max_queues: int = ...,
     ) -> CuratorShards[T]: ...
@@ -180,6 +190,7 @@ class QueueSession:
         *,
         lock_path: Callable[[str], str] | None = None,
         kind: CuratorKind = "queue",
+        compressed: bool = False,
         threshold: int = 10_000,
         max_queues: int = 10,
     ) -> CuratorShards[Any]:
@@ -202,7 +213,7 @@ class QueueSession:
 
         def shard(of: str) -> CuratorQueue[Any]:
             locks = locks_of(of)
-            return CuratorQueue(engine, curator(of, locks, kind), codec, "dead-letter")
+            return CuratorQueue(engine, curator(of, locks, kind, compressed=compressed), codec, "dead-letter")
 
         def locks_of(shard: str) -> str | None:
             locks = None if lock_path is None else lock_path(shard)

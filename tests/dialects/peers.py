@@ -90,7 +90,7 @@ class _Peer:
 class Curator(_Peer):
     """A JVM with Curator's queues."""
 
-    def __init__(self, hosts: str, timeout: float = 30.0) -> None:
+    def __init__(self, hosts: str, timeout: float = 30.0, *, compressed: bool = False) -> None:
         self._shown: defaultdict[str, SimpleQueue[bytes]] = defaultdict(SimpleQueue)
         super().__init__(
             [
@@ -107,6 +107,7 @@ class Curator(_Peer):
                 "CuratorPeer",
                 hosts,
                 str(round(timeout * 1000)),
+                *(["compressed"] if compressed else []),
             ]
         )
 

@@ -152,7 +152,9 @@ public class CuratorPeer {
 
     public static void main(String[] arguments) throws Exception {
         int timeout = arguments.length > 1 ? Integer.parseInt(arguments[1]) : 10000;
-        client = CuratorFrameworkFactory.newClient(arguments[0], timeout, 15000, new ExponentialBackoffRetry(100, 3));
+        CuratorFrameworkFactory.Builder builder = CuratorFrameworkFactory.builder().connectString(arguments[0])
+            .sessionTimeoutMs(timeout).connectionTimeoutMs(15000).retryPolicy(new ExponentialBackoffRetry(100, 3));
+        client = arguments.length > 2 ? builder.enableCompression().build() : builder.build();
         client.start();
         client.blockUntilConnected();
         say("= ready");

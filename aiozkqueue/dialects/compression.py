@@ -1,0 +1,56 @@
+"""The gzip that Curator's ``enableCompression()`` puts around the bytes of each znode."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import Final
+
+from aiozkqueue.errors import MessageTooLargeError
+from aiozkqueue.layout import MalformedError
+
+#: The most bytes that a compressed item may stand for. A megabyte of gzip can stand for a gigabyte.
+MOST_INFLATED: Final = 16 * 1024 * 1024
+
+_MAGIC: Final = b"\x1f\x8b"
+_WINDOW: Final = 16 + zlib.MAX_WBITS
+
+
+def deflate(path: str, data: bytes) -> bytes:
+    """Return the gzip of an item's bytes. Raises: MessageTooLargeError: `inflate` would not take them."""
+    if len(data) > MOST_INFLATED:
+        msg = (
+            f"queue {path!r}: the item takes {len(data)} bytes before compression; at most {MOST_INFLATED} are read "
+            "back; store the payload elsewhere and put a reference to it"
+        )
+        raise MessageTooLargeError(msg)
+    return gzip.compress(data, mtime=0)
+
+
+def is_gzip(data: bytes) -> bool:
+    """Tell whether bytes begin as gzip does."""
+    return data.startswith(_MAGIC)
+
+
+def inflate(data: bytes) -> bytes:
+    """Return what gzip stands for, of one member or several.
+
+    Raises:
+        MalformedError: it is not gzip, breaks off, or stands for more than `MOST_INFLATED` bytes.
+    """
+    parts: list[bytes] = []
+    left = MOST_INFLATED
+    while data:
+        member = zlib.decompressobj(_WINDOW)
+        try:
+            part = member.decompress(data, left + 1)
+        except zlib.error as error:
+            raise MalformedError(f"it is not gzip: {error}") from None
+        left -= len(part)
+        if left < 0:
+            raise MalformedError(f"its gzip stands for more than {MOST_INFLATED} bytes")
+        if not member.eof:
+            raise MalformedError("its gzip breaks off")
+        parts.append(part)
+        data = member.unused_data
+    return b"".join(parts)

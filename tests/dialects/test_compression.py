@@ -1,0 +1,115 @@
+"""Queues of Java clients that use ``enableCompression()``, with the real Curator."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiozkqueue.dialects.compression import MOST_INFLATED
+from aiozkqueue.dialects.framing import frame
+
+from .peers import Curator
+from .test_kazoo import drained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import aiozkqueue as zq
+    from aiozkqueue.dialects import CuratorKind
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(180)
+
+LONG = b"a body that compresses " * 5000
+
+
+@pytest.fixture(scope="module")
+def one_that_compresses(zookeeper: str) -> Iterator[Curator]:
+    peer = Curator(zookeeper, compressed=True)
+    yield peer
+    peer.kill()
+
+
+@pytest.fixture
+def compressing(one_that_compresses: Curator, path: str) -> Iterator[Curator]:
+    del path  # removed after this has been closed
+    yield one_that_compresses
+    one_that_compresses.reset()
+
+
+@pytest.mark.parametrize("kind", ["queue", "priority", "id"])
+async def test_compressed_items_are_curators_both_ways(
+    session: zq.QueueSession, compressing: Curator, path: str, kind: CuratorKind, server_view: Observer
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, kind=kind, compressed=True)
+    extra: tuple[object, ...] = {"queue": (), "priority": (3,), "id": ("an-id",)}[kind]
+    options: zq.PutOptions = {"key": "an-id"} if kind == "id" else {}
+    await compressing.ask("open", "q", kind, path, locks, 0)
+    await compressing.ask("put", "q", LONG.hex(), *extra)
+    [name] = await server_view.children(path)
+    assert (await server_view.get(f"{path}/{name}")).startswith(b"\x1f\x8b")
+    assert [one.body for one in await queue.peek()] == [LONG]
+    assert await drained(session, queue) == [LONG]
+
+    await queue.put(LONG, **options)
+    [name] = await server_view.children(path)
+    assert len(await server_view.get(f"{path}/{name}")) < len(LONG) // 10
+    await compressing.ask("consume", "c", kind, path, locks, "show", 1)
+    assert await compressing.shown("c") == [LONG]
+
+
+async def test_what_we_leave_of_a_compressed_item_of_several_is_compressed(
+    session: zq.QueueSession, compressing: Curator, path: str
+) -> None:
+    locks = f"{path}-locks"
+    queue = session.curator_queue(path, lock_path=locks, compressed=True)
+    await compressing.ask("open", "q", "queue", path, locks, 0)
+    await compressing.ask("put", "q", ",".join(body.hex() for body in (b"one", b"two", b"three")))
+    async with session.begin() as tx:
+        message = await tx.take(queue, timeout=30)
+        assert message is not None
+        assert message.body == b"one"
+    await compressing.ask("consume", "c", "queue", path, locks, "show", 1)
+    assert await compressing.shown("c", 2) == [b"two", b"three"]
+
+
+async def test_simple_queues_are_compressed_as_well(session: zq.QueueSession, path: str, server_view: Observer) -> None:
+    queue = session.curator_queue(path, kind="simple", compressed=True)
+    await queue.put(LONG)
+    [name] = await server_view.children(path)
+    assert gzip.decompress(await server_view.get(f"{path}/{name}")) == LONG
+    assert await drained(session, queue) == [LONG]
+
+
+async def test_gzip_is_read_where_nobody_has_said_that_the_clients_compress(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks")
+    await queue.put(b"plain")
+    await server_view.create(f"{path}/queue-0000000001", gzip.compress(frame([b"compressed"])))
+    assert await drained(session, queue) == [b"plain", b"compressed"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (gzip.compress(frame([bytes(MOST_INFLATED)])), "more than"),
+        (gzip.compress(frame([b"x"] * 100))[:-9], "breaks off"),
+        (b"\x1f\x8b" + bytes(20), "not gzip"),
+    ],
+    ids=["a bomb", "cut off", "a header alone"],
+)
+async def test_gzip_that_stands_for_too_much_or_is_broken_becomes_a_dead_letter(
+    session: zq.QueueSession, path: str, server_view: Observer, data: bytes, reason: str
+) -> None:
+    queue = session.curator_queue(path, lock_path=f"{path}-locks", compressed=True)
+    await queue.put(b"before")
+    await server_view.create(f"{path}/queue-0000000001", data)
+    await queue.put(b"behind")
+    assert await drained(session, queue) == [b"before", b"behind"]
+    [letter] = await queue.dead_letters.peek()
+    assert reason in letter.reason
+    assert letter.body == data
