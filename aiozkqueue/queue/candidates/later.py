@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -19,9 +20,11 @@ from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 from .staged import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from aiozkqueue.queue.clock import Clock
     from aiozkqueue.queue.store import QueueStore
-    from aiozkqueue.zookeeper import ZooKeeper
+    from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Milliseconds before an hour begins at which its items are listed.
 LEAD: Final = 60_000
@@ -29,6 +32,9 @@ LEAD: Final = 60_000
 NEAREST: Final = 50_000
 #: Items that become candidates at a time.
 RELEASE: Final = 1024
+#: Hours looked at before what they hold is taken, and those of them that are listed.
+TOGETHER: Final = 200
+LISTED: Final = 16
 #: How often one that is never idle looks for what others have scheduled, seconds; for long listings, less often.
 LOOK: Final = 1.0
 LOOK_PER_LISTING: Final = 50
@@ -61,6 +67,7 @@ class Later:
         self._heap: list[tuple[int, str]] = []
         self._known: set[str] = set()
         self._looked = 0.0
+        self._pending: deque[tuple[int, bool]] = deque()  # hours to look at, and whether they must be listed
         self.must_look: bool = True
         """Whether events may have been missed."""
 
@@ -69,12 +76,15 @@ class Later:
         self._hours.clear()
         self._heap.clear()
         self._known.clear()
+        self._pending.clear()
         self.must_look = True
 
     @property
     def next(self) -> int | None:
         """When there is something to do, milliseconds of ZooKeeper's time; None: not before something is heard."""
         times = [self._heap[0][0]] if self._heap else []
+        if self._pending:
+            times.append(0)
         for number, hour in self._hours.items():
             if hour.changed is None:  # far, or else it would have been listed
                 times.append(number * HOUR - LEAD)
@@ -117,9 +127,9 @@ class Later:
     # -- looking
 
     async def look(self, now: int, generation: int, *, heard: bool, asked: bool) -> None:
-        """Find out what is due next.
+        """Find out what is due next: of very many hours some at a time, so that a consumer is not kept from messages.
 
-        ``heard``: a watch would have told of anything new. ``asked``: somebody wants to know all the same.
+        ``heard``: a watch would have told of anything new. ``asked``: somebody wants to know all the same, and all.
         """
         moment, must = self._clock.monotonic(), self.must_look
         again = must or asked or (not heard and moment - self._looked > LOOK)
@@ -128,17 +138,48 @@ class Later:
             if again:
                 self._looked = moment
                 await self._look_for_hours(generation)
-            for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
-                if number * HOUR - LEAD > now:
-                    break
-                if self._hours.get(number) is not hour:
-                    continue  # it has gone meanwhile, and whoever made it anew is heard, or looked for
-                beyond = hour.beyond is not None and hour.beyond <= now
-                if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
-                    await self._look_into(number, hour, now, generation, must=beyond or must)
+            if must or asked or not self._pending:  # else it would always begin with the first of very many
+                self._pending = deque(self._to_look_at(now, moment, again=again, asked=asked, must=must))
+            await self._look_on(now, generation)
+            while asked and self._pending:
+                await self._look_on(now, generation)
         except BaseException:
             self.must_look = True
             raise
+
+    def _to_look_at(
+        self, now: int, moment: float, *, again: bool, asked: bool, must: bool
+    ) -> Iterator[tuple[int, bool]]:
+        """Give the hours to look at, the earliest first, and whether each must be listed."""
+        for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
+            if number * HOUR - LEAD > now:
+                break
+            beyond = hour.beyond is not None and hour.beyond <= now
+            if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
+                yield number, beyond or must
+
+    async def _look_on(self, now: int, generation: int) -> None:
+        """Look at the next hours: all at once whether there is anything, and then into a few of them."""
+        page = [self._pending.popleft() for _ in range(min(TOGETHER, len(self._pending)))]
+        hours = [self._hours.get(number) for number, _ in page]
+        paths = [self._store.paths.at(later_of(number * HOUR)) for number, _ in page]
+        stats = await asyncio.gather(*(self._zookeeper.exists(path, generation=generation) for path in paths))
+        over: list[int] = []
+        listed = 0
+        for index, ((number, must), hour, stat) in enumerate(zip(page, hours, stats, strict=True)):
+            if hour is None or self._hours.get(number) is not hour:
+                continue  # it has gone meanwhile, and whoever made it again is heard, or looked for
+            if stat is None:
+                del self._hours[number]
+            elif not stat.num_children and (number + 1) * HOUR <= now:
+                over.append(number)
+            elif must or hour.changed != stat.pzxid or (hour.unsettled and stat.num_children):
+                if listed == LISTED:
+                    self._pending.extendleft(reversed(page[index:]))
+                    break
+                listed += 1
+                await self._look_into(number, hour, stat, now, generation)
+        await self._delete(over, generation)
 
     async def _look_for_hours(self, generation: int) -> None:
         before = dict(self._hours)
@@ -150,21 +191,11 @@ class Later:
         for number in numbers:
             self._hours.setdefault(number, Hour())
 
-    async def _look_into(self, number: int, hour: Hour, now: int, generation: int, *, must: bool) -> None:
-        """List an hour, unless nothing can have changed there; delete the folder of one that is over and empty."""
+    async def _look_into(self, number: int, hour: Hour, stat: Stat, now: int, generation: int) -> None:
+        """List an hour, whose stat was read before."""
         began = self._clock.monotonic()
         folder = later_of(number * HOUR)
         path = self._store.paths.at(folder)
-        stat = await self._zookeeper.exists(path, generation=generation)
-        if stat is None:
-            self._hours.pop(number, None)
-            return
-        over = (number + 1) * HOUR <= now
-        if over and not stat.num_children:
-            await self._delete(number, path, generation)
-            return
-        if not must and hour.changed == stat.pzxid and not (hour.unsettled and stat.num_children):
-            return
         try:
             names, locks = await asyncio.gather(
                 self._zookeeper.children(path, generation=generation),
@@ -194,13 +225,20 @@ class Later:
             self._known.add(place)
             heapq.heappush(self._heap, (item.due, place))
 
-    async def _delete(self, number: int, path: str, generation: int) -> None:
-        """Delete the folder of an hour that is over; a put that comes too late for it makes it anew."""
-        try:
-            await self._zookeeper.multi([Delete(path)], generation=generation)
-        except MultiError:
-            return  # somebody was quicker, or something has come
-        self._hours.pop(number, None)
+    async def _delete(self, numbers: Sequence[int], generation: int) -> None:
+        """Delete the folders of hours that are over; a put that comes too late for one makes it again."""
+        outcomes = await asyncio.gather(
+            *(
+                self._zookeeper.multi([Delete(self._store.paths.at(later_of(number * HOUR)))], generation=generation)
+                for number in numbers
+            ),
+            return_exceptions=True,
+        )
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                self._hours.pop(number, None)
+            elif not isinstance(outcome, MultiError):  # else somebody was quicker, or something has come
+                raise outcome
 
 
 def _by_due(item: ItemName) -> tuple[int, int]:

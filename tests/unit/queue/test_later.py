@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
-from aiozkqueue.queue.candidates.later import LEAD, Later
+from aiozkqueue.queue.candidates.later import LEAD, TOGETHER, Later
 from aiozkqueue.queue.clock import Clock
 from aiozkqueue.zookeeper import Stat
 
@@ -85,3 +85,27 @@ async def test_hours_that_another_clears_away_meanwhile_are_passed_by() -> None:
     await later.look(NOW, 1, heard=True, asked=False)
     assert later.next is None
     assert folders.hours == {}
+
+
+async def test_very_many_hours_that_are_over_are_cleared_away_a_few_at_a_time() -> None:
+    """A consumer takes its messages in between: of 30,000 it would have to wait for a minute."""
+    folders = Folders(*range(400_000, 430_000))
+    requests: list[str] = []
+    folders.meanwhile = requests.append
+    later = later_on(folders)
+    looks = 0
+    while later.next is not None or not looks:
+        before = len(requests)
+        await later.look(NOW, 1, heard=True, asked=False)
+        looks += 1
+        assert len(requests) - before <= 2 * TOGETHER + 1
+    assert not folders.hours
+    assert looks < 200
+
+
+async def test_who_asks_what_is_there_is_told_after_a_look_at_all_hours() -> None:
+    folders = Folders(*range(400_000, 401_000))
+    later = later_on(folders)
+    await later.look(NOW, 1, heard=False, asked=True)
+    assert not folders.hours
+    assert later.next is None
