@@ -29,7 +29,10 @@ class Listening(Protocol):
         """A lock has been made, or has gone."""
 
     def heard_bell(self) -> None:
-        """Locks may have gone, or events been missed: list again."""
+        """Locks may have gone: list again."""
+
+    def heard_nothing(self) -> None:
+        """Events may have been missed, since the connection was lost: list again."""
 
     def heard_due(self, due: int, message_id: str) -> None:
         """A lock ends at a time."""
@@ -82,7 +85,9 @@ class IdleWatch:
     def pass_on(self, event: WatchEvent) -> None:
         """Tell what an event at an item, a lane or the parent of lanes means."""
         place = self._paths.place_of(event.path)
-        if event.kind is EventKind.MISSED or place == "lanes" or is_lane(place):
+        if event.kind is EventKind.MISSED:
+            self._ear.heard_nothing()
+        elif place == "lanes" or is_lane(place):
             self._ear.heard_bell()
         elif event.kind is EventKind.DELETED:
             self._ear.heard_end(place)

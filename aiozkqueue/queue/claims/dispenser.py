@@ -247,7 +247,7 @@ class Dispenser:
         if claim.generation != self._generation:
             return  # all its locks had gone with its session before this one looked: what lies there is free
         if fate is not FREE:
-            self._lookout.settled(claim.id, gone=True)
+            self._lookout.settled(claim.id, gone=True, place=claim.place)
             return
         ours = claim.id in self._lookout.held
         self._lookout.settled(claim.id, gone=False)

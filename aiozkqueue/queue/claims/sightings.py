@@ -53,7 +53,9 @@ class Sightings:
         """Whether what was found last is other consumers', by what the watches tell and a look at its locks."""
         self.held: set[str] = set()
         """What this session has locked, or is about to: ids of items, and groups."""
-        self._stirred: set[str] = set()  # of those, what a watch has told something of
+        # Of those, what a watch has told something of: where it lies now, "" where that has been missed, None where it
+        # does not matter.
+        self._stirred: dict[str, str | None] = {}
         self._clock = clock
         self._server_clock = server_clock
         self._sieve = None if condition is None else Sieve(condition, store.tags)
@@ -108,25 +110,25 @@ class Sightings:
 
     def ghosts(self, items: Iterable[str]) -> None:
         """Nothing was found under locks of ours. They are being removed, and the end of none is to wake us."""
-        if self.store.dialect is None:
-            return
         for item in items:
             if item in self._stirred:
-                self._levels.must_list()  # it has come back since, under the same name
-            else:
+                self._levels.must_list()  # it has come back since, under the same id
+            elif self.store.dialect is not None:
                 self._doubts.gone(item)
 
     def begin(self, locks: Iterable[str]) -> None:
         """Locks are about to be made."""
-        self.held.update(locks)
-        self._stirred.difference_update(locks)
+        for lock in locks:
+            self.held.add(lock)
+            self._stirred.pop(lock, None)
 
     def end(self, locks: Iterable[str]) -> None:
         """Locks have not been made, or are not kept."""
         if self._aside:
             locks = [one for one in locks if one not in self._aside]
-        self.held.difference_update(locks)
-        self._stirred.difference_update(locks)
+        for lock in locks:
+            self.held.discard(lock)
+            self._stirred.pop(lock, None)
 
     def set_aside(self, locks: Iterable[str]) -> None:
         """Try these no more for a while: what they lock may not be read, or its attempts not counted."""
@@ -190,7 +192,7 @@ class Sightings:
             self.bell.set()
         elif group in self.held:
             if heard is Heard.KNOWN:
-                self._stirred.add(group)
+                self._stirred.setdefault(group)
             self.bell.set()  # whoever has it may want more of it
         else:
             if heard is Heard.KNOWN:
@@ -243,13 +245,25 @@ class Sightings:
         """Take candidates back that others work on."""
         self._levels.put_last(places)
 
-    def settled(self, message_id: str, *, gone: bool) -> None:
-        """A lock of ours is gone, its item too or not."""
+    def settled(self, message_id: str, *, gone: bool, place: str | None = None) -> None:
+        """A lock of ours is gone, and the item at ``place`` too or not.
+
+        By then the message may lie elsewhere: a dead letter keeps its id when somebody drives it back. What is told of
+        it while the id counts as held is minded only here.
+        """
         if message_id not in self._aside:
             self.held.discard(message_id)
-        self._stirred.discard(message_id)
-        if gone and self._gone is not None:
-            self._gone.add(message_id)
+        heard = self._stirred.pop(message_id, None)
+        if not gone:
+            return
+        if heard is None or heard == place or message_id in self.held:
+            if self._gone is not None:
+                self._gone.add(message_id)
+        elif heard:
+            self._heard_free(heard)
+        else:
+            self.relist()
+            self.bell.set()
 
     def heard_item(self, place: str) -> None:
         """See `Listening`."""
@@ -265,7 +279,7 @@ class Sightings:
         except MalformedError:
             return
         if message_id in self.held:
-            self._stirred.add(message_id)
+            self._stirred[message_id] = place
         else:
             self._heard_free(place)
 
@@ -298,7 +312,7 @@ class Sightings:
         """See `Listening`."""
         if lock in self.held:
             if gone:
-                self._stirred.add(lock)
+                self._stirred.setdefault(lock)
             return
         if self.store.dialect is not None:
             self._heard_foreign(lock, gone=gone)
@@ -342,6 +356,12 @@ class Sightings:
         self._later.hear(place, self._server_clock.now())
         if self._later.next != before:
             self.bell.set()
+
+    def heard_nothing(self) -> None:
+        """See `Listening`. A listing that is made now passes by what counts as held."""
+        for lock in self.held:
+            self._stirred.setdefault(lock, "")
+        self.heard_bell()
 
     def heard_bell(self) -> None:
         """See `Listening`."""

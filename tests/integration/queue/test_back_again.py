@@ -1,0 +1,102 @@
+"""A message that comes back under its old id before its last claim is known to be over is not missed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.queue.conftest import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import aiozkqueue as zq
+    from aiozkqueue.testing import ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@contextmanager
+def deaf(session: zq.QueueSession) -> Iterator[None]:
+    """Let what the server sends lie in the socket, as a loop that is busy does; then it is read at once."""
+    transport = session._engine.zookeeper._session._connection._transport  # type: ignore[attr-defined]
+    transport.pause_reading()
+    try:
+        yield
+    finally:
+        transport.resume_reading()
+
+
+async def take(session: zq.QueueSession) -> str:
+    async with session.begin() as tx:
+        message = await tx.take(session.queue("jobs"), timeout=None)
+        assert message is not None
+        return message.id
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+async def test_a_dead_letter_driven_back_before_its_rejecter_hears_of_the_commit_is_taken(
+    session: zq.QueueSession, other: zq.QueueSession, priority: int
+) -> None:
+    letters = other.queue("jobs").dead_letters
+    message_id = await session.queue("jobs").put(b"1", priority=priority)
+
+    async def driven_back() -> bool:
+        return await letters.redrive() == 1
+
+    async with asyncio.TaskGroup() as tasks:
+        async with session.begin() as tx:
+            message = await tx.take(session.queue("jobs"), timeout=30)
+            assert message is not None
+            waiting = tasks.create_task(take(session))
+            await asyncio.sleep(0.2)  # idle, and watching
+            tx.reject(message, "no such order")
+            with deaf(session):
+                commit = tasks.create_task(tx.commit())
+                await eventually(driven_back)
+            await commit
+        async with asyncio.timeout(10):
+            assert await waiting == message_id
+    assert await other.queue("jobs").size() == 0
+
+
+async def test_one_driven_back_while_its_rejecter_is_cut_off_is_taken(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, other: zq.QueueSession
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    letters = other.queue("jobs").dead_letters
+    ids = await session.queue("jobs").put_many([b"%d" % number for number in range(20)])
+
+    async def driven_back() -> bool:
+        return await letters.redrive() > 0
+
+    async with asyncio.TaskGroup() as tasks:
+        async with session.begin() as tx:
+            for message in await tx.take_many(session.queue("jobs"), len(ids), timeout=30):
+                tx.reject(message, "no such order")
+            waiting = [tasks.create_task(take(session)) for _ in ids]
+            await asyncio.sleep(0.2)  # idle, and watching
+            with deaf(session):
+                commit = tasks.create_task(tx.commit())
+                await eventually(driven_back)
+                zookeeper_proxy.reset_connections()
+            await commit
+        async with asyncio.timeout(20):
+            assert sorted(await asyncio.gather(*waiting)) == sorted(ids)
+    assert await other.queue("jobs").size() == 0
+
+
+async def test_what_is_missed_while_a_claim_ends_is_listed_when_it_has_ended(session: zq.QueueSession) -> None:
+    jobs = session.queue("jobs")
+    await jobs.put(b"1")
+    lookout = session._engine.dispenser(session._engine.store("jobs"))._lookout
+    async with session.begin() as tx:
+        message = await tx.take(jobs, timeout=30)
+        assert message is not None
+        lookout.heard_nothing()  # the listing that follows passes by what counts as held
+        lookout._levels.plain.must_list = False  # type: ignore[union-attr]
+    assert lookout._levels.plain.must_list  # type: ignore[union-attr]
