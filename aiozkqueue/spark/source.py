@@ -40,7 +40,14 @@ class AiozkqueueDataSource(DataSource):
         return (FilteringReader if options.push_down else QueueReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> QueueStreamReader:  # noqa: N802 - Spark's name
-        """Return what reads a queue as a stream. Raises: as `schema`."""
+        """Return the reader of a queue as a stream. Its query fails with the last two of these errors.
+
+        Raises:
+            InvalidOptionError: an option is unknown or out of range.
+            InvalidNameError: the queue's name or the group's is not valid.
+            CheckpointError: the checkpoint does not belong to the ledger of this group.
+            UnreadBatchError: Spark committed a batch that no task has read, and asks for the next.
+        """
         return QueueStreamReader(schema, parse_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> QueueWriter:  # noqa: FBT001 - Spark's signature
