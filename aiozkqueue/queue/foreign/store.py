@@ -25,6 +25,8 @@ from aiozkqueue.queue.operators.admin import put_into
 from aiozkqueue.queue.store import QueueStore
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
 
+from .visibility import warn_if_hidden
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
     from random import Random
@@ -54,6 +56,7 @@ class ForeignStore(QueueStore):
         super().__init__(zookeeper, root, dialect.path, lane_ends, random, paths=ForeignPaths(root, dialect))
         self.dialect: Dialect | None = dialect
         self._layout = dialect
+        self._visibility_checked = False
         self.longest_id: int = dialect.longest_name
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
@@ -148,6 +151,9 @@ class ForeignStore(QueueStore):
         if self._layout.locks is not None:
             await self._ensure(self._layout.locks)
         await super()._try_open()
+        if not self._visibility_checked:
+            self._visibility_checked = True
+            await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
 
     def _folders(self) -> list[str]:
         paths = self.paths

@@ -1,0 +1,49 @@
+"""Sessions with credentials at queues whose other clients have none."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+pytestmark = pytest.mark.timeout(120)
+
+CAROL = zq.Auth.digest("carol", "s3cret-of-carol")
+
+
+async def test_a_session_whose_items_the_others_cannot_read_warns_once_and_names_them(
+    zookeeper: str, queue_root: str, path: str, server_view: Observer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server_view.create(path)
+    with caplog.at_level(logging.WARNING, logger="aiozkqueue"):
+        async with zq.connect(zookeeper, root=f"{queue_root}-carol", auth=[CAROL]) as session:
+            queue = session.curator_queue(path, lock_path=f"{path}-locks")
+            await queue.put(b"one")
+            await queue.put(b"two")
+    [warning] = [one.getMessage() for one in caplog.records if path in one.getMessage()]
+    assert "world:anyone may use it" in warning
+    assert "digest:carol" in warning
+    assert "acl=" in warning
+
+
+@pytest.mark.parametrize("auth", [[], [CAROL]], ids=["without credentials", "with an open list"])
+async def test_a_session_whose_items_all_can_read_does_not_warn(
+    zookeeper: str,
+    queue_root: str,
+    path: str,
+    server_view: Observer,
+    caplog: pytest.LogCaptureFixture,
+    auth: list[zq.Auth],
+) -> None:
+    await server_view.create(path)
+    with caplog.at_level(logging.WARNING, logger="aiozkqueue"):
+        root = f"{queue_root}-open"
+        async with zq.connect(zookeeper, root=root, auth=auth, acl=[zq.Acl.all("world", "anyone")]) as session:
+            await session.kazoo_queue(path).put(b"one")
+    assert not [one for one in caplog.records if path in one.getMessage()]
