@@ -47,7 +47,7 @@ _COUNTERS: Final[dict[str, tuple[str, Callable[[QueueFigures], int]]]] = {
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, Callable[[QueueFigures], Histogram]]]] = {
     "aiozkqueue_message_wait_seconds": (
-        "Time from the put, or from when it was due, until a message was claimed for the first time.",
+        "Time from the put, or from when it was due, until a message was claimed for its hand-over with attempt 1.",
         lambda one: one.wait,
     ),
     "aiozkqueue_message_handling_seconds": (

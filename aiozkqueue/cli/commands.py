@@ -68,7 +68,7 @@ COMMANDS: Final = (
     Command(
         "reap",
         "records:reap",
-        "Hand on to all nodes what those who put it have left lying in a sticky queue for too long, ten at the most.",
+        "Hand on to all nodes the oldest messages of a sticky queue that their node has left waiting for too long.",
     ),
     Command("load", "transfer:load", "Put each row of Parquet, CSV (with a header) or JSON-lines files into a queue."),
     Command(

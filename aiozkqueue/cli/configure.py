@@ -71,6 +71,7 @@ SETTINGS: Final = (
     Setting("affinity", Affinity, "Whether a message is taken by the node that put it."),
     Setting("reap_after", float, "After how long what its node has left lying goes to all.", parse_duration, TIME),
     Setting("reap_every", float, "How long between two looks for such.", parse_duration, TIME),
+    Setting("reap_limit", int, "How many messages one such look hands on."),
     Setting("expired", Exhausted, "What becomes of a message that has waited for too long."),
     Setting(
         "history",

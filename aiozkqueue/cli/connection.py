@@ -55,8 +55,8 @@ class Connection:
     tls: bool
     auth: tuple[zq.Auth, ...]
 
-    def open(self) -> AbstractAsyncContextManager[zq.QueueSession]:
-        """A session with these servers. Raises: typer.BadParameter."""
+    def open(self, *, node: str | None = None) -> AbstractAsyncContextManager[zq.QueueSession]:
+        """A session with these servers, of this node (None: of this host). Raises: typer.BadParameter."""
         tls = self._tls()
         if tls is None and any(one.scheme == "digest" for one in self.auth) and not self._is_local():
             output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
@@ -67,12 +67,13 @@ class Connection:
             connect_timeout=self.connect_timeout,
             tls=tls,
             auth=self.auth,
+            node=node,
         )
 
     @asynccontextmanager
-    async def look_at(self, queue: AskedQueue | str) -> AsyncIterator[zq.Queue[bytes]]:
+    async def look_at(self, queue: AskedQueue | str, *, node: str | None = None) -> AsyncIterator[zq.Queue[bytes]]:
         """Open a session for what is asked of one queue, and say so if there is none of this name."""
-        async with self.open() as session:
+        async with self.open(node=node) as session:
             asked = AskedQueue(queue) if isinstance(queue, str) else queue
             target = asked.of(session)
             if not await target.exists():

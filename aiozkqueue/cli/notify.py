@@ -94,16 +94,25 @@ async def find(
 
 @connected
 async def update(
-    connection: Connection, service: _Service, name: _Name, id: _Id, event: _Event, as_json: AsJson = False
+    connection: Connection,
+    service: _Service,
+    name: _Name,
+    id: _Id,
+    event: _Event,
+    key1: _Key1 = None,
+    key2: _Key2 = None,
+    as_json: AsJson = False,
 ) -> Exit:
-    """Replace the event of one that waits. Fails with 1 when it is being handled, or not there.
+    """Replace the event of one that waits. Fails with 1 when it is being handled, not there, or has other keys.
 
     [dim]aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
     """
     async with connection.open() as session:
         queue = await Notifications(session).get(service, name, bytes)
-        done = await queue.update(id, os.fsencode(event))
-    return _told(id, "updated", done=done, as_json=as_json)
+        done = await queue.update(id, os.fsencode(event), search_key1=key1, search_key2=key2)
+    return _told(
+        id, "updated", done=done, as_json=as_json, otherwise="it is being handled, not there, or has other keys"
+    )
 
 
 @connected
@@ -118,11 +127,13 @@ async def remove(connection: Connection, service: _Service, name: _Name, id: _Id
     return _told(id, "removed", done=done, as_json=as_json)
 
 
-def _told(id: str, what: str, *, done: bool, as_json: bool) -> Exit:
+def _told(
+    id: str, what: str, *, done: bool, as_json: bool, otherwise: str = "it is being handled, or not there"
+) -> Exit:
     if as_json:
         output.print_json({"id": id, what: done})
     else:
-        output.note(f"{id}: {what if done else 'it is being handled, or not there'}")
+        output.note(f"{id}: {what if done else otherwise}")
     return Exit.OK if done else Exit.NOTHING
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,6 +14,9 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
+
+#: The node of a session that is opened for an operator: no message is put under it, so that it has none of its own.
+_OPERATOR: Final = "/operator"
 
 _Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, unless it says another.")]
 
@@ -200,16 +203,23 @@ async def clean(
 async def reap(
     connection: Connection,
     queue: QueueName,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", "-n", min=1, max=1000, help="So many at most. [dim]default: the queue's reap_limit, or 10[/dim]"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Hand on to all nodes what those who put it have left lying in a sticky queue for too long, ten at the most.
+    """Hand on to all nodes the oldest messages of a sticky queue that their node has left waiting for too long.
 
-    Running sessions do it by themselves. Fails with 1 when there was nothing to hand on.
+    Messages of this host are handed on as well. Running sessions hand on those of other
+    nodes by themselves. Fails with 1 when there was nothing to hand on.
 
-    [dim]aiozkqueue reap invoices[/dim]
+    [dim]aiozkqueue reap invoices --limit 100[/dim]
     """
-    async with connection.look_at(queue) as target:
-        reaped = await target.reap()
+    async with connection.look_at(queue, node=_OPERATOR) as target:
+        reaped = await target.reap(limit=limit)
     output.print_count("reaped", reaped, queue, as_json=as_json)
     return Exit.OK if reaped else Exit.NOTHING
 

@@ -77,14 +77,14 @@ def _story(state: zq.MessageState, records: list[zq.HistoryRecord]) -> list[_Eve
     events.sort(key=lambda one: one.at or _OVER)
     if state.status in (zq.Status.WAITING, zq.Status.DELAYED, zq.Status.CLAIMED) and state.attempts:
         failed = f", the last time it failed: {state.error}" if state.error else ""
-        events.append(_Event(None, f"handed over {_times(state.attempts)} before{failed}"))
+        events.append(_Event(None, f"{_handed_over(state.attempts)} before{failed}"))
     if state.claimed_at is not None and state.status is zq.Status.CLAIMED:
         events.append(_Event(state.claimed_at, f"claimed by {_name(state.claimed_by, 'another program')}"))
     return events
 
 
 def _end(outcome: str, attempts: int, reason: str) -> str:
-    return f"{outcome}, handed over {_times(attempts)}{f': {reason}' if reason else ''}"
+    return f"{outcome}, {_handed_over(attempts)}{f': {reason}' if reason else ''}"
 
 
 def _now(state: zq.MessageState, stats: zq.QueueStats) -> str:
@@ -111,8 +111,11 @@ def _waiting(stats: zq.QueueStats) -> str:
     )
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _handed_over(counted: int) -> str:
+    """Say how often it was handed over: `AtLeastOnce` does not count what the death of a process cut short."""
+    if not counted:
+        return "no hand-over counted"
+    return f"handed over at least {'once' if counted == 1 else f'{counted} times'}"
 
 
 def _name(process: zq.Process | None, otherwise: str) -> str:

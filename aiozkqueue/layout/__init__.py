@@ -11,7 +11,7 @@ whatever another program wrote is read within bounds and refused with `Malformed
 
 from __future__ import annotations
 
-from .configuration import QueueConfig
+from .configuration import MOST_REAPED, QueueConfig
 from .envelope import EMPTY_HEADER, HEADER_LIMIT, MAGIC, DeadLetter, Header, decode, encode, encoded_size
 from .errors import MalformedError
 from .fields import LAST_MOMENT
@@ -79,6 +79,7 @@ from .policy import (
     Policy,
     Schedule,
     Seconds,
+    check_integer,
     lifetime,
 )
 from .records import AttemptRecord, LockRecord
@@ -97,6 +98,7 @@ __all__ = [
     "MAGIC",
     "MOST_GENERATIONS",
     "MOST_LANES",
+    "MOST_REAPED",
     "MOST_SHARDS",
     "All",
     "AnyOf",
@@ -131,6 +133,7 @@ __all__ = [
     "Tags",
     "Tier",
     "check_condition",
+    "check_integer",
     "check_queue_name",
     "check_root",
     "check_tags",

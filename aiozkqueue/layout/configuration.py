@@ -50,6 +50,7 @@ from .policy import (
     Policy,
     Schedule,
     Seconds,
+    check_integer,
     lifetime,
     positive_seconds,
 )
@@ -70,6 +71,14 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "paused": (True, False),
 }
 
+#: Messages of a sticky queue that one look hands on, at most: the bodies of all of them are in memory at once.
+MOST_REAPED: Final = 1000
+
+_INTEGERS: Final = {
+    "shards": (1, MOST_SHARDS, ""),
+    "max_size": (0, LARGEST_NUMBER, " (no limit)"),
+    "reap_limit": (1, MOST_REAPED, ""),
+}
 _WHAT: Final = "the configuration of the queue"
 
 
@@ -94,7 +103,8 @@ class QueueConfig:
             None: as it is, by any at first.
         reap_after: seconds after a message's date at which one that its node has left lying goes to all; None: as it
             is, ten minutes at first.
-        reap_every: seconds between two looks for such, ten at the most each; None: as it is, three minutes at first.
+        reap_every: seconds between two looks for such; None: as it is, three minutes at first.
+        reap_limit: how many messages one such look hands on, 1 to 1,000; None: as it is, ten at first.
         expired: what becomes of a message whose life has ended; None: as it is, ``"drop"`` at first.
         ordered: whether messages are handed over strictly one after the other, in the order of their puts; None: as
             it is, not at first. For order among some of the messages only, put them with ``group=``.
@@ -117,6 +127,7 @@ class QueueConfig:
     affinity: Affinity | None = None
     reap_after: Seconds | None = None
     reap_every: Seconds | None = None
+    reap_limit: int | None = None
     ordered: bool | None = None
     paused: bool | None = None
     groups: int | None = field(default=None, repr=False, compare=False)
@@ -147,14 +158,11 @@ class QueueConfig:
             raise InvalidOptionError(
                 f"policy is {type(self.policy).__name__}: it must be an AtLeastOnce, ConsumeTimes or ConsumeOnce"
             )
-        if self.shards is not None and not (type(self.shards) is int and 1 <= self.shards <= MOST_SHARDS):
-            raise InvalidOptionError(f"shards={self.shards!r}: it must be an integer from 1 to {MOST_SHARDS}")
+        for name, allowed in _INTEGERS.items():
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), *allowed)
         if not (self.history is None or self.history is False or isinstance(self.history, History)):
             raise InvalidOptionError(f"history={self.history!r}: it must be a History, or False for none")
-        if self.max_size is not None and not (type(self.max_size) is int and 0 <= self.max_size <= LARGEST_NUMBER):
-            raise InvalidOptionError(
-                f"max_size={self.max_size!r}: it must be an integer from 0 (no limit) to {LARGEST_NUMBER}"
-            )
         if self.ttl is not None:
             object.__setattr__(self, "ttl", lifetime(self.ttl))
         for name in ("clean_every", "reap_after", "reap_every"):
@@ -249,6 +257,7 @@ class QueueConfig:
             "affinity": self.affinity,
             "reap_after": self.reap_after if isinstance(self.reap_after, float) else None,
             "reap_every": self.reap_every if isinstance(self.reap_every, float) else None,
+            "reap_limit": self.reap_limit,
         }
         data = json.dumps(_overlay(self.stored, known), ensure_ascii=False, allow_nan=False).encode()
         if len(data) > OBJECT_LIMIT:
@@ -301,6 +310,7 @@ class QueueConfig:
             affinity=read["affinity"],
             reap_after=read["reap_after"],
             reap_every=read["reap_every"],
+            reap_limit=read["reap_limit"],
             stored=stored,
         )
 
@@ -333,6 +343,7 @@ class _Configuration(TypedDict):
     affinity: Affinity | None
     reap_after: float | None
     reap_every: float | None
+    reap_limit: int | None
 
 
 def _span(span: list[int]) -> tuple[int, int]:
@@ -426,6 +437,7 @@ _configuration: Final = SchemaValidator(
         affinity=_optional(_choice("producer", "any")),
         reap_after=_optional(schema.float_schema(gt=0)),
         reap_every=_optional(schema.float_schema(gt=0)),
+        reap_limit=_optional(schema.int_schema(ge=1, le=MOST_REAPED)),
     ),
     _STRICT,
 )

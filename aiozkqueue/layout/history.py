@@ -116,7 +116,7 @@ class HistoryRecord:
     claimed: int | None = None
     """When whoever ended it had claimed it; None: nobody held it."""
     attempts: int = 0
-    """How often it had been handed over."""
+    """How many hand-overs had been counted; `AtLeastOnce` counts none that the death of its process cut short."""
     client: str = ""
     """The session that ended it."""
     host: str = ""

@@ -49,6 +49,15 @@ def positive_seconds(option: str, value: Seconds) -> float:
     return seconds
 
 
+def check_integer(option: str, value: object, least: int, most: int, meaning: str = "") -> None:
+    """Check a whole number; ``meaning`` tells in the error what the least one stands for.
+
+    Raises: InvalidOptionError: it is no integer from ``least`` to ``most``.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidOptionError(f"{option}={value!r}: it must be an integer from {least}{meaning} to {most}")
+
+
 def lifetime(value: Seconds) -> float:
     """Seconds that a message may wait to be taken; ``math.inf``: for ever. Raises: InvalidOptionError."""
     if value == math.inf:
@@ -213,6 +222,10 @@ def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhaus
 
 class AtLeastOnce(Policy):
     """Offer the message until it is committed, however often it fails.
+
+    A hand-over is counted when it ends in a rollback, a failure or a lease. One that is cut short, because its process
+    dies or its session is lost, is not counted: a message that kills each of its consumers comes again with attempt 1,
+    at once and without limit. `ConsumeTimes` counts those, too.
 
     Args:
         backoff: when it is offered again.

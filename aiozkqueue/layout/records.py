@@ -84,7 +84,7 @@ class LockRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """How often an item has been handed over, and how the last time went."""
+    """How many hand-overs of an item have been counted, and how the last of them went."""
 
     attempts: int
     claim: str = ""

@@ -210,7 +210,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """The number of this hand-over, from 1."""
+        """The number of this hand-over, from 1, after those that have been counted; see `Message.attempt`."""
         return self.attempts if self.recorded else self.attempts + 1
 
     @property

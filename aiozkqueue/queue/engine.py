@@ -233,10 +233,6 @@ class Engine:
         """How the claims went so far, of each queue and filter."""
         return [(name, dispenser.counts) for (name, _), dispenser in list(self._dispensers.items())]
 
-    def takes_from(self, store: QueueStore) -> bool:
-        """Tell whether this session takes, or has taken, from a queue."""
-        return any(name == store.name for name, _ in self._dispensers)
-
     def dispenser(self, store: QueueStore, condition: Condition | None = None) -> Dispenser:
         """Return who hands out a queue's claims, to those who take by a filter or everything.
 

@@ -59,7 +59,7 @@ class QueueFigures:
         self.reaped: int = 0
         """Messages handed on that their node has left lying."""
         self.wait: Histogram = Histogram(SECONDS)
-        """Of first hand-overs: from the put, or when it was due, to the claim."""
+        """Of hand-overs numbered 1 (see `Message.attempt`): from the put, or when it was due, to the claim."""
         self.handling: Histogram = Histogram(SECONDS)
         """From the hand-over until its end was stored."""
 

@@ -13,7 +13,7 @@ from aiozkqueue.errors import (
     QueueFullError,
     SessionClosedError,
 )
-from aiozkqueue.layout import QueueConfig, check_condition
+from aiozkqueue.layout import MOST_REAPED, QueueConfig, check_condition, check_integer
 
 from .access import allowed
 from .commits.items import PutSettlement, weigh_puts
@@ -235,19 +235,23 @@ class Queue(Destination[T]):
         """
         return await alterations.update(self.engine, Wanted(self, id, key), value)
 
-    async def reap(self) -> int:
-        """Hand on to all nodes what others than this one have left lying for too long, ten messages at the most.
+    async def reap(self, *, limit: int | None = None) -> int:
+        """Hand on to all nodes the oldest messages that other nodes have left waiting for too long; return how many.
 
-        It is what the janitor does every ``reap_every`` seconds, for queues with ``affinity="producer"``; others have
-        nothing to reap. Returns how many.
+        One call takes at most ``limit`` messages (None: the queue's ``reap_limit``). Messages that this session's own
+        node has put stay with it, whether or not this session takes any. The janitor makes the same pass every
+        ``reap_every`` seconds. Only queues with ``affinity="producer"`` have messages to hand on.
 
-        Raises: AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: ``limit`` is no integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
+        SessionClosedError, WrongLoopError.
         """
         engine, store = self.engine, self.store
+        if limit is not None:
+            check_integer("limit", limit, 1, MOST_REAPED)
         if not await store.exists():
             return 0
         await store.open()
-        return await hand_on(engine, store)
+        return await hand_on(engine, store, limit)
 
     async def release_claims(self) -> int:
         """Force every claim open, and end every delay; return how many. The holders' commits fail from then on.

@@ -239,17 +239,33 @@ class NotificationQueue(Generic[T]):
         shown.sort(key=lambda one: one.effective_date)
         return [one for one in shown if status in (None, one.status)]
 
-    async def update(self, notification_id: str, event: T, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
+    async def update(
+        self,
+        notification_id: str,
+        event: T,
+        *,
+        search_key1: str | None = None,
+        search_key2: str | None = None,
+        tx: Transaction | Delivery[Any] | None = None,
+    ) -> bool:
         """Replace the event of one that waits; False when it is being handled, or is not there (any more).
+
+        The search keys, where given, are checked: False when the notification has others, and then nothing changes.
+        Its own keys, token and date stay.
 
         With ``tx`` it is part of its commit, which raises ConflictError when somebody takes the entry before.
 
-        Raises: PayloadError, MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError,
-        SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: a key is no text, or the first is given without the second; PayloadError,
+        MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
+        WrongLoopError.
         """
         engine, store = self._session.engine, self._queue.store
+        keyed = _search_field(search_key1, search_key2) is not None
+        wanted = _Wanted(search_key1, search_key2, None)
         body = decode(prepare(engine, self._queue, event, {}).data)[1]
         found = [one for one in await self._by_id(notification_id) if not one.in_flight]
+        if keyed:
+            found = [one for one in found if _is_wanted(one, wanted)]
         changes = [(one, replacement(engine, store, one, body)) for one in found]
         return await self._alter(changes, tx, removes=False) > 0
 

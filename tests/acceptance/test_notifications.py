@@ -123,6 +123,33 @@ async def test_an_event_can_be_replaced_while_it_waits(invoices: NotificationQue
     assert not await invoices.update(message_id, Invoice(account=3)), "it is gone"
 
 
+async def test_an_update_that_names_other_keys_than_the_notification_has_changes_nothing(
+    session: zq.QueueSession, invoices: NotificationQueue[Invoice]
+) -> None:
+    keyed = await invoices.schedule(Invoice(account=1), later(3600), search_key1="1", search_key2="t")
+    plain = await invoices.schedule(Invoice(account=1), later(3600))
+
+    async def accounts() -> list[int]:
+        return [one.event.account for one in await invoices.find()]
+
+    for wrong in ((None, "u"), ("2", "t"), ("t", "1")):
+        assert not await invoices.update(keyed, Invoice(account=2), search_key1=wrong[0], search_key2=wrong[1])
+    assert not await invoices.update(plain, Invoice(account=2), search_key2="t")
+    async with session.begin() as tx:
+        assert not await invoices.update(keyed, Invoice(account=2), search_key2="u", tx=tx)
+    assert await accounts() == [1, 1]
+    with pytest.raises(zq.InvalidOptionError, match="search_key2"):
+        await invoices.update(keyed, Invoice(account=2), search_key1="1")
+    with pytest.raises(zq.InvalidOptionError, match="give a str"):
+        await invoices.update(keyed, Invoice(account=2), search_key2=1)  # type: ignore[arg-type]
+    assert await invoices.update(keyed, Invoice(account=3), search_key2="t")
+    assert [one.event.account for one in await invoices.find("t", search_key1="1")] == [3]
+    async with session.begin() as tx:
+        assert await invoices.update(keyed, Invoice(account=4), search_key1="1", search_key2="t", tx=tx)
+    assert [one.event.account for one in await invoices.find("t", search_key1="1")] == [4]
+    assert await invoices.update(plain, Invoice(account=5)), "no keys given, none are checked"
+
+
 async def test_one_or_all_of_a_key_are_removed_and_recorded(invoices: NotificationQueue[Invoice]) -> None:
     ids = [
         await invoices.schedule(Invoice(account=n), later(3600), search_key1=str(n % 2), search_key2="t")

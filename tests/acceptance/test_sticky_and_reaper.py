@@ -116,6 +116,47 @@ async def test_ten_a_pass_the_oldest_first_and_local_ones_do_not_use_up_the_limi
     assert await reap(b) == 2
 
 
+@pytest.mark.parametrize("role", ["produces", "looks on", "consumes"])
+async def test_a_session_never_reaps_what_its_own_node_has_put_whichever_role_it_has(
+    nodes: dict[str, zq.QueueSession], on_clock: OnClock, clock: TestClock, role: str
+) -> None:
+    worker, b = nodes["a"], nodes["b"]
+    second = await on_clock(node="a")
+    await worker.queue("jobs").put_many([b"held", b"waits"])
+    if role == "produces":
+        await second.queue("jobs").put(b"more")
+    async with worker.transaction() as tx:
+        held = await tx.take(worker.queue("jobs"), timeout=30)  # the worker is alive, and busy
+        assert held is not None
+        if role == "consumes":
+            async with second.transaction() as other:
+                assert await other.take(second.queue("jobs"), timeout=30) is not None
+                await other.rollback(delay=0)
+        clock.advance(100)
+        assert await reap(second) == 0
+        assert await take(b) is None, "nothing has gone to all nodes"
+        assert await reap(b) == (2 if role == "produces" else 1), "another node hands on what nobody holds"
+        await tx.commit()
+
+
+async def test_one_pass_takes_as_many_as_the_queue_says_or_as_the_call_says(
+    nodes: dict[str, zq.QueueSession], on_clock: OnClock, clock: TestClock
+) -> None:
+    a, b, c = (nodes[name] for name in "abc")
+    await a.queue("jobs").configure(zq.QueueConfig(reap_limit=3))
+    await a.queue("jobs").put_many([str(number).encode() for number in range(75)])
+    clock.advance(100)
+    assert await reap(b) == 3
+    assert await b.queue("jobs").reap(limit=2) == 2
+    assert [await take(c, timeout=30) for _ in range(5)] == ["0", "1", "2", "3", "4"]
+    later = await on_clock(node="d")
+    assert await reap(later) == 3, "the setting is the queue's, for every session"
+    assert await later.queue("jobs").reap(limit=1000) == 67
+    for wrong in (0, -1, 1001, True, "2"):
+        with pytest.raises(zq.InvalidOptionError, match="limit"):
+            await later.queue("jobs").reap(limit=wrong)  # type: ignore[arg-type]
+
+
 async def test_a_dead_nodes_messages_are_handed_on_by_the_janitor_at_its_interval(
     zookeeper: str, queue_root: str, nodes: dict[str, zq.QueueSession], clock: TestClock
 ) -> None:
@@ -162,7 +203,18 @@ async def test_a_queue_whose_affinity_is_taken_back_gives_everything_to_everybod
     assert "-n" not in name
 
 
-@pytest.mark.parametrize("wrong", [{"affinity": "host"}, {"reap_after": -1}, {"reap_every": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"affinity": "host"},
+        {"reap_after": -1},
+        {"reap_every": 0},
+        {"reap_limit": 0},
+        {"reap_limit": 1001},
+        {"reap_limit": 2.0},
+        {"reap_limit": True},
+    ],
+)
 def test_bad_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(zq.InvalidOptionError):
         zq.QueueConfig(**wrong)  # type: ignore[arg-type]

@@ -65,3 +65,26 @@ async def test_what_another_node_has_left_lying_is_reaped(cli: Cli, zookeeper: s
     await asyncio.sleep(0.5)  # what is reaped has to lie for a while
     assert (await asyncio.to_thread(cli, "reap", "jobs")).text == "1 reaped\n"
     assert (await asyncio.to_thread(cli, "reap", "jobs")).status == 1
+
+
+async def test_an_operator_reaps_what_the_own_host_has_put_and_says_how_many(
+    cli: Cli, zookeeper: str, queue_root: str
+) -> None:
+    sticky = zq.QueueConfig(affinity="producer", reap_after=0.1, reap_every=3600)
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        await session.queue("jobs").configure(sticky)
+        await session.queue("jobs").put_many([b"1", b"2", b"3"])
+    limited = await asyncio.to_thread(cli, "configure", "jobs", "--reap-limit", "1")  # they are late after that
+    assert limited.status == 0, limited.stderr
+    assert (await asyncio.to_thread(cli, "reap", "jobs")).text == "1 reaped\n"
+    assert (await asyncio.to_thread(cli, "reap", "jobs", "--limit", "9")).text == "2 reaped\n"
+
+
+async def test_an_update_with_other_search_keys_fails_and_says_so(cli: Cli, zookeeper: str, queue_root: str) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        reminders = await Notifications(session).create("billing", "reminders", bytes)
+        made = await reminders.schedule(b"1", LATER, search_key2="t")
+    update = ("notifications", "update", "billing", "reminders", made, "2", "--key2")
+    refused = await asyncio.to_thread(cli, *update, "u")
+    assert (refused.status, "has other keys" in refused.stderr) == (1, True)
+    assert (await asyncio.to_thread(cli, *update, "t")).status == 0

@@ -79,6 +79,31 @@ async def test_a_process_stopped_for_longer_than_its_session_commits_nothing(
     assert await account.locks("jobs") == []
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("policy", "attempt"),
+    [(zq.AtLeastOnce(backoff=zq.Fixed(0)), 1), (zq.ConsumeTimes(5, backoff=zq.Fixed(0)), 3)],
+    ids=["AtLeastOnce", "ConsumeTimes(5)"],
+)
+async def test_after_two_kills_the_attempt_is_1_under_at_least_once_and_3_where_hand_overs_are_counted(
+    quick: str, root: str, workers: Workers, policy: zq.Policy, attempt: int
+) -> None:
+    async with zq.connect(quick, root=root, session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.configure(zq.QueueConfig(policy=policy))
+        message_id = await jobs.put(b"a")
+        for told in (1, 2):
+            holder = await workers.start("hold", session_timeout=2)
+            assert await workers.told(told) == [f"holds {message_id}"] * told
+            holder.send_signal(signal.SIGKILL)
+        async with session.begin() as tx:
+            message = await tx.take(jobs, timeout=60)
+            assert message is not None
+            state = await jobs.state(message_id)
+            assert (message.id, message.attempt) == (message_id, attempt)
+            assert state.attempts == (attempt if policy.limit else 0), "what is counted, this hand-over included or not"
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("policy", "most"),

@@ -49,7 +49,7 @@ def killed_at(
         async with simulated() as cluster:
             cluster.ensemble.tick = 0.1
             cluster.ensemble.delays.network = lambda: 0.001
-            async with cluster.connect(name="before", session_timeout=SESSION_TIMEOUT) as session:
+            async with cluster.connect(name="before", node="before", session_timeout=SESSION_TIMEOUT) as session:
                 await before(session)
             process = Process(cast("VirtualLoop", asyncio.get_running_loop()), "struck")
             sent = 0

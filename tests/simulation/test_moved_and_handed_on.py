@@ -18,7 +18,7 @@ def test_what_is_handed_on_while_it_is_waited_for_is_moved_and_what_came_later_s
             simulated() as cluster,
             cluster.connect(name="one") as one,
             cluster.connect(name="two") as two,
-            cluster.connect(name="three") as three,
+            cluster.connect(name="three", node="three") as three,
             cluster.connect(name="four") as four,
         ):
             source, target = two.queue("source"), two.queue("target")

@@ -242,7 +242,7 @@ def as_claim(store: QueueStore, found: Found, engine: Remover) -> Claim:
 
 
 def attempts_of(meta: Node | None) -> int:
-    """Return how often an item has been handed over, by its record of attempts."""
+    """Return how many hand-overs of an item have been counted, by its record of attempts."""
     record = record_of_attempts(meta)
     return 0 if record is None else record.attempts
 

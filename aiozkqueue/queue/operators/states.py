@@ -69,7 +69,7 @@ class MessageState:
     put_by: Process | None = None
     """Whose session made its id; None when another program put it."""
     attempts: int = 0
-    """How often it has been handed over."""
+    """How many hand-overs have been counted; see `Message.attempt`."""
     error: str | None = None
     """How the last attempt failed."""
     due: datetime | None = None

@@ -11,7 +11,7 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError
 from aiozkqueue.layout import (
@@ -201,9 +201,20 @@ def is_queue_name(name: str) -> bool:
     return True
 
 
-def told_of(cleaned: Cleaned, client: str) -> bytes:
-    """What is stored of the last pass, for whoever looks."""
-    return json.dumps({"client": client, **asdict(cleaned)}).encode()
+def told_of(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
+    """Return what is stored of the last pass: for people who look, and ``node`` for `made_by`."""
+    told = {"client": client, **asdict(cleaned)}
+    return json.dumps(told if node is None else told | {"node": node}).encode()
+
+
+def made_by(told: bytes) -> str | None:
+    """Return the hash of the node that made the last pass, where that is told and legible."""
+    try:
+        fields: object = json.loads(told)
+    except (ValueError, RecursionError):
+        return None
+    node: object = cast("dict[str, object]", fields).get("node") if isinstance(fields, dict) else None
+    return node if isinstance(node, str) else None
 
 
 class _Cleaning:

@@ -1,4 +1,7 @@
-"""What its node has left lying for too long, of a queue with `QueueConfig.affinity`, goes to all nodes.
+"""Hand on to all nodes the messages of a sticky queue (`QueueConfig.affinity`) that their node leaves waiting too long.
+
+A session never hands on messages of its own node: another session of that node may be working through them, and nothing
+tells a session of the producer whether one does. Sessions of other nodes do it.
 
 One multi removes the item and creates it without the node's field, under the same id, so that its attempts, its keys
 and its place in the order stay its own; a history gets a record that it was reaped. Whoever comes second is refused,
@@ -42,31 +45,32 @@ if TYPE_CHECKING:
 REAP_AFTER: Final = 600.0
 #: Seconds between two looks for such, if nothing else is configured.
 REAP_EVERY: Final = 180.0
-#: Messages handed on by one pass, the oldest.
-MOST_REAPED: Final = 10
+#: Messages handed on by one pass, the oldest, if nothing else is configured.
+REAP_LIMIT: Final = 10
 _PAGE: Final = 50
 
 
-async def hand_on(engine: Engine, store: QueueStore) -> int:
-    """Hand on the oldest messages that their nodes have left lying for too long; return how many.
+async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -> int:
+    """Hand on the oldest messages that other nodes have left waiting for too long; return how many.
 
-    What somebody holds, or is to be tried again later, is not touched; neither is what this very session takes.
+    One pass takes at most ``limit`` messages (None: as configured). Messages that somebody holds, that wait for a
+    retry, or that this session's own node has put stay where they are.
     """
     config = store.config
     if config.affinity != "producer":
         return 0
     after = REAP_AFTER if config.reap_after is None else config.reap_after
     latest = await server_time(engine) - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
-    local = engine.node if engine.takes_from(store) else None
+    most = limit or config.reap_limit or REAP_LIMIT
     locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     late: list[Found] = []
-    async for places in _left_lying(engine, store, locked, local, latest):
+    async for places in _left_lying(engine, store, locked, latest):
         found = await find(engine, store, places, sealed={})  # what may not be read is `doctor`'s to tell
         older = [one for one in found if one.lock is None and _date(one) <= latest]
         late += older
-        if not older or len(late) >= MOST_REAPED:
+        if not older or len(late) >= most:
             break  # what follows was put later
-    late = sorted(late, key=_date)[:MOST_REAPED]
+    late = sorted(late, key=_date)[:most]
     changes = [await _handing_on(engine, store, one) for one in late]
     reaped = sum(await apply(engine, changes))
     if engine.meter is not None:
@@ -75,12 +79,12 @@ async def hand_on(engine: Engine, store: QueueStore) -> int:
 
 
 async def _left_lying(
-    engine: Engine, store: QueueStore, locked: Collection[str | None], local: str | None, latest: int
+    engine: Engine, store: QueueStore, locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
     """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
 
     def of_another(name: str) -> bool:
-        return node_of(name) not in (None, local)
+        return node_of(name) not in (None, engine.node)
 
     async for listed in walk(engine, store, await lanes(engine, store), of_another):
         places = [

@@ -28,7 +28,7 @@ from aiozkqueue.zookeeper import (
     ZooKeeperError,
 )
 
-from .cleaning import Cleaned, clean_clients, clean_queue, told_of
+from .cleaning import Cleaned, clean_clients, clean_queue, made_by, told_of
 from .handing_on import REAP_EVERY, hand_on
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ LOOK_EVERY: Final = 60.0
 SOON: Final = 1.0
 #: A session waits this share of an interval longer, by chance, so that not all ask at once.
 SPREAD: Final = 0.1
+#: After a pass of its own node a session waits this share of an interval longer: the next pass is another node's.
+YIELD: Final = 0.3
 
 
 class Duty:
@@ -63,12 +65,16 @@ class Duty:
         interval: Callable[[], float],
         work: Callable[[], Awaitable[Cleaned]],
         queue: str | None = None,
+        *,
+        node: str | None = None,
     ) -> None:
         self.path = path
         self.extra: dict[str, str] = {} if queue is None else {"queue": queue}
         """What records of the log about it carry."""
         self.interval = interval
         self.work = work
+        self.node = node
+        """The hash of this session's node, where a pass leaves out what is of the node that makes it."""
         self.at: float = 0.0
         """When to look again, monotonic."""
         self.soon = False
@@ -94,7 +100,8 @@ class Janitor:
             self._bell.set()
         if store.config.affinity == "producer" and store.paths.reaper not in self._duties:
             work = partial(self._hand_on, store)
-            self._add(Duty(store.paths.reaper, partial(reap_interval_of, store), work, store.name))
+            interval = partial(reap_interval_of, store)
+            self._add(Duty(store.paths.reaper, interval, work, store.name, node=self._engine.node))
 
     async def run(self) -> None:
         """Clean for ever."""
@@ -131,6 +138,8 @@ class Janitor:
         if record is None:
             return self._wait(duty)
         left = (record.stat.mtime - self._engine.server_clock.now()) / 1000 + duty.interval()
+        if duty.node is not None and made_by(record.data) == duty.node:
+            left += YIELD * duty.interval()  # a pass of another node covers what the last one left out
         if left > 0 and not duty.soon:
             return min(left, LOOK_EVERY) * (1 + SPREAD * self._engine.random.random())
         token = self._engine.ids.next().encode()
@@ -141,7 +150,7 @@ class Janitor:
         told = b""
         try:
             cleaned = await duty.work()
-            told = told_of(cleaned, self._engine.ids.client)
+            told = told_of(cleaned, self._engine.ids.client, duty.node)
         finally:
             await self._unlock(duty, told, generation)
         duty.soon = cleaned.more

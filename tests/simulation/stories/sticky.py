@@ -29,7 +29,7 @@ def several_reap_what_a_node_still_takes(seed: int | str) -> History:
             await run.configure(producer, "a", STICKY)
 
             async def reap(name: str) -> None:
-                async with run.cluster.connect(name=name) as session:
+                async with run.cluster.connect(name=name, node=name) as session:
                     for _ in range(12):
                         await session.queue("a").reap()
                         await asyncio.sleep(run.random.random() * 4 * run.weather.scale)

@@ -1,0 +1,57 @@
+"""A pass of the janitor leaves out the messages of its own node, so that passes go round among the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.upkeep.janitor import Janitor
+from aiozkqueue.testing import run_virtual, simulated
+
+EVERY = 10.0
+STICKY = zq.QueueConfig(affinity="producer", reap_after=0.001, reap_every=EVERY)
+
+
+def _clean(session: zq.QueueSession) -> None:
+    """Run a janitor, which simulated sessions do not have."""
+    janitor = Janitor(session.engine)
+    janitor.follow(session.queue("jobs").store)
+    session.engine.tasks.spawn(janitor.run, name="janitor")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_beside_many_sessions_of_the_node_that_put_it_one_other_session_hands_a_message_on(seed: int) -> None:
+    async def main() -> None:
+        async with simulated(seed=seed) as cluster, AsyncExitStack() as stack:
+            producers = [
+                await stack.enter_async_context(cluster.connect(name=f"producer-{number}", node="a"))
+                for number in range(12)
+            ]
+            other = await stack.enter_async_context(cluster.connect(name="other", node="b"))
+            await producers[0].queue("jobs").configure(STICKY)
+            for session in (*producers, other):
+                await session.queue("jobs").put(b"x")
+                _clean(session)
+            await asyncio.sleep(4.5 * EVERY)  # the first look makes the record, the second begins a pass
+            # What the other has put stays bound, and what one pass does not take.
+            assert (await other.queue("jobs").stats()).bound <= 1 + len(producers) - 10
+
+    run_virtual(main, limit=1000)
+
+
+def test_a_node_that_is_alone_keeps_its_messages() -> None:
+    async def main() -> None:
+        async with simulated() as cluster, cluster.connect(node="a") as one, cluster.connect(node="a") as two:
+            await one.queue("jobs").configure(STICKY)
+            await one.queue("jobs").put(b"x")
+            await two.queue("jobs").put(b"y")
+            _clean(one)
+            _clean(two)
+            await asyncio.sleep(10 * EVERY)
+            assert await two.queue("jobs").reap() == 0
+            assert (await one.queue("jobs").stats()).bound == 2
+
+    run_virtual(main, limit=1000)
