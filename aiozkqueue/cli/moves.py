@@ -34,6 +34,7 @@ async def move(
     [dim]aiozkqueue move orders orders-old[/dim]
     """
     async with connection.open() as session:
+        session.moves.check(source, target)
         there, total = await session.queue(source).exists(), await session.queue(source).size()
         reference = await session.moves.start(source, target)
         if not there:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli
 
@@ -27,3 +29,12 @@ def test_a_queue_is_not_moved_to_itself(cli: Cli) -> None:
     refused = cli("move", "q", "q")
     assert refused.status == 2
     assert "cannot move queue 'q' to itself" in refused.stderr
+
+
+@pytest.mark.parametrize("queues", [("/app/orders", "orders"), ("orders", "/app/orders")])
+def test_a_path_is_refused_with_the_reason_and_what_to_do(cli: Cli, queues: tuple[str, str]) -> None:
+    refused = cli("move", *queues)
+    assert refused.status == 2
+    assert "'/app/orders'" in refused.stderr
+    assert "have no place for the id, headers, group" in refused.stderr
+    assert "take and put in a transaction" in refused.stderr

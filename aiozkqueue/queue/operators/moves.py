@@ -109,6 +109,15 @@ class Moves:
             InvalidOptionError: both are the same queue, or one is another program's.
             InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
+        names, engine = self.check(source, target), self._engine
+        reference = engine.ids.next()
+        record = MoveRecord(names[0], names[1], counters=await self._counters(names[0]))
+        await self._write([Create(self._paths.move(reference), record.encode())])
+        engine.tasks.spawn(self._run, reference, name=f"move {reference}")
+        return reference
+
+    def check(self, source: Destination[Any] | str, target: Destination[Any] | str) -> tuple[str, str]:
+        """Refuse what `start` refuses, and begin nothing; return the names of both. Raises: as `start`."""
         engine = self._engine
         engine.check()
         for queue in (source, target):
@@ -117,22 +126,16 @@ class Moves:
             if queue.owner is not engine:
                 raise not_own(queue.name)
             if queue.dialect is not None:
-                msg = (
-                    f"queue {queue.name!r} is {queue.dialect.title()}: nothing is moved from or to it; "
-                    "take and put in a transaction instead"
-                )
-                raise InvalidOptionError(msg)
+                raise _foreign(queue.name, queue.dialect.title())
         names = [queue.name if isinstance(queue, Destination) else queue for queue in (source, target)]
         for name in names:
+            if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]
+                raise _foreign(name, "a path, and so another program's queue")
             check_queue_name(name)
         if names[0] == names[1]:
             msg = f"cannot move queue {names[0]!r} to itself"
             raise InvalidOptionError(msg)
-        reference = engine.ids.next()
-        record = MoveRecord(names[0], names[1], counters=await self._counters(names[0]))
-        await self._write([Create(self._paths.move(reference), record.encode())])
-        engine.tasks.spawn(self._run, reference, name=f"move {reference}")
-        return reference
+        return names[0], names[1]
 
     async def _counters(self, source: str) -> dict[str, int]:
         """Read how far the lanes of a queue have come whose messages may be handed on; of others nothing."""
@@ -356,6 +359,14 @@ class Moves:
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(f"moves under {self._paths.base}: {error}; connect with `auth=` of an allowed user")
+
+
+def _foreign(queue: str, what: str) -> InvalidOptionError:
+    """Make the error for a queue that a move cannot take."""
+    return InvalidOptionError(
+        f"queue {queue!r} is {what}: nothing is moved from or to it, since its items have no place for the id, "
+        "headers, group and time of put that a move keeps; take and put in a transaction, message by message, instead"
+    )
 
 
 def _was_there(found: Found, item: ItemName, record: MoveRecord, node: Node) -> bool:
