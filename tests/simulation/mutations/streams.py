@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aiozkqueue.queue import ledger
+from aiozkqueue.queue.claims.pages import Manifest
+from aiozkqueue.queue.claims.reads import Evidence, ReadMark, weigh
 from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.zookeeper import Check, Create
+from aiozkqueue.zookeeper import Check, Create, SetData
 from tests.simulation.mutations import mutation
+from tests.simulation.mutations.sending import replace_where
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     import pytest
 
@@ -40,7 +44,40 @@ def a_batch_holds_none_of_its_messages(patch: pytest.MonkeyPatch) -> None:
 def a_batch_is_acknowledged_before_it_is_done(patch: pytest.MonkeyPatch) -> None:
     acknowledge = Ledger.acknowledge
 
-    async def too_much(self: Ledger, number: int) -> int:
+    async def too_much(self: Ledger, number: int, _: str | None = None) -> int:
         return await acknowledge(self, number + 1)
 
     patch.setattr(Ledger, "acknowledge", too_much)
+
+
+@mutation(of_streams)
+def a_batch_is_not_marked_before_it_is_removed(patch: pytest.MonkeyPatch) -> None:
+    def is_mark(operation: Operation) -> bool:
+        return isinstance(operation, SetData) and "/batch-" in operation.path and Manifest.decode(operation.data).done
+
+    def without_mark(operation: SetData) -> SetData:
+        return operation._replace(data=Manifest.decode(operation.data)._replace(done=False).encode())
+
+    replace_where(patch, is_mark, without_mark)
+
+
+@mutation(of_streams)
+def a_batch_that_is_done_is_released_and_not_removed(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(_: Ledger) -> int:
+        return 0
+
+    patch.setattr(Ledger, "finish", nothing)
+
+
+@mutation(of_streams)
+def a_batch_is_acknowledged_that_no_task_has_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledger, "weigh", lambda *_: Evidence.READ)
+
+
+@mutation(of_streams)
+def what_another_checkpoint_has_read_counts_as_read(patch: pytest.MonkeyPatch) -> None:
+    def of_any_stream(names: Iterable[str], items: int, stream: str, run: str) -> Evidence:
+        marks = [mark for mark in map(ReadMark.parse, names) if mark is not None]
+        return weigh([mark._replace(stream=stream).name for mark in marks], items, stream, run)
+
+    patch.setattr(ledger, "weigh", of_any_stream)

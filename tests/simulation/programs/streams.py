@@ -1,39 +1,90 @@
-"""Drivers of one stream, several at once: each goes on from the same checkpoint, and takes the ledger over."""
+"""Drivers of one stream, several at once: each goes on from a checkpoint, and takes the ledger over.
+
+Operators release the ledger, and start the query with a new checkpoint: with an empty folder, or with one whose batch
+numbers are of another checkpoint, which the sink then skips.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.errors import UnreadBatchError
 from aiozkqueue.layout import LockRecord, decode, item_id
 from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, SessionExpiredError
 from tests.simulation.history import Handed, Status, Unit
 from tests.simulation.programs import Feature, join
+from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from aiozkqueue.queue.claims.pages import Entry
+    from aiozkqueue.queue.ledger import Handed as HandedOut
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 
-STREAMED = "streamed"
+#: Items of a page, so that an acknowledgement takes several requests.
+PAGE = 2
+
+
+class SmallPages(Ledger):
+    """A ledger whose batches have many pages."""
+
+    def _choose(self, most: int) -> list[Entry]:
+        return super()._choose(min(most, PAGE))
+
+
+@dataclass
+class Written:
+    """What a sink has under a batch number."""
+
+    unit: Unit
+    stream: str
+    number: int
 
 
 @dataclass
 class Checkpoint:
-    """What outlives every driver: the two logs, and a sink that knows batches by their numbers."""
+    """Spark's two logs, and the folder of a sink that knows batches by their numbers."""
 
-    offsets: list[int] = field(default_factory=list[int])
-    asked: dict[int, float] = field(default_factory=dict[int, float])
-    """When a driver first asked for the batch that follows on one: nothing of it was held before."""
+    folder: dict[int, Written] = field(default_factory=dict[int, Written])
+    offsets: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Of each batch of Spark: the number in the ledger, and the stream."""
     commits: int = 0
-    sink: dict[int, Unit] = field(default_factory=dict[int, Unit])
+    pruned: set[int] = field(default_factory=set[int])
+    """Batches of Spark whose query needs only the first half of the rows."""
+
+
+@dataclass
+class Streams:
+    """What outlives every driver."""
+
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    sunk: list[Written] = field(default_factory=list[Written])
+    """What every folder has."""
+    ended: set[int] = field(default_factory=set[int])
+    """Batches whose acknowledgement has returned."""
+    tried: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
+    """What each batch was when it was read first."""
     differed: list[str] = field(default_factory=list[str])
     """Batches that were not the same when they were tried again."""
+
+
+@dataclass
+class Driver:
+    """A query, from its start until it fails."""
+
+    ledger: Ledger
+    checkpoint: Checkpoint
+    lenient: bool
+    """Whether it goes on where data may be lost: ``failOnDataLoss=false``."""
+    handed: tuple[int, str] | None = None
 
 
 async def prepare(run: Recorder, session: zq.QueueSession) -> None:
@@ -51,64 +102,121 @@ async def produce(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def drive(run: Recorder, client: str, session: zq.QueueSession) -> None:
-    checkpoint = run.history.part(Checkpoint)
-    ledger = new_driver(session)
+    driver = start(run, session)
     for _ in range(run.random.randint(4, 12)):
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.1, 0.5]))
         try:
-            await step(run, client, session, ledger, checkpoint)
+            await step(run, client, session, driver)
+        except UnreadBatchError:  # the user is told to start with a new checkpoint and an empty folder
+            run.history.part(Streams).checkpoint = Checkpoint()
+            driver = start(run, session)
         except zq.ClaimLostError:
-            ledger = new_driver(session)
+            driver = start(run, session)
         except (ConnectionLossError, SessionExpiredError):
             await session.engine.zookeeper.wait_connected()
 
 
-def new_driver(session: zq.QueueSession) -> Ledger:
-    return Ledger(session.engine, session.engine.store(STREAMED), "spark")
+def start(run: Recorder, session: zq.QueueSession) -> Driver:
+    ledger = SmallPages(session.engine, session.engine.store(STREAMED), GROUP)
+    return Driver(ledger, run.history.part(Streams).checkpoint, lenient=run.random.random() < 0.5)
 
 
-async def step(run: Recorder, client: str, session: zq.QueueSession, ledger: Ledger, checkpoint: Checkpoint) -> None:
+async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Driver) -> None:
     """One batch, as far as it comes, as Spark does it."""
-    length = len(checkpoint.offsets)
+    checkpoint, length = driver.checkpoint, len(driver.checkpoint.offsets)
     if checkpoint.commits == length:
-        start = checkpoint.offsets[-1] if length else -1
-        await ledger.acknowledge(start)
-        for number, unit in checkpoint.sink.items():
-            if number <= start and unit.status is Status.PENDING and not forced_open(run, checkpoint, number):
-                run.decide(unit, Status.COMMITTED)
-        checkpoint.asked.setdefault(start, run.loop.time())
-        latest = await ledger.next_batch(start, run.random.choice([None, 2, 5]))
-        if latest == start or len(checkpoint.offsets) != length:
+        after, stream = await acknowledged(run, driver)
+        observe(run)
+        batches = run.history.part(Batches)
+        begun = frozenset(batches.begun)
+        number = await driver.ledger.next_batch(after, run.random.choice([None, 2, 5, 9]))
+        if number == after or len(checkpoint.offsets) != length:
             return  # another driver has written the log: Spark ends this one
-        checkpoint.offsets.append(latest)
+        if number in begun:
+            batches.note_returned(number, "the next batch")
+        if run.random.random() < 0.1:
+            checkpoint.pruned.add(length)
+        checkpoint.offsets.append((number, stream))
     index = len(checkpoint.offsets) - 1
-    number = checkpoint.offsets[index]
-    tokens = await read_batch(session, ledger, number)
+    number, stream = checkpoint.offsets[index]
+    known = checkpoint.folder.get(index)
+    if known is None or ((known.number, known.stream) == (number, stream) and run.random.random() < 0.5):
+        began = run.loop.time()
+        tokens = await read_batch(run, session, driver, number, stream, pruned=index in checkpoint.pruned)
+        if tokens is None:
+            return  # Spark's task fails
+        if checkpoint.commits > index:
+            return
+        if index not in checkpoint.folder:
+            sink(run, checkpoint, Written(run.unit(client), stream, number))
+            session_id, now = session.engine.zookeeper.session_id, run.loop.time()
+            takes = [Handed(one, STREAMED, client, session_id, began, now) for one in tokens]
+            checkpoint.folder[index].unit.takes += takes
+    if run.random.random() < 0.9:  # else it is killed before Spark's commit
+        checkpoint.commits = max(checkpoint.commits, index + 1)
+
+
+def sink(run: Recorder, checkpoint: Checkpoint, written: Written) -> None:
+    checkpoint.folder[len(checkpoint.offsets) - 1] = written
+    run.history.part(Streams).sunk.append(written)
+
+
+async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
+    """Acknowledge what Spark has committed; return on which batch the next one follows, and of which stream it is."""
+    ledger, streams = driver.ledger, run.history.part(Streams)
+    state = await ledger.state()
+    if not driver.checkpoint.offsets:
+        await ledger.require_ours()
+        return -1, run.token()
+    number, stream = driver.checkpoint.offsets[-1]
+    try:
+        if number < state.done:
+            raise UnreadBatchError
+        run.history.part(Batches).asked.append((number, stream))
+        await ledger.acknowledge(number, stream)
+    except UnreadBatchError:
+        if not driver.lenient:
+            raise
+        return -1, run.token()
+    for one in streams.sunk:
+        if one.number <= min(number, ledger._record.done) and one.stream == stream and one.number not in streams.ended:
+            streams.ended.add(one.number)
+            if not run.history.part(Batches).forced_open(run.history, one.number):
+                run.decide(one.unit, Status.COMMITTED)
+    return number, stream
+
+
+async def read_batch(
+    run: Recorder, session: zq.QueueSession, driver: Driver, number: int, stream: str, *, pruned: bool
+) -> list[str] | None:
+    """Read what a batch holds, as the tasks of a query do; None when one of them fails."""
+    observe(run)
+    batches, ledger = run.history.part(Batches), driver.ledger
+    begun = number in batches.begun
+    try:
+        handed = await ledger.hand_out(number, stream, again=driver.handed == (number, stream))
+    except zq.ClaimLostError:
+        if not driver.lenient:
+            raise
+        await ledger.require_ours()
+        return []
+    if begun:
+        batches.note_returned(number, "a batch to read")
+    driver.handed = number, stream
+    tokens = await read_pages(session, handed)
     if tokens is None:
-        return  # Spark's task fails
-    if checkpoint.commits > index:
-        return
-    zookeeper, now = session.engine.zookeeper, run.loop.time()
-    if (known := checkpoint.sink.get(number)) is None:
-        known = checkpoint.sink[number] = run.unit(client)
-        known.takes += [Handed(one, STREAMED, client, zookeeper.session_id, now, now) for one in tokens]
-    elif [one.token for one in known.takes] != tokens:
-        checkpoint.differed.append(f"batch {number} was {[one.token for one in known.takes]}, and then {tokens}")
-    checkpoint.commits = index + 1
+        return None
+    streams = run.history.part(Streams)
+    if (before := streams.tried.setdefault(number, tokens)) != tokens:
+        streams.differed.append(f"batch {number} was {before}, and then {tokens}")
+    return await note_shares(run, session, handed, tokens[: len(tokens) // 2] if pruned else tokens)
 
 
-def forced_open(run: Recorder, checkpoint: Checkpoint, number: int) -> bool:
-    """Whether what a batch held may have been forced open, and gone to others: the sink has it all the same."""
-    index = checkpoint.offsets.index(number)
-    asked = checkpoint.asked[checkpoint.offsets[index - 1] if index else -1]
-    return any(opened.queue == STREAMED and opened.ended >= asked for opened in run.history.opened)
-
-
-async def read_batch(session: zq.QueueSession, ledger: Ledger, number: int) -> list[str] | None:
-    """Read what a batch holds; None when some of it is not there."""
+async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] | None:
+    """Read the messages of a batch; None when some of it is not there."""
     zookeeper, paths = session.engine.zookeeper, session.engine.store(STREAMED).paths
     tokens: list[str] = []
-    for page in await ledger.pages(number):
+    for page in handed.pages:
         try:
             entries = await read_page(zookeeper.read, page.path)
         except NoNodeError:
@@ -120,8 +228,61 @@ async def read_batch(session: zq.QueueSession, ledger: Ledger, number: int) -> l
     return tokens
 
 
+async def note_shares(
+    run: Recorder, session: zq.QueueSession, handed: HandedOut, tokens: list[str]
+) -> list[str] | None:
+    """Mark what was read, in one or two shares; return it, or None when a task fails."""
+    middle = run.random.randint(0, len(tokens))
+    for begin, stop in ((0, middle), (middle, len(tokens))):
+        if begin == stop:
+            continue
+        run.history.part(Batches).read.setdefault(handed.reading.mark.stream, set()).update(tokens[begin:stop])
+        try:
+            await handed.reading.of(begin, stop).note(session.engine.zookeeper)
+        except NoNodeError:
+            return None
+    return tokens
+
+
+async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
+    """Release the ledger, or start the query with a new checkpoint."""
+    del client
+    for _ in range(run.random.randint(1, 3)):
+        await asyncio.sleep(run.random.random() * 1.5)
+        what = run.random.choice(["release", "empty folder", "known folder"])
+        streams = run.history.part(Streams)
+        if what == "release":
+            await release(run, session)
+        elif what == "empty folder":
+            streams.checkpoint = Checkpoint()
+        else:
+            streams.checkpoint = Checkpoint(streams.checkpoint.folder)
+
+
+async def release(run: Recorder, session: zq.QueueSession) -> None:
+    batches = run.history.part(Batches)
+    observe(run)
+    batches.releasing += 1
+    with suppress(zq.NotFoundError):
+        while True:
+            try:
+                await session.queue(STREAMED).release_ledger(GROUP)
+            except zq.ClaimLostError:
+                continue  # a driver took it over meanwhile
+            break
+    observe(run)
+    batches.releasing -= 1
+
+
+async def relax(run: Recorder, session: zq.QueueSession) -> None:
+    """Let the last consumer have what the ledger held, now and then."""
+    if run.random.random() < 0.5:
+        await release(run, session)
+
+
 def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     """What the last batch holds stays: a driver would come back for it, and no lock outlives its holder."""
+    observe(run)
     base, final = f"/zms/{STREAMED}", run.history.final
     held = {
         path.rpartition("lock-")[2]
@@ -144,4 +305,4 @@ def finish(run: Recorder, nodes: Mapping[str, Znode]) -> None:
     ]
 
 
-join(Feature("streams", prepare, [produce, drive, drive], finish))
+join(Feature("streams", prepare, [produce, drive, drive, drive, operate], finish, relax))

@@ -1,0 +1,93 @@
+"""What the servers have of a stream's batches while a history runs, and what tasks have read of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import decode
+from aiozkqueue.queue.claims.pages import Manifest, is_page
+from aiozkqueue.testing.simulator.loop import EPOCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.testing.simulator.tree import Znode
+    from tests.simulation.history import History
+    from tests.simulation.recorder import Recorder
+
+STREAMED, GROUP = "streamed", "spark"
+BASE = f"/zms/{STREAMED}"
+MANIFEST = f"{BASE}/ledger/{GROUP}/batch-"
+
+
+@dataclass
+class Batches:
+    """What is known of each batch by its number."""
+
+    held: dict[int, dict[str, str]] = field(default_factory=dict[int, dict[str, str]])
+    """What it held when it was sealed: tokens by the paths of their items."""
+    made: dict[int, float] = field(default_factory=dict[int, float])
+    """When its manifest was created: nothing of it was held before."""
+    begun: dict[int, float] = field(default_factory=dict[int, float])
+    """When it was first seen that its acknowledgement had begun: it is marked, or messages of it have gone."""
+    gone: dict[int, set[str]] = field(default_factory=dict[int, set[str]])
+    """Tokens that an acknowledgement has ended."""
+    given_back: set[int] = field(default_factory=set[int])
+    """Batches that were there while an operator released the ledger, and whose acknowledgement had not begun."""
+    releasing: int = 0
+    """Operators who release the ledger, or were killed while they did."""
+    asked: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    """Acknowledgements that drivers have asked for: up to which batch, on behalf of which stream."""
+    read: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """By stream, the tokens that its tasks have read."""
+    returned: list[str] = field(default_factory=list[str])
+    """Batches that were returned although their acknowledgement had begun before they were asked for."""
+
+    def note_returned(self, number: int, what: str) -> None:
+        self.returned.append(f"batch {number} was returned as {what}, and its acknowledgement had begun")
+
+    def forced_open(self, history: History, number: int) -> bool:
+        """Whether what a batch held may have been forced open, and gone to others: the sink has it all the same."""
+        made = self.made.get(number, 0.0)
+        return any(opened.queue == STREAMED and opened.ended >= made for opened in history.opened)
+
+
+def observe(run: Recorder) -> None:
+    """Look at what every server has, or will have: no election takes it back."""
+    ensemble = run.ensemble  # type: ignore[attr-defined]  # of the run that this recorder is
+    nodes: Mapping[str, Znode] = ensemble.servers[0].tree.nodes
+    batches, now = run.history.part(Batches), run.loop.time()
+    there: dict[int, Manifest] = {}
+    for path, node in nodes.items():
+        if path.startswith(MANIFEST) and "/" not in (name := path.removeprefix(MANIFEST)):
+            number = int(name)
+            there[number] = Manifest.decode(node.data)
+            batches.made.setdefault(number, node.ctime / 1000 - EPOCH - ensemble.offset)
+            if there[number].sealed and number not in batches.held and number not in batches.given_back:
+                _note_held(batches, nodes, number, there[number])
+    for number, held in batches.held.items():
+        gone = {token for path, token in held.items() if path not in nodes}
+        marked = number in there and there[number].done
+        if number in batches.given_back:
+            continue
+        if marked or gone:
+            batches.begun.setdefault(number, now)
+            batches.gone[number] = gone
+        elif batches.releasing:
+            batches.given_back.add(number)
+    if batches.releasing:
+        batches.given_back.update(number for number in there if number not in batches.begun)
+
+
+def _note_held(batches: Batches, nodes: Mapping[str, Znode], number: int, manifest: Manifest) -> None:
+    path = f"{MANIFEST}{number:010d}"
+    places = [
+        line.partition(" ")[0]
+        for name in nodes[path].children
+        if is_page(name)
+        for line in nodes[f"{path}/{name}"].data.decode().split("\n")
+    ]
+    items = [f"{BASE}/{place}" for place in places]
+    if len(items) == manifest.items and all(item in nodes for item in items):
+        batches.held[number] = {item: decode(nodes[item].data)[1].decode() for item in items}
