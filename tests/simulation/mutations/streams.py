@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.queue import ledger
 from aiozkqueue.queue.claims.pages import Manifest
-from aiozkqueue.queue.claims.reads import Evidence, ReadMark, weigh
+from aiozkqueue.queue.claims.reads import Evidence
 from aiozkqueue.queue.ledger import Ledger
 from aiozkqueue.zookeeper import Check, Create, SetData
 from tests.simulation.mutations import mutation
@@ -15,7 +15,7 @@ from tests.simulation.mutations.sending import replace_where
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     import pytest
 
@@ -72,12 +72,3 @@ def a_batch_that_is_done_is_released_and_not_removed(patch: pytest.MonkeyPatch) 
 @mutation(of_streams)
 def a_batch_is_acknowledged_that_no_task_has_read(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "weigh", lambda *_: Evidence.READ)
-
-
-@mutation(of_streams)
-def what_another_checkpoint_has_read_counts_as_read(patch: pytest.MonkeyPatch) -> None:
-    def of_any_stream(names: Iterable[str], items: int, stream: str, run: str) -> Evidence:
-        marks = [mark for mark in map(ReadMark.parse, names) if mark is not None]
-        return weigh([mark._replace(stream=stream).name for mark in marks], items, stream, run)
-
-    patch.setattr(ledger, "weigh", of_any_stream)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.errors import UnreadBatchError
+from aiozkqueue.errors import CheckpointError, UnreadBatchError
 from aiozkqueue.layout import LockRecord, decode, item_id
 from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
 from aiozkqueue.queue.ledger import Ledger
@@ -107,7 +107,7 @@ async def drive(run: Recorder, client: str, session: zq.QueueSession) -> None:
         await asyncio.sleep(run.random.random() * run.random.choice([0, 0.1, 0.5]))
         try:
             await step(run, client, session, driver)
-        except UnreadBatchError:  # the user is told to start with a new checkpoint and an empty folder
+        except CheckpointError:  # the user is told to start with a new checkpoint and an empty folder
             run.history.part(Streams).checkpoint = Checkpoint()
             driver = start(run, session)
         except zq.ClaimLostError:
@@ -149,8 +149,8 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
             return
         if index not in checkpoint.folder:
             sink(run, checkpoint, Written(run.unit(client), stream, number))
-            session_id, now = session.engine.zookeeper.session_id, run.loop.time()
-            takes = [Handed(one, STREAMED, client, session_id, began, now) for one in tokens]
+            session_id = session.engine.zookeeper.session_id
+            takes = [Handed(one, STREAMED, client, session_id, began, began) for one in tokens]
             checkpoint.folder[index].unit.takes += takes
     if run.random.random() < 0.9:  # else it is killed before Spark's commit
         checkpoint.commits = max(checkpoint.commits, index + 1)
@@ -169,14 +169,16 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
         await ledger.require_ours()
         return -1, run.token()
     number, stream = driver.checkpoint.offsets[-1]
-    try:
-        if number < state.done:
-            raise UnreadBatchError
+    refused = CheckpointError() if number < state.done else None  # it is an old one
+    if refused is None:
         run.history.part(Batches).asked.append((number, stream))
-        await ledger.acknowledge(number, stream)
-    except UnreadBatchError:
+        try:
+            await ledger.acknowledge(number, stream)
+        except UnreadBatchError as error:
+            refused = error
+    if refused is not None:
         if not driver.lenient:
-            raise
+            raise refused
         return -1, run.token()
     for one in streams.sunk:
         if one.number <= min(number, ledger._record.done) and one.stream == stream and one.number not in streams.ended:
