@@ -282,7 +282,9 @@ class Queue(Destination[T]):
         with allowed(self.name):
             if await self.engine.zookeeper.exists(f"{self.store.paths.ledgers}/{group}") is not None:
                 await Ledger(self.engine, self.store, group).finish()
-        return await release(self.engine, self.store, group)
+            released = await release(self.engine, self.store, group)
+            await Ledger(self.engine, self.store, group).finish()  # what a stream has marked as done since
+        return released
 
     async def unfinished(self) -> list[WriterInfo]:
         """Read which batches of Spark's writers are not complete: nobody sees their messages. Raises: as `stats`."""

@@ -280,6 +280,28 @@ async def test_a_released_ledger_gives_back_nothing_of_a_batch_that_is_done(
         assert (stats.size, stats.claimed, stats.ledgers) == (5, 0, 0)
 
 
+async def test_a_batch_that_is_marked_while_an_operator_releases_the_ledger_is_not_given_back(
+    zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(zookeeper, queue_root, 4)
+    async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
+        batch = await ledger.next_batch(-1, None)
+        take_over = _Releasing._take_over
+
+        async def after_the_mark(self: _Releasing) -> None:
+            heir = Ledger(session.engine, session.engine.store("orders"), "spark")
+            heir._zookeeper = Mortal(heir._zookeeper, 2, applied=True)  # type: ignore[assignment]
+            with pytest.raises(_DriverKilledError):
+                await heir.acknowledge(batch)
+            await take_over(self)
+
+        monkeypatch.setattr(_Releasing, "_take_over", after_the_mark)
+        queue = session.queue("orders")
+        assert await queue.release_ledger("spark") == 0
+        stats = await queue.stats()
+        assert (stats.size, stats.claimed, stats.ledgers) == (0, 0, 0)
+
+
 async def test_a_driver_that_comes_back_is_fenced_and_changes_nothing(zookeeper: str, queue_root: str) -> None:
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:

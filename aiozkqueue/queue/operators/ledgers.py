@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.access import allowed
-from aiozkqueue.queue.claims.pages import is_of_ledger, is_page, read_page
+from aiozkqueue.queue.claims.pages import Manifest, is_of_ledger, is_page, read_page
 from aiozkqueue.queue.commits.history import session_of
 from aiozkqueue.zookeeper import (
     Check,
@@ -102,6 +102,8 @@ async def count_ledgers(engine: Engine, store: QueueStore) -> int:
 async def release(engine: Engine, store: QueueStore, group: str) -> int:
     """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
 
+    A batch that is marked as done stays as it is: `Ledger.finish` removes it.
+
     Raises: NotFoundError: there is no such ledger; AccessDeniedError; PayloadError: a page of it does not decode.
     """
     with allowed(store.name):
@@ -129,8 +131,8 @@ class _Releasing:
         for name in sorted(await below(self._zookeeper, self._path)):
             manifest = f"{self._path}/{name}"
             for page in sorted(filter(is_page, await below(self._zookeeper, manifest))):
-                released += await self._give_back(f"{manifest}/{page}")
-            while await self._zookeeper.exists(manifest) is not None:
+                released += await self._give_back(manifest, f"{manifest}/{page}")
+            while await self._unmarked(manifest) is not None:
                 marks = [Delete(f"{manifest}/{mark}") for mark in await below(self._zookeeper, manifest)]
                 with suppress(_RefusedError):
                     for start in range(0, len(marks), TOGETHER):
@@ -158,11 +160,23 @@ class _Releasing:
                 self._epoch = getattr(stat, "version", -1)
                 return
 
-    async def _give_back(self, page: str) -> int:
-        """Remove a page, and the locks that it tells of; return how many these were."""
+    async def _unmarked(self, manifest: str) -> Check | None:
+        """Return what holds while nobody marks a batch as done; None where that has been done, or it is not there."""
+        try:
+            node = await self._zookeeper.read(manifest)
+        except NoNodeError:
+            return None
+        return None if Manifest.decode(node.data).done else Check(manifest, node.stat.version)
+
+    async def _give_back(self, manifest: str, page: str) -> int:
+        """Remove a page, and the locks that it names, unless its batch is done; return how many locks these were."""
         paths, count = self._store.paths, 0
         bell = SetData(paths.items, b"")  # what wakes idle consumers
         while True:
+            # A stream that takes the ledger over meanwhile may begin to acknowledge the batch.
+            unmarked = await self._unmarked(manifest)
+            if unmarked is None:
+                return 0
             try:
                 entries = await read_page(self._zookeeper.read, page)
             except NoNodeError:  # by a request whose reply was lost, or by another operator
@@ -173,7 +187,7 @@ class _Releasing:
             unforced = Check(paths.locks, forced)
             marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
             with suppress(_RefusedError):
-                await self._change(unforced, *(Delete(lock) for lock in ours), *marks, Delete(page), bell)
+                await self._change(unmarked, unforced, *(Delete(lock) for lock in ours), *marks, Delete(page), bell)
                 return count
 
     async def _held(self, locks: Sequence[str]) -> tuple[int, list[str]]:
