@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(aiozkqueue.__file__).parent
 LAYERS = ("queue", "bus", "schedule", "spark")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-# Of the whole process: a signal has come.
-ABOUT_NONE = {"queue/run.py"}
+# About the whole process: a signal has come, or Spark's JVM has gone.
+ABOUT_NONE = {"queue/run.py", "spark/orphans.py"}
 
 
 def _calls(file: Path) -> Iterator[ast.Call]:

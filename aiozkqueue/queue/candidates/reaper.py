@@ -44,7 +44,7 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
         place = waits[index].place if len(operations) > 1 and item is not None else None
         if operations:
             freeing = [] if place is None else _freeing(paths, place, item)
-            pending.append((place, _take_off(zookeeper, operations, freeing, generation)))
+            pending.append((place, _take_off(zookeeper, paths, operations, freeing, generation)))
     outcomes = await asyncio.gather(*(outcome for _, outcome in pending), return_exceptions=True)
     freed: list[str] = []
     for (place, _), outcome in zip(pending, outcomes, strict=True):
@@ -66,7 +66,11 @@ def _freeing(paths: QueuePaths, place: str, item: Versioned | NoAuthError | None
 
 
 async def _take_off(
-    zookeeper: ZooKeeper, operations: list[Operation], freeing: list[list[Operation]], generation: int
+    zookeeper: ZooKeeper,
+    paths: QueuePaths,
+    operations: list[Operation],
+    freeing: list[list[Operation]],
+    generation: int,
 ) -> bool:
     """Take a lock off in the first of several ways that this user may; whether it was done by us."""
     ways = freeing or [[]]
@@ -76,7 +80,8 @@ async def _take_off(
         except MultiError as error:
             if isinstance(error.error, NoAuthError) and number < len(ways):
                 continue
-            log.debug("another consumer was quicker to take off a lock that ended: %s", error)
+            why = "queue %s: another consumer was quicker to remove a lock that ended: %s"
+            log.debug(why, paths.name, error, extra={"queue": paths.name})
             return False
         return True
     return False

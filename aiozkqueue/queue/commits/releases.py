@@ -254,7 +254,7 @@ class ReleaseSettlement(HoldSettlement):
         except SessionClosedError:
             raise
         except (QueueError, ZooKeeperError) as error:
-            log.debug("transaction %s: %s", self.transaction_id, error)
+            log.debug("transaction %s: %s", self.transaction_id, error, extra={"transaction_id": self.transaction_id})
 
     def _step_down(self, claim: Claim, error: Exception) -> Coroutine[object, object, None] | None:
         """Ask for less of one claim."""
