@@ -234,3 +234,26 @@ async def test_a_sticky_queue_has_no_groups(nodes: dict[str, zq.QueueSession]) -
     with pytest.raises(zq.ConfigConflictError, match="group"):
         await grouped.configure(STICKY)
     assert await take(nodes["a"]) == "plain"
+
+
+async def test_what_is_late_is_found_behind_what_is_fresh_and_more_urgent(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    a = nodes["a"].queue("jobs")
+    await a.put(b"late", priority=5)
+    await a.put(b"late and scheduled", delay=1)
+    clock.advance(100)
+    await a.put_many([b"fresh"] * 60, priority=-5)
+    assert await reap(nodes["b"]) == 2
+    assert {await take(nodes["c"], timeout=30), await take(nodes["c"], timeout=30)} == {"late", "late and scheduled"}
+
+
+async def test_a_reap_goes_by_what_another_session_has_configured_meanwhile(
+    nodes: dict[str, zq.QueueSession], clock: TestClock
+) -> None:
+    a, b = nodes["a"].queue("jobs"), nodes["b"].queue("jobs")
+    await a.put_many([b"x"] * 5)
+    clock.advance(50)
+    assert await b.reap() == 0
+    await a.configure(zq.QueueConfig(reap_after=40, reap_limit=3))
+    assert (await b.reap(), await b.reap()) == (3, 2)

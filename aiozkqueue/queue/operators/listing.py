@@ -80,7 +80,7 @@ async def first_items(
 
     while True:
         found: list[Placed] = []
-        for group in _by_rank(store, folders):
+        for group in by_rank(store, folders):
             names = await _read(engine, store, group, limit - len(found), wanted)
             async for page in _pages(store, names):
                 found += page
@@ -110,7 +110,7 @@ async def walk(
 
     Raises: AccessDeniedError.
     """
-    for group in _by_rank(store, folders):
+    for group in by_rank(store, folders):
         names = await _read(engine, store, group, None, passes, ordered=ordered)
         closed: set[str] | None = None
         async for page in _pages(store, names):
@@ -149,7 +149,7 @@ def _stage(name: str) -> str | None:
     return lock if is_staged(lock) else None
 
 
-def _by_rank(store: QueueStore, folders: Sequence[str]) -> list[list[str]]:
+def by_rank(store: QueueStore, folders: Sequence[str]) -> list[list[str]]:
     """Group folders whose items are in one order, the first group first."""
     if _foreign(store, folders):
         return [list(folders)]

@@ -29,7 +29,7 @@ from aiozkqueue.queue.commits.endings import Ending
 from aiozkqueue.queue.commits.history import Chronicler
 from aiozkqueue.queue.commits.register import server_time
 from aiozkqueue.queue.operators.admin import lanes
-from aiozkqueue.queue.operators.listing import list_children, walk
+from aiozkqueue.queue.operators.listing import by_rank, list_children, walk
 from aiozkqueue.queue.puts.sticky import node_of, without_node
 from aiozkqueue.zookeeper import Create, Delete, SetData
 
@@ -56,6 +56,8 @@ async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -
     One pass takes at most ``limit`` messages (None: as configured). Messages that somebody holds, that wait for a
     retry, or that this session's own node has put stay where they are.
     """
+    store.stale()  # nothing tells a session that does not take of what another has configured
+    await store.open()
     config = store.config
     if config.affinity != "producer":
         return 0
@@ -64,12 +66,15 @@ async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -
     most = limit or config.reap_limit or REAP_LIMIT
     locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     late: list[Found] = []
-    async for places in _left_lying(engine, store, locked, latest):
-        found = await find(engine, store, places, sealed={})  # what may not be read is `doctor`'s to tell
-        older = [one for one in found if one.lock is None and _date(one) <= latest]
-        late += older
-        if not older or len(late) >= most:
-            break  # what follows was put later
+    for folders in by_rank(store, await lanes(engine, store)):
+        of_rank = 0
+        async for places in _left_lying(engine, store, folders, locked, latest):
+            found = await find(engine, store, places, sealed={})  # what may not be read is `doctor`'s to tell
+            older = [one for one in found if one.lock is None and _date(one) <= latest]
+            late += older
+            of_rank += len(older)
+            if not older or of_rank >= most:
+                break  # what follows in these folders was put later
     late = sorted(late, key=_date)[:most]
     changes = [await _handing_on(engine, store, one) for one in late]
     reaped = sum(await apply(engine, changes))
@@ -79,14 +84,14 @@ async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -
 
 
 async def _left_lying(
-    engine: Engine, store: QueueStore, locked: Collection[str | None], latest: int
+    engine: Engine, store: QueueStore, folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
     """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
 
     def of_another(name: str) -> bool:
         return node_of(name) not in (None, engine.node)
 
-    async for listed in walk(engine, store, await lanes(engine, store), of_another):
+    async for listed in walk(engine, store, folders, of_another):
         places = [
             one.path[len(store.paths.base) + 1 :]
             for one in listed
