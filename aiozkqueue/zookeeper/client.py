@@ -161,6 +161,11 @@ class ZooKeeperClient:
         except NoNodeError:
             return None
 
+    @property
+    def makes_open(self) -> bool:
+        """See `ZooKeeper`."""
+        return self._acl == wire.encode_acl(OPEN)
+
     async def acl(self, path: str) -> list[Acl]:
         """Who may do what with a znode.
 

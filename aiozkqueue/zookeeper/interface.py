@@ -236,6 +236,11 @@ class ZooKeeper(Protocol):
         """The stat; None where there is no znode."""
         ...
 
+    @property
+    def makes_open(self) -> bool:
+        """Whether everybody may use the znodes that it makes."""
+        ...
+
     async def acl(self, path: str) -> list[Acl]:
         """Who may do what with a znode. Raises: NoNodeError, NoAuthError."""
         ...

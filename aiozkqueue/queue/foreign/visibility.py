@@ -19,6 +19,8 @@ log: Final = logging.getLogger(__name__)
 
 async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str) -> None:
     """Log a warning when users of the znode ``items`` may not read znodes such as ``ours``, made by our sessions."""
+    if zookeeper.makes_open:
+        return
     try:
         theirs, given = await zookeeper.acl(items), await zookeeper.acl(ours)
     except (NoAuthError, NoNodeError):
