@@ -183,7 +183,8 @@ async def acknowledged(run: Recorder, driver: Driver) -> tuple[int, str]:
     for one in streams.sunk:
         if one.number <= min(number, ledger._record.done) and one.stream == stream and one.number not in streams.ended:
             streams.ended.add(one.number)
-            if not run.history.part(Batches).forced_open(run.history, one.number):
+            batches = run.history.part(Batches)
+            if one.number not in batches.given_back and not batches.forced_open(run.history, one.number):
                 run.decide(one.unit, Status.COMMITTED)
     return number, stream
 
