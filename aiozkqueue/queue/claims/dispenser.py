@@ -119,7 +119,13 @@ class Dispenser:
             give_back=self.release,
         )
         self._splitter = Splitter(
-            store, zookeeper, committer=committer, ids=ids, give_back=self.release, found=self._lookout.put_back
+            store,
+            zookeeper,
+            committer=committer,
+            ids=ids,
+            give_back=self.release,
+            found=self._lookout.put_back,
+            returning=lambda: self._returning > 0,
         )
         self._flights = Flights(
             store,

@@ -43,7 +43,8 @@ _FRAME: Final = 16
 class Splitter:
     """Splits the items that one session has claimed of one queue.
 
-    ``give_back`` releases claims, ``found`` is told the places of parts.
+    ``give_back`` releases claims, ``found`` is told the places of parts, ``returning`` tells whether claims that nobody
+    took are about to be free again.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Splitter:
         ids: IdSource,
         give_back: Callable[[Sequence[Claim]], asyncio.Future[None] | None],
         found: Callable[[Sequence[str]], None],
+        returning: Callable[[], bool],
     ) -> None:
         self._store = store
         self._zookeeper = zookeeper
@@ -62,6 +64,7 @@ class Splitter:
         self._ids = ids
         self._give_back = give_back
         self._found = found
+        self._returning = returning
         self._under_way = 0
 
     @property
@@ -73,20 +76,21 @@ class Splitter:
         """Split the items that hold several messages, and return the claims to hand over now.
 
         Those are the claims before the first such item. What is behind it is given back, to come after its parts, and
-        so is what was claimed while the parts of another item are about to come. An item that cannot be split is handed
-        over by its first message, and the others are left in it.
+        so is what lands while the parts of another item, or claims of an earlier batch, are about to be free. An item
+        that cannot be split is handed over by its first message, and the others are left in it.
         """
         first = next((index for index, claim in enumerate(claims) if claim.rest is not None), len(claims))
-        if first == len(claims) and not self.busy:
+        late = self.busy or self._returning()
+        if first == len(claims) and not late:
             return claims
-        ready = [] if self.busy else claims[:first]
+        ready = [] if late else claims[:first]
         behind = [claim for claim in claims if claim.rest is None and claim not in ready]
         self._under_way += 1
         try:
             several = [claim for claim in claims if claim.rest is not None]
             outcomes = await asyncio.gather(*(self._split(claim) for claim in several))
             left = [claim for claim, split in zip(several, outcomes, strict=True) if not split]
-            if left and left[0] is several[0] and len(ready) == first:
+            if left and left[0] is several[0] and not late:
                 ready.append(left.pop(0))
             returned = self._give_back([*left, *behind])
             if returned is not None:
