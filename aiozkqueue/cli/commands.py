@@ -217,7 +217,8 @@ COMMANDS: Final = (
             Command(
                 "update",
                 "notify:update",
-                "Replace the event of one that waits. Fails with 1 when it is being handled, or not there.",
+                "Replace the event of one that waits. Fails with 1 when it is being handled, not there, or has other "
+                "keys.",
             ),
             Command(
                 "remove", "notify:remove", "Remove one that waits. Fails with 1 when it is being handled, or not there."
