@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.store import QueueStore
 
 #: Messages among which equal ones are looked for; those behind them are not compared.
-COMPARED: Final = 10_000
+COMPARED: Final = 4_000
 
 
 async def everything(engine: Engine, store: QueueStore, limit: int) -> list[Found]:

@@ -45,7 +45,7 @@ def test_a_fault_of_ours_is_not_hidden_though_an_expected_error_came_with_it() -
     ("line", "told"),
     [
         ("--hosts a:1 stats jobs", "--hosts; options stand behind the command; see: aiozkqueue --help"),
-        ("stats jobs --nope", "--nope; see: aiozkqueue stats --help"),
+        ("stats jobs --zzz", "--zzz; see: aiozkqueue stats --help"),
         ("dlq nope", "'nope'; see: aiozkqueue dlq --help"),
     ],
 )
