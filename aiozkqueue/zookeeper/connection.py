@@ -34,6 +34,8 @@ MAX_REPLY = 256 * 1024 * 1024  # the names of some ten million children, bytes
 _MAX_FIRST_REPLY = 64 * 1024
 #: A request of so many bytes is written at once, not at the end of the loop's tick: the server begins meanwhile.
 _LARGE = 4096
+#: Bytes of a reply read in pieces that one turn of the loop hands on: some thousand names, a few milliseconds.
+_PORTION = 48 * 1024
 _WATCH_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _LENGTH = struct.Struct("!i")
 _LENGTH_AND_XID = struct.Struct("!ii")
@@ -82,6 +84,8 @@ class Connection(asyncio.Protocol):
         self._outgoing: list[bytes] = []
         self._incoming = bytearray()
         self._arriving: _Arriving | None = None
+        self._deferred = bytearray()
+        """Received, and left for the next turn of the loop; nothing more is read from the transport meanwhile."""
         self._max_frame = _MAX_FIRST_REPLY
         self.peer = peer
         self.last_zxid: int = 0
@@ -155,6 +159,7 @@ class Connection(asyncio.Protocol):
         self._outgoing.clear()
         self._incoming.clear()
         self._arriving = None
+        self._deferred.clear()
         for future in pending:
             if not future.done():
                 error = ConnectionLossError(str(loss))  # one each: a traceback belongs to one raise
@@ -202,36 +207,74 @@ class Connection(asyncio.Protocol):
         """Cut the stream into frames."""
         self.last_received = self._loop.time()
         self.received += len(data)
-        incoming = self._incoming
-        offset = 0
+        if self._deferred:  # TLS may still deliver what it decrypted before the pause
+            self._deferred += data
+        else:
+            self._cut(data)
+
+    def _cut(self, data: bytes) -> None:
         try:
-            if self._arriving is not None:
-                offset = self._go_on(self._arriving, data)
-            elif incoming:
-                incoming += data
-                if len(incoming) < _LENGTH.size:
-                    return
-                length = self._length(incoming, 0)
-                if len(incoming) < _LENGTH.size + length and not self._in_pieces(incoming, 0):
-                    return
-                data = bytes(incoming)
-                incoming.clear()
-            end = len(data)
-            while end - offset >= _LENGTH.size and self.loss is None:
-                length = self._length(data, offset)
-                after = offset + _LENGTH.size + length
-                if after > end:
-                    if self._in_pieces(data, offset):
-                        self._begin(data, offset, length)
-                        offset = end
-                    break
-                self._frame(data[offset + _LENGTH.size : after])
-                offset = after
+            whole = self._joined(data)
+            offset = self._frames(whole)
         except ProtocolError as error:
             self.abort(str(error), error)
             return
-        if offset < end and self.loss is None:
-            incoming += data[offset:]
+        if offset < len(whole) and self.loss is None:
+            if self._arriving is None:
+                self._incoming += whole[offset:]
+            else:
+                self._defer(whole[offset:])
+
+    def _joined(self, data: bytes) -> bytes:
+        """Put a frame's beginning in front of this; return nothing while not enough of the frame has come."""
+        incoming = self._incoming
+        if not incoming:
+            return data
+        incoming += data
+        if len(incoming) < _LENGTH.size:
+            return b""
+        if len(incoming) < _LENGTH.size + self._length(incoming, 0) and not self._in_pieces(incoming, 0):
+            return b""
+        whole = bytes(incoming)
+        incoming.clear()
+        return whole
+
+    def _frames(self, data: bytes) -> int:
+        """Read the frames that are whole, and of a reply that is read in pieces a portion; return where they end."""
+        offset = 0
+        while self.loss is None:
+            if self._arriving is not None:
+                offset = self._go_on(self._arriving, data, offset)
+                if self._arriving is not None:
+                    break
+            if len(data) - offset < _LENGTH.size:
+                break
+            length = self._length(data, offset)
+            after = offset + _LENGTH.size + length
+            if (after > len(data) or length > _PORTION) and self._in_pieces(data, offset):
+                offset = self._begin(data, offset, length)
+            elif after > len(data):
+                break
+            else:
+                self._frame(data[offset + _LENGTH.size : after])
+                offset = after
+        return offset
+
+    def _defer(self, data: bytes) -> None:
+        """Leave this for the next turn of the loop: a read of the transport brings names for tens of milliseconds."""
+        if self._transport is not None:
+            self._deferred += data
+            self._transport.pause_reading()
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self.loss is not None:
+            return
+        data = bytes(self._deferred)
+        self._deferred.clear()
+        self._cut(data)
+        if not self._deferred and self._transport is not None:
+            self._transport.resume_reading()
 
     def _length(self, data: bytes | bytearray, offset: int) -> int:
         length: int = _LENGTH.unpack_from(data, offset)[0]
@@ -249,19 +292,20 @@ class Connection(asyncio.Protocol):
         waiting = self._pending[0]
         return waiting[4] is not None and code == 0 and xid == waiting[0] and self._length(data, offset) >= _HEADER.size
 
-    def _begin(self, data: bytes, offset: int, length: int) -> None:
+    def _begin(self, data: bytes, offset: int, length: int) -> int:
+        """Expect the reply whose frame begins here; return where its body does."""
         offset += _LENGTH.size
         _xid, zxid, _code = _HEADER.unpack_from(data, offset)
         _, future, _, _, pieces = self._pending[0]
         assert pieces is not None  # noqa: S101 - `_in_pieces` has said so
         size = length - _HEADER.size
-        self._arriving = arriving = _Arriving(future, pieces(size), size, zxid)
-        arriving.feed(data[offset + _HEADER.size :])
+        self._arriving = _Arriving(future, pieces(size), size, zxid)
+        return offset + _HEADER.size
 
-    def _go_on(self, arriving: _Arriving, data: bytes) -> int:
-        """Read on; return where in what has come the next frame begins."""
-        end = min(arriving.left, len(data))
-        arriving.feed(data if end == len(data) else data[:end])
+    def _go_on(self, arriving: _Arriving, data: bytes, offset: int) -> int:
+        """Read a portion of the reply; return where it ends."""
+        end = min(offset + arriving.left, offset + _PORTION, len(data))
+        arriving.feed(data[offset:end])
         if not arriving.left:
             result = None if arriving.future.done() else arriving.pieces.finish()
             self._arriving = None

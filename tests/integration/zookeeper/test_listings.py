@@ -35,6 +35,24 @@ class Counting:
         self.pieces += 1
 
 
+class LoopTurns:
+    """Counts the names that each turn of the loop brings."""
+
+    def __init__(self) -> None:
+        self.names: list[int] = []
+        self._same_turn = False
+
+    def take(self, names: list[str]) -> None:
+        if not self._same_turn:
+            self.names.append(0)
+            self._same_turn = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self.names[-1] += len(names)
+
+    def _end_turn(self) -> None:
+        self._same_turn = False
+
+
 class Keeping:
     """Keeps all names."""
 
@@ -75,6 +93,10 @@ async def test_a_deep_listing_is_read_as_it_comes_and_anew_after_a_loss(opened: 
             tracemalloc.stop()
         assert counted.names == len(NAMES)
         assert counted.pieces > 5
+
+        turns = await zk.children_into("/items", LoopTurns)
+        assert sum(turns.names) == len(NAMES)
+        assert max(turns.names) < 3000  # a read of the transport can bring three times that
 
         through_proxy = await opened(proxy.hosts)
         collectors: list[Keeping] = []
