@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import MalformedError, item_id
 
+from .listings import Dealt
 from .share import FIRST_WAIT, Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from random import Random
 
     from .groups import GroupIndex
 
 #: Candidates kept of a listing; the rest is listed again when these run out.
 BACKLOG_LIMIT = 200_000
+#: Of a listing, names of other consumers that are kept: what they may leave lying.
+OTHERS_LIMIT = 20_000
+#: Names that are put in order at a time, of a long listing.
+REFILL = 4096
 #: Candidates that watches have told of and nobody has taken yet.
 HEARD_LIMIT = 10_000
 SEQUENCE_DIGITS = 10
@@ -47,6 +53,7 @@ class Backlog:
         self._index: GroupIndex | None = None
         self._lane = ""
         self._listed: list[str] = []  # names, newest first, so that the oldest is popped
+        self._more: Iterator[str] = iter(())  # names that come after those, the oldest first
         self._front: deque[str] = deque()  # places, given back
         self._heard: deque[str] = deque()  # places, told by watches
         self._locked: set[str] = set()  # ids
@@ -58,7 +65,7 @@ class Backlog:
 
     def clear(self) -> None:
         """Forget all."""
-        self._listed.clear()
+        self.forget_listed()
         self._front.clear()
         self._heard.clear()
         self._locked.clear()
@@ -79,6 +86,7 @@ class Backlog:
     def forget_listed(self) -> None:
         """What was listed is gone: its lanes have been seen empty."""
         self._listed.clear()
+        self._more = iter(())
 
     def reshare(self, share: Share) -> None:
         """Take note of who else is there."""
@@ -103,8 +111,33 @@ class Backlog:
         self._freed = set()
         self._before, self._others[lane] = self._others.get(lane, {}), {}
 
+    def deal(self, lane: str, passes: Callable[[str], object] | None) -> Dealt:
+        """Return a collector for the listing of a lane, of a queue without groups: see `fill_dealt`."""
+        return Dealt(self._share, self._offset(lane), passes, own_limit=BACKLOG_LIMIT, others_limit=OTHERS_LIMIT)
+
+    def fill_dealt(self, lane: str, dealt: Dealt, locked: set[str], now: float) -> None:
+        """Take a listing that was dealt out while it came in, and the ids that are locked."""
+        self._settle_told(lane, locked)
+        if not self._share.alone:
+            self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now)
+        self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
+
     def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
         """Take the listing of a lane, and the ids that are locked."""
+        self._settle_told(lane, locked)
+        whole = len(names) <= BACKLOG_LIMIT
+        if not whole or self._index is not None:
+            names.sort(key=self._order)
+            del names[BACKLOG_LIMIT:]
+        if self._index is not None:
+            names = self._index.digest(lane, names, self._locked, whole=whole)
+        if not self._share.alone:
+            names = self._set_others_aside(lane, names, now)
+        names.sort(key=self._order, reverse=True)
+        self._lane, self._listed, self._more = lane, names, iter(())
+
+    def _settle_told(self, lane: str, locked: set[str]) -> None:
+        """Forget what was told of a lane before its listing, and has been seen in that."""
         old_front, old_heard = self._told
         front, heard, prefix = list(self._front), list(self._heard), f"{lane}/"
         new = len(front) - old_front  # put back while the listing was under way, at the front
@@ -112,16 +145,6 @@ class Backlog:
         self._heard = deque([one for one in heard[:old_heard] if not one.startswith(prefix)] + heard[old_heard:])
         locked -= self._freed or set()
         self._locked, self._freed = locked, None
-        whole = len(names) <= BACKLOG_LIMIT
-        if not whole or self._index is not None:
-            names.sort(key=self._order)
-            del names[BACKLOG_LIMIT:]
-        if self._index is not None:
-            names = self._index.digest(lane, names, locked, whole=whole)
-        if not self._share.alone:
-            names = self._set_others_aside(lane, names, now)
-        names.sort(key=self._order, reverse=True)
-        self._lane, self._listed = lane, names
 
     def _set_others_aside(self, lane: str, names: list[str], now: float) -> list[str]:
         """Return what of a listing is this consumer's; of the rest, remember since when it has been seen."""
@@ -132,6 +155,11 @@ class Backlog:
         others = dict.fromkeys(names, now)
         for name in own:
             del others[name]
+        self._remember_others(lane, others, now)
+        return own
+
+    def _remember_others(self, lane: str, others: dict[str, float], now: float) -> None:
+        """Take what a listing has for others; keep since when each has been seen."""
         others.update(self._others.get(lane, {}))  # told of while the listing was under way
         self._others[lane] = others
         before, self._before = self._before, {}
@@ -143,7 +171,6 @@ class Backlog:
                     late.append(name)
         if late:
             self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
-        return own
 
     def _take_over(self, lane: str, late: list[str]) -> None:
         """Put half of what others have left lying for far too long to the front.
@@ -353,7 +380,11 @@ class Backlog:
     def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
         listed, alone, lane, locked = self._listed, self._share.alone, self._lane, self._locked
         chosen, lock_id = set(places), self._lock_id
-        while listed and len(places) < limit:
+        while len(places) < limit:
+            if not listed:
+                listed = self._listed = list(islice(self._more, REFILL))[::-1]
+                if not listed:
+                    break
             name = listed.pop()
             if not alone and self._distance(lane, name):  # the shares have changed since it was listed
                 self._others.setdefault(lane, {}).setdefault(name, now)

@@ -11,9 +11,8 @@ log: Final = logging.getLogger(__name__)
 LONG_LISTING: Final = 0.8
 
 
-def warn_of_length(queue: str, lane: str, names: list[str], max_request: int) -> bool:
-    """Warn of a listing that is too long, or soon will be; return whether it is."""
-    length = len(names) * (len(names[0]) + 4) if names else 0
+def warn_of_length(queue: str, lane: str, length: int, max_request: int) -> bool:
+    """Warn of a listing of so many bytes if it is too long, or soon will be; return whether it is."""
     if length <= LONG_LISTING * max_request:
         return False
     log.warning(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from .share import Share
 
 _SEQUENCE_DIGITS: Final = 10
 #: Names sorted at a time: a few milliseconds.
@@ -30,12 +32,18 @@ sequence_of: Callable[[str], Any] = itemgetter(slice(-_SEQUENCE_DIGITS, None))
 class Matching:
     """The names that pass a test, in no order."""
 
-    def __init__(self, passes: Callable[[str], object]) -> None:
+    def __init__(self, passes: Callable[[str], object] | None = None) -> None:
         self._passes = passes
         self.names: list[str] = []
+        self.size: int = 0
+        """How long the listing is, bytes."""
 
     def take(self, names: list[str]) -> None:
         """Keep those that pass."""
+        self.size += _size(names)
+        if self._passes is None:
+            self.names += names
+            return
         self.names += filter(self._passes, names)
 
 
@@ -92,6 +100,10 @@ class Earliest:
         """Return all names at once, the first first."""
         return list(self.in_order())
 
+    def kept(self) -> Iterator[str]:
+        """Give all that is held, which may be more than ``limit``, in no order."""
+        return chain(self._fresh, *self._runs)
+
     def _close_run(self) -> None:
         if self._fresh:
             fresh, self._fresh = self._fresh, []
@@ -117,3 +129,41 @@ class Earliest:
                     del run[bisect_right(run, self._last, key=key) :]
                 self._runs = [run for run in runs if run]
         self._held = sum(map(len, self._runs))
+
+
+class Dealt:
+    """A lane's names, dealt out while they come in: this consumer's own, the first of them, and some of the others'."""
+
+    def __init__(
+        self,
+        share: Share,
+        offset: int,
+        passes: Callable[[str], object] | None,
+        *,
+        own_limit: int,
+        others_limit: int,
+    ) -> None:
+        self._share = share
+        self._offset = offset
+        self._passes = passes
+        self.own: Earliest = Earliest(own_limit)
+        self.others: Earliest = Earliest(others_limit)
+        self.size: int = 0
+        """How long the listing is, bytes."""
+
+    def take(self, names: list[str]) -> None:
+        """Deal these out."""
+        self.size += _size(names)
+        if self._passes is not None:
+            names = list(filter(self._passes, names))
+        if self._share.alone:
+            self.own.take(names)
+            return
+        own = self._share.own(names, self._offset)
+        mine = set(own)
+        self.own.take(own)
+        self.others.take([name for name in names if name not in mine])
+
+
+def _size(names: list[str]) -> int:
+    return len(names) * (len(names[0]) + 4) if names else 0

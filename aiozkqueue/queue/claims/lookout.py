@@ -7,6 +7,7 @@ when there is nothing to do, the lookout rests: it listens (see `idle`) until so
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
@@ -14,6 +15,7 @@ from aiozkqueue.layout import parse_due
 from aiozkqueue.queue.candidates.groups import GroupIndex
 from aiozkqueue.queue.candidates.idle import IdleWatch
 from aiozkqueue.queue.candidates.lengths import warn_of_length
+from aiozkqueue.queue.candidates.listings import Dealt, Matching
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.share import Share
@@ -446,32 +448,41 @@ class Lookout(Sightings):
         self._doubts.clear()
         backlog.begin_listing(lane)
         try:
-            names, locks, consumers, queue = await asyncio.gather(
-                self._zookeeper.children(paths.at(lane), generation=generation),
+            consumers = await self._zookeeper.children(paths.consumers, generation=generation)
+            # Other nodes' consumers are registered, too: what only this one takes is left to none of them.
+            takes = self.store.takes
+            share = await self._registration.share(consumers, generation)
+            self._levels.reshare(share if takes is None else Share())
+            plain = self._groups is None and self._sieve is None and self._stages is None and self.store.dialect is None
+            collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, takes) if plain else Matching
+            listed, locks, queue = await asyncio.gather(
+                self._zookeeper.children_into(paths.at(lane), collector, generation=generation),
                 self._zookeeper.children(paths.locks, generation=generation),
-                self._zookeeper.children(paths.consumers, generation=generation),
                 self._zookeeper.exists(paths.base, generation=generation),
             )
             if queue is None or queue.version != self._version:
                 raise ReopenError  # there may be lanes that are not known here, or what this does not look for yet
             if not self._warned:
-                self._warned = warn_of_length(self.store.name, lane, names, self._zookeeper.max_request)
-            share = await self._registration.share(consumers, generation)
-            if self.store.dialect is not None:
-                names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
-            if (takes := self.store.takes) is not None:
-                # Other nodes' consumers are registered, too: this one leaves nothing to them.
-                names, share = [name for name in names if takes(name)], Share()
-            if self._sieve is not None:
-                names = await self._sieve.of_listing(names, generation)
-            self._levels.reshare(share)
+                self._warned = warn_of_length(self.store.name, lane, listed.size, self._zookeeper.max_request)
+            names = await self._for_this_one(listed.names, generation) if isinstance(listed, Matching) else []
             # What was settled while the lists were under way may stand in them as if it were free.
             locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
+            if isinstance(listed, Dealt):
+                backlog.fill_dealt(lane, listed, locked, self._clock.monotonic())
+                return
             if self._stages is not None:
                 names = self._stages.of_listing(names, locked)
             backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
+
+    async def _for_this_one(self, names: list[str], generation: int) -> list[str]:
+        """Leave out of a listing what is no item, and what this consumer does not take."""
+        if self.store.dialect is not None:
+            names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
+        if (takes := self.store.takes) is not None:
+            names = [name for name in names if takes(name)]
+        return names if self._sieve is None else await self._sieve.of_listing(names, generation)
 
     async def listen(self) -> None:
         """Hear from now on of what comes, so that nothing need be listed for it."""
