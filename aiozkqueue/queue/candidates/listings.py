@@ -91,10 +91,13 @@ class Earliest:
         return self._held
 
     def in_order(self) -> Iterator[str]:
-        """Give the names one by one, the first first; what comes in later is not among them."""
+        """Give the names one by one and once, the first first; what comes in later is not among them.
+
+        Each is let go as it is given: to free a million at once takes a tenth of a second.
+        """
         self._close_run()
-        runs = self._runs
-        return islice(iter(runs[0]) if len(runs) == 1 else merge(*runs, key=self._key), self._limit)
+        runs, self._runs, self._held = [emptied(run) for run in self._runs], [], 0
+        return islice(runs[0] if len(runs) == 1 else merge(*runs, key=self._key), self._limit)
 
     def names(self) -> list[str]:
         """Return all names at once, the first first."""
@@ -129,6 +132,13 @@ class Earliest:
                     del run[bisect_right(run, self._last, key=key) :]
                 self._runs = [run for run in runs if run]
         self._held = sum(map(len, self._runs))
+
+
+def emptied(names: list[str]) -> Iterator[str]:
+    """Give the names of a list one by one, and take each from it."""
+    names.reverse()
+    while names:
+        yield names.pop()
 
 
 class Dealt:

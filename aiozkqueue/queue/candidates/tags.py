@@ -7,6 +7,8 @@ what bears digests, and removes a record that nothing bears and nobody has renew
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import decode_tags, name_digest, tags_digest
@@ -20,8 +22,9 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
-    below,
 )
+
+from .listings import Matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,8 +123,14 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
                     marked[digest] = node.data
         # What is put from here on has renewed its record: only what was put before can rest on a marked one.
         borne: set[str | None] = set()
+
+        def note(name: str) -> bool:
+            borne.add(name_digest(name))
+            return False
+
         for folder in folders:
-            borne.update(name_digest(name) for name in await below(zookeeper, folder, generation=generation))
+            with suppress(NoNodeError):
+                await zookeeper.children_into(folder, partial(Matching, note), generation=generation)
         removed = 0
         for digest, data in marked.items():
             path = paths.tags(digest)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
 from aiozkqueue.layout import (
     ClientPaths,
-    ItemName,
     QueuePaths,
     check_queue_name,
+    parse_lock,
+    parse_meta,
 )
-from aiozkqueue.queue.candidates.groups import lock_ids
 from aiozkqueue.queue.store import configuration_of
 from aiozkqueue.zookeeper import (
     PAGE,
@@ -42,11 +43,12 @@ from .diagnosis import (
     ServerFacts,
     diagnose,
 )
+from .lane_facts import LaneFacts
 from .leftovers import bad_locks, old_clients, orphan_metas, stray_dues
 from .writers import writers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import QueueConfig
     from aiozkqueue.queue.engine import Engine
@@ -175,30 +177,38 @@ class _Examination:
         dues = await below(zookeeper, paths.due)
         locks = await below(zookeeper, paths.locks)
         hours = [f"later/{hour}" for hour in await below(zookeeper, paths.later)] if config.scheduled else []
-        lanes = {paths.at(lane): await below(zookeeper, paths.at(lane)) for lane in (*config.lanes, *hours)}
+        wanted = {lock for name in locks if (lock := parse_lock(name)) is not None}
+        known = {message_id for name in metas if (message_id := parse_meta(name)) is not None}
+        lanes = {
+            paths.at(lane): await self._look_through(paths.at(lane), partial(LaneFacts, wanted, known, OBSTACLE_SAMPLE))
+            for lane in (*config.lanes, *hours)
+        }
         dead, consumers = await below(zookeeper, paths.dlq), await below(zookeeper, paths.consumers)
-        items = {name: ItemName.parse(name) for names in lanes.values() for name in names}
-        ids = {item.id for item in items.values() if item is not None}
         folders = {paths.metas: metas, paths.due: dues, paths.locks: locks, paths.dlq: dead, paths.consumers: consumers}
-        lockable = {lock for item in items.values() if item is not None for lock in lock_ids(item)}
-        messages = {**lanes, paths.metas: metas}
+        lockable = {lock for lane in lanes.values() for lock in lane.locked}
+        ids = {message_id for lane in lanes.values() for message_id in lane.met}
+        samples_of_lanes = {path: lane.sample for path, lane in lanes.items()}
+        messages = {**samples_of_lanes, paths.metas: metas}
         obstructed, sealed = await self._obstacles(
             [f"{folder}/{name}" for folder, names in messages.items() for name in names[:OBSTACLE_SAMPLE]]
         )
         bad = await bad_locks(self._zookeeper, paths, locks, self._now, lockable)
-        listed = {**lanes, **folders}
+        listed = {**samples_of_lanes, **folders}
         samples = [f"{folder}/{name}" for folder, names in listed.items() for name in names[:ACL_SAMPLE]]
         open_to_all, readable = await self._acls([paths.base, paths.lanes, *listed, *samples])
         return QueueFacts(
             name=paths.name,
-            lanes=[await self._folder(path, names) for path, names in lanes.items()],
-            folders=[await self._folder(path, names) for path, names in folders.items()],
+            lanes=[await self._folder(path, lane.count, lane.size) for path, lane in lanes.items()],
+            folders=[
+                await self._folder(path, len(names), sum(len(name.encode()) + 4 for name in names))
+                for path, names in folders.items()
+            ],
             put_lanes=[paths.at(lane) for tier in config.tiers for lane in tier.put_lanes],
             generations=max(len(shard) for tier in config.tiers for shard in tier.shard_lanes),
-            size=len(ids),
+            size=sum(lane.items for lane in lanes.values()),
             consumers=len(consumers),
             dead_letters=len(dead),
-            foreign=[name for name, item in items.items() if item is None],
+            foreign=[name for lane in lanes.values() for name in lane.foreign],
             endless_locks=[left.name for left in bad.endless],
             unannounced_locks=[left.name for left in bad.unannounced],
             vain_locks=[left.name for left in bad.vain],
@@ -214,10 +224,15 @@ class _Examination:
             readable_by_all=readable,
         )
 
-    async def _folder(self, path: str, names: Sequence[str]) -> FolderFacts:
+    async def _look_through(self, path: str, collector: Callable[[], LaneFacts]) -> LaneFacts:
+        try:
+            return await self._zookeeper.children_into(path, collector)
+        except NoNodeError:
+            return collector()
+
+    async def _folder(self, path: str, count: int, size: int) -> FolderFacts:
         stat = await self._stat(path)
-        counter = 0 if stat is None else put_into(stat)
-        return FolderFacts(path, len(names), sum(len(name.encode()) + 4 for name in names), counter)
+        return FolderFacts(path, count, size, 0 if stat is None else put_into(stat))
 
     async def _is_old(self, path: str) -> bool:
         stat = await self._stat(path)

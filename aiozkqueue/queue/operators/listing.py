@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from aiozkqueue.layout import ItemName, generation_of, parse_lock, priority_at, priority_of
 from aiozkqueue.queue.access import allowed
-from aiozkqueue.queue.candidates.listings import Earliest, Matching, sequence_of
+from aiozkqueue.queue.candidates.listings import Earliest, Matching, emptied, sequence_of
 from aiozkqueue.queue.candidates.staged import is_closed, is_staged, visible
 from aiozkqueue.zookeeper import Collector, NoNodeError, below
 
@@ -201,7 +201,7 @@ async def _read(
             (folder, await collect_children(engine, store, folder, lambda: Matching(passes or bool)))
             for folder in folders
         ]
-        return ((None, name, folder) for folder, names in every for name in names.names)
+        return ((None, name, folder) for folder, names in every for name in emptied(names.names))
     key = _key(store, folders)
     streams: list[Iterator[tuple[Any, str, str]]] = []
     for folder in folders:

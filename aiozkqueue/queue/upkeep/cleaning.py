@@ -11,6 +11,7 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError
@@ -27,10 +28,12 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.access import allowed
+from aiozkqueue.queue.candidates.listings import Earliest, Matching
 from aiozkqueue.queue.candidates.reaper import reap
 from aiozkqueue.queue.candidates.tags import sweep_tags
 from aiozkqueue.queue.operators.admin import configuration, lanes
 from aiozkqueue.queue.operators.leftovers import LATE, bad_locks, old_clients, orphan_metas
+from aiozkqueue.queue.operators.listing import collect_children
 from aiozkqueue.queue.operators.pins import read_pins
 from aiozkqueue.queue.operators.writers import abandon, clear_away, forget
 from aiozkqueue.zookeeper import (
@@ -271,11 +274,12 @@ class _Cleaning:
         folders = await self._item_folders()
         if await self._count(folders) > MOST_LISTED:
             return 0
-        orphans = await orphan_metas(self._zookeeper, self._paths, names, await self._ids(folders))
+        ids = await self._ids(folders, names)
+        orphans = await orphan_metas(self._zookeeper, self._paths, names, ids)
         old = [one for one in orphans if one.node.stat.mtime + self._late <= self._now]
         if not old:
             return 0
-        ids = await self._ids(folders[::-1])
+        ids = await self._ids(folders[::-1], names)
         lock = LockRecord(self._engine.ids.next(), self._engine.ids.client).encode()
         return await self._remove([self._forget(one, lock) for one in old if parse_meta(one.name) not in ids])
 
@@ -298,15 +302,21 @@ class _Cleaning:
                 break
             if begin >= cutoff and newer[hour] + self._counts[hour] <= history.most:
                 break
-            names = sorted(name for name in await below(zookeeper, paths.record(hour)) if parse_record(name))
-            kept = history.most - newer[hour]
-            chosen = [
-                name
-                for index, name in enumerate(names)
-                if len(names) - index > kept or ((parsed := parse_record(name)) and parsed[0] < cutoff)
-            ][: self.left]
+            chosen = await self._too_old(hour, history.most - newer[hour], cutoff)
             removed += await self._remove([self._strike(pins, f"{hour}/{name}") for name in chosen])
         return removed
+
+    async def _too_old(self, hour: str, kept: int, cutoff: int) -> list[str]:
+        """Return the records of an hour that go: those from before ``cutoff``, and the oldest of more than ``kept``."""
+        path = self._paths.record(hour)
+        listed = await collect_children(self._engine, self._store, path, partial(Earliest, None, parse_record, str))
+        held, chosen = listed.held, list[str]()
+        for index, name in enumerate(listed.in_order()):
+            parsed = parse_record(name)
+            if len(chosen) >= self.left or not (held - index > kept or (parsed is not None and parsed[0] < cutoff)):
+                break
+            chosen.append(name)
+        return chosen
 
     async def _counted_after(self, hours: Sequence[str]) -> dict[str, int]:
         """How many records there are in the hours after each.
@@ -399,9 +409,20 @@ class _Cleaning:
         scheduled = [f"{self._paths.later}/{hour}" for hour in await below(self._zookeeper, self._paths.later)]
         return [*dict.fromkeys([*await lanes(self._engine, self._store), *scheduled])]
 
-    async def _ids(self, folders: Sequence[str]) -> set[str]:
-        names = [name for folder in folders for name in await below(self._zookeeper, folder)]
-        return {item.id for name in names if (item := self._store.parse_item(name)) is not None}
+    async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
+        """Tell which of the messages that these records are of lie in the folders."""
+        wanted = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
+        found: set[str] = set()
+
+        def is_wanted(name: str) -> bool:
+            item = self._store.parse_item(name)
+            if item is not None and item.id in wanted:
+                found.add(item.id)
+            return False
+
+        for folder in folders:
+            await collect_children(self._engine, self._store, folder, partial(Matching, is_wanted))
+        return found
 
     async def _count(self, folders: Sequence[str]) -> int:
         stats = [await self._zookeeper.exists(folder) for folder in folders]

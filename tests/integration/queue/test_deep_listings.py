@@ -55,6 +55,11 @@ async def test_no_call_on_a_deep_queue_holds_up_the_loop(session: zq.QueueSessio
         await jobs.put_many([b""] * 10_000)
     (first,) = await jobs.peek(1)
 
+    async def take() -> None:
+        async with session.begin() as tx:
+            assert len(await tx.take_many(jobs, 10)) == 10
+            await tx.rollback()
+
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "peek": lambda: jobs.peek(10),
         "stats": jobs.stats,
@@ -64,6 +69,8 @@ async def test_no_call_on_a_deep_queue_holds_up_the_loop(session: zq.QueueSessio
         "update": lambda: jobs.update(b"new", id="nobody"),
         "release_claims": jobs.release_claims,
         "clean": lambda: session.clean("jobs"),
+        "diagnose": lambda: session.diagnose("jobs"),
+        "take": take,
     }
     longest: dict[str, float] = {}
     for name, call in calls.items():
