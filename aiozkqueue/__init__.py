@@ -56,31 +56,31 @@ from aiozkqueue.layout import (
     QueueConfig,
     Schedule,
 )
-from aiozkqueue.queue.clock import Clock
-from aiozkqueue.queue.connecting import connect
+from aiozkqueue.queue.admin.alter import Alteration
+from aiozkqueue.queue.admin.cleaning import Cleaned
+from aiozkqueue.queue.admin.consumers import ConsumerInfo
+from aiozkqueue.queue.admin.dead_letters import DeadLetters
+from aiozkqueue.queue.admin.doctor.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
+from aiozkqueue.queue.admin.message_state import MessageState, Process, Status
+from aiozkqueue.queue.admin.moves import Moves, MoveStatus
+from aiozkqueue.queue.admin.stats import QueueStats
+from aiozkqueue.queue.connect import connect
 from aiozkqueue.queue.connection_state import ConnectionState
 from aiozkqueue.queue.consumer import Consumer
 from aiozkqueue.queue.delivery import Delivery
-from aiozkqueue.queue.foreign.queue import CuratorQueue, ForeignQueue
-from aiozkqueue.queue.foreign.shards import CuratorShards
+from aiozkqueue.queue.foreign_queue import CuratorQueue, ForeignQueue
+from aiozkqueue.queue.foreign_shards import CuratorShards
 from aiozkqueue.queue.leases import Lease, Leases
 from aiozkqueue.queue.listener import Listener
 from aiozkqueue.queue.message import DeadLetter, Message
 from aiozkqueue.queue.middleware import Middleware
-from aiozkqueue.queue.operators.admin import QueueStats
-from aiozkqueue.queue.operators.alterations import Alteration
-from aiozkqueue.queue.operators.dead_letters import DeadLetters
-from aiozkqueue.queue.operators.diagnosis import Diagnosis, EnsembleFacts, Finding, QueueFacts, Severity
-from aiozkqueue.queue.operators.moves import Moves, MoveStatus
-from aiozkqueue.queue.operators.registry import ConsumerInfo
-from aiozkqueue.queue.operators.states import MessageState, Process, Status
 from aiozkqueue.queue.options import PutOptions, Seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.queue import Queue
 from aiozkqueue.queue.run import run
+from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.queue.session import QueueSession
 from aiozkqueue.queue.transaction import Transaction
-from aiozkqueue.queue.upkeep.cleaning import Cleaned
 from aiozkqueue.zookeeper import Acl, Auth
 
 __all__ = [

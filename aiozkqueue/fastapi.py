@@ -20,7 +20,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
 )
 from aiozkqueue.extras import needs
-from aiozkqueue.queue.connecting import connect
+from aiozkqueue.queue.connect import connect
 from aiozkqueue.queue.options import required_seconds
 from aiozkqueue.queue.outcome import Outcome
 from aiozkqueue.queue.session import QueueSession

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
-from aiozkqueue.queue.operators.admin import count, lanes, put_into
-from aiozkqueue.queue.operators.ended import count_ended
-from aiozkqueue.queue.operators.listing import first_items
+from aiozkqueue.queue.admin.ended_locks import count_ended
+from aiozkqueue.queue.admin.listing import first_items
+from aiozkqueue.queue.admin.stats import count, lanes, put_into
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
 if TYPE_CHECKING:

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
-    from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.commits.items import Put
-    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.write import Settlement
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
+    from aiozkqueue.queue.state.claim import Claim
 
 __all__ = ["OpenTelemetry"]
 

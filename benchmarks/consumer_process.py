@@ -21,7 +21,7 @@ from .alike import default_loop, use_loop
 from .ours import ROOT
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.claims.claimer import ClaimCounts
+    from aiozkqueue.queue.claim.claimer import ClaimCounts
 
 #: A take that waits for longer than this has found the queue empty.
 EMPTY = 1.0

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from aiozkqueue.errors import AlreadyExistsError, InvalidOptionError, PayloadError, Reject, Retry
 from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
-from aiozkqueue.queue.commits.admission import enter
-from aiozkqueue.queue.commits.items import PutSettlement
-from aiozkqueue.queue.commits.plan import PutPlan, join
+from aiozkqueue.queue.commit.capacity import enter
+from aiozkqueue.queue.commit.put_plan import PutPlan, join
+from aiozkqueue.queue.commit.puts import PutSettlement
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.options import seconds
-from aiozkqueue.queue.patience import Patience
-from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.queue.runtime.deadline import Patience
 
 from .events import DONE, EVENT, EventTypes
 from .groups import Groups, GroupsChangedError
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.layout import Policy
-    from aiozkqueue.queue.commits.items import Put
+    from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.delivery import Delivery
-    from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.listener import Listener
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
     from aiozkqueue.queue.transaction import Transaction
 
 log: Final = logging.getLogger(__name__)

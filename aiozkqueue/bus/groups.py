@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, ConflictError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.queue.commits.plan import PutCompanion
-from aiozkqueue.queue.commits.register import RegisterSettlement
+from aiozkqueue.queue.commit.put_plan import PutCompanion
+from aiozkqueue.queue.commit.register import RegisterSettlement
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -23,7 +23,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.session_core import Engine
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 

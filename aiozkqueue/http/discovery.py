@@ -31,7 +31,7 @@ from .names import Kind
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.session_core import Engine
     from aiozkqueue.zookeeper import ZooKeeper
 
 ROOT: Final = "/ostrich"

@@ -36,7 +36,7 @@ from .permissions import Permissions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.session_core import Engine
 
 #: Seconds for which a key that was read is believed.
 FRESH: Final = 5.0

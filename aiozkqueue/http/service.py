@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
-from aiozkqueue.queue.access import allowed
-from aiozkqueue.queue.operators.admin import count
-from aiozkqueue.queue.operators.ended import count_ended
+from aiozkqueue.queue.admin.ended_locks import count_ended
+from aiozkqueue.queue.admin.stats import count
+from aiozkqueue.queue.runtime.acl_errors import allowed
 
 from . import showing
 from .names import Kind, http_name, native_name
@@ -25,11 +25,11 @@ from .purging import Purges
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aiozkqueue.queue.claims.found import Found
-    from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.queue.operators.moves import MoveStatus
+    from aiozkqueue.queue.admin.moves import MoveStatus
+    from aiozkqueue.queue.commit.unclaimed import Found
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.session_core import Engine
 
     from .tokens import MessageIds
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import parse_lock
+from aiozkqueue.queue.admin.ended_locks import ended_locks
+from aiozkqueue.queue.admin.listing import collect_children, first_items
+from aiozkqueue.queue.admin.stats import configuration, lanes
+from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.candidates.groups import lock_id
-from aiozkqueue.queue.candidates.listings import Matching
-from aiozkqueue.queue.claims.found import find_pages
-from aiozkqueue.queue.operators.admin import configuration, lanes
-from aiozkqueue.queue.operators.ended import ended_locks
-from aiozkqueue.queue.operators.listing import collect_children, first_items
+from aiozkqueue.queue.commit.unclaimed import find_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozkqueue.queue.claims.found import Found
-    from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.queue.operators.listing import Placed
-    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.admin.listing import Placed
+    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
 
 #: Messages among which equal ones are looked for; those behind them are not compared.
 COMPARED: Final = 4_000

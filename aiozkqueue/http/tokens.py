@@ -36,7 +36,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.queue.engine import Engine
+    from aiozkqueue.queue.session_core import Engine
     from aiozkqueue.zookeeper import Operation
 
 #: Seconds for which secrets that were read are believed.

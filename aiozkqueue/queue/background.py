@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from .tasks import wait_settled
+from .runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .session_core import Engine
 
 
 class Service(Protocol):

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
-from .ahead import PACE, Ahead
-from .commits.committer import unknown
+from .claim.prefetch import PACE, Ahead
+from .commit.group_commit import unknown
 from .delivery import Delivery, WorkSettling, deliver
-from .hand_over import hand_over, show
-from .logs import about
 from .outcome import Outcome
-from .tasks import wait_settled
+from .redelivery.attempts import hand_over, show
+from .runtime.log_context import about
+from .runtime.tasks import wait_settled
 from .transaction import commit_or_leave, leave
-from .work import PASSING
+from .unit_of_work import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
 
-    from .claim import Claim
-    from .clock import Timer
-    from .commits.settlement import Settlement
+    from .commit.write import Settlement
     from .destination import Destination
-    from .engine import Engine
+    from .runtime.clock import Timer
+    from .session_core import Engine
+    from .state.claim import Claim
     from .tracing import Handling
-    from .work import Work
+    from .unit_of_work import Work
 
 T = TypeVar("T")
 

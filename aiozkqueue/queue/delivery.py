@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 
-from .claim import UNDECODED
-from .commits.endings import Ending
-from .logs import about
+from .commit.dispositions import Ending
 from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome
-from .puts.putting import prepare
+from .put.prepare import prepare
+from .runtime.log_context import about
+from .state.claim import UNDECODED
 from .transaction import commit_or_leave, describe, leave
-from .work import Work
+from .unit_of_work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
     from typing import Unpack
 
-    from .claim import Claim
     from .codec import Codec
     from .destination import Destination
-    from .engine import Engine
     from .message import Content
     from .options import PutOptions, Seconds
     from .queue import Queue
+    from .session_core import Engine
+    from .state.claim import Claim
 
 log: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
 
     from .codec import Codec
-    from .engine import Engine
+    from .session_core import Engine
 
 T = TypeVar("T")
 

@@ -20,10 +20,10 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 
 from .candidates.groups import is_group
-from .claims.found import find, opening, removal
-from .claims.tenure import due_data
-from .commits.changes import Change, settle
-from .commits.endings import CONSUME, Ending, obstructed_by
+from .claim.group_lock import due_data
+from .commit.conditional import Change, settle
+from .commit.dispositions import CONSUME, Ending, obstructed_by
+from .commit.unclaimed import find, opening, removal
 from .message import Message
 from .options import collection, positive, required_seconds, seconds
 from .outcome import Outcome
@@ -32,12 +32,12 @@ from .transaction import TransactionBlock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .claims.found import Found, Sealed
     from .codec import Codec
-    from .engine import Engine
+    from .commit.unclaimed import Found, Sealed
     from .options import Seconds
     from .queue import Queue
-    from .store import QueueStore
+    from .session_core import Engine
+    from .state.queue_state import QueueStore
     from .transaction import Transaction
 
 T = TypeVar("T")

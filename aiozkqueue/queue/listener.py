@@ -13,14 +13,14 @@ from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, Ses
 from aiozkqueue.zookeeper import State
 
 from .background import Background
-from .crew import Crew
 from .delivery import deliver
-from .hand_over import hand_over, show
-from .logs import about
 from .outcome import Outcome
-from .tasks import wait_settled
+from .redelivery.attempts import hand_over, show
+from .runtime.log_context import about
+from .runtime.task_pool import Crew
+from .runtime.tasks import wait_settled
 from .transaction import commit_or_leave, describe
-from .work import PASSING
+from .unit_of_work import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
 
-    from .claim import Claim
-    from .claims.line import Waiter
+    from .claim.waiters import Waiter
     from .delivery import Delivery
     from .destination import Destination
-    from .engine import Engine
+    from .session_core import Engine
+    from .state.claim import Claim
 
 log: Final = logging.getLogger(__name__)
 

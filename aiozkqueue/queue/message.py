@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from aiozkqueue.moments import moment_at
 
-from .claim import UNDECODED
+from .state.claim import UNDECODED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Header
 
-    from .claim import Claim
     from .codec import Codec
+    from .state.claim import Claim
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -15,29 +15,29 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import MOST_REAPED, QueueConfig, check_condition, check_integer
 
-from .access import allowed
-from .commits.items import PutSettlement, weigh_puts
-from .commits.keys import bearer, stored_as
+from .admin import alter, stats
+from .admin.affinity import hand_on
+from .admin.alter import Wanted
+from .admin.batch_writers import give_up, writers
+from .admin.consumers import ConsumerInfo, consumers
+from .admin.dead_letters import DeadLetters
+from .admin.history import read_history
+from .admin.history_pins import pins, unpin
+from .admin.ledgers import ledgers, release
+from .admin.message_state import MessageState, state_of
+from .batches.ledger import Ledger
+from .commit.puts import PutSettlement, weigh_puts
+from .commit.unique_keys import bearer, stored_as
 from .consumer import Consumer
 from .destination import Destination
 from .leases import Leases
-from .ledger import Ledger
 from .message import Message
-from .operators import admin, alterations
-from .operators.alterations import Wanted
-from .operators.dead_letters import DeadLetters
-from .operators.ledgers import ledgers, release
-from .operators.pins import pins, unpin
-from .operators.records import read_history
-from .operators.registry import ConsumerInfo, consumers
-from .operators.states import MessageState, state_of
-from .operators.writers import give_up, writers
 from .options import collection, positive, seconds
-from .patience import Patience
-from .puts.putting import prepare
-from .puts.room import credits_of
-from .upkeep.handing_on import hand_on
-from .work import current
+from .put.capacity import credits_of
+from .put.prepare import prepare
+from .runtime.acl_errors import allowed
+from .runtime.deadline import Patience
+from .unit_of_work import current
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, HistoryRecord, Policy
 
-    from .commits.items import Put
-    from .engine import Engine
-    from .operators.alterations import Alteration
-    from .operators.ledgers import LedgerInfo
-    from .operators.pins import Pin
-    from .operators.writers import WriterInfo
+    from .admin.alter import Alteration
+    from .admin.batch_writers import WriterInfo
+    from .admin.history_pins import Pin
+    from .admin.ledgers import LedgerInfo
+    from .commit.puts import Put
     from .options import PutOptions, Seconds
-    from .store import QueueStore
+    from .session_core import Engine
+    from .state.queue_state import QueueStore
 
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        contents = await admin.peek(self.engine, self.store, positive(limit, "limit"))
+        contents = await stats.peek(self.engine, self.store, positive(limit, "limit"))
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
@@ -182,7 +182,7 @@ class Queue(Destination[T]):
 
         Raises: as `stats`.
         """
-        return await admin.size(self.engine, self.store)
+        return await stats.size(self.engine, self.store)
 
     async def claimed(self) -> int:
         """Count the messages that a transaction or delivery holds. Raises: as `stats`."""
@@ -196,16 +196,16 @@ class Queue(Destination[T]):
         self.engine.check()
         return await self.store.exists()
 
-    async def stats(self) -> admin.QueueStats:
+    async def stats(self) -> stats.QueueStats:
         """Read the queue's figures. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        return await admin.stats(self.engine, self.store)
+        return await stats.stats(self.engine, self.store)
 
     async def purge(self) -> int:
         """Remove every message that nobody holds, for good; return how many. Dead letters stay.
 
         Raises: as `stats`.
         """
-        return await admin.purge(self.engine, self.store)
+        return await stats.purge(self.engine, self.store)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Remove a message that waits, by its id, or all that wait under a key. Lists the queue to find them.
@@ -219,7 +219,7 @@ class Queue(Destination[T]):
             NotCommittedError: others kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alterations.cancel(self.engine, Wanted(self, id, key))
+        return await alter.cancel(self.engine, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of a message that waits, by its id, or of all that wait under a key.
@@ -233,7 +233,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alterations.update(self.engine, Wanted(self, id, key), value)
+        return await alter.update(self.engine, Wanted(self, id, key), value)
 
     async def reap(self, *, limit: int | None = None) -> int:
         """Hand on to all nodes the oldest messages that other nodes have left waiting for too long; return how many.
@@ -258,7 +258,7 @@ class Queue(Destination[T]):
 
         Raises: as `stats`.
         """
-        return await admin.release_claims(self.engine, self.store)
+        return await stats.release_claims(self.engine, self.store)
 
     async def ledgers(self) -> list[LedgerInfo]:
         """Read which Spark streams hold messages of it, or did.

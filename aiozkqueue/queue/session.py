@@ -11,19 +11,19 @@ from aiozkqueue.layout import check_condition, check_queue_name
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
+from .admin.cleaning import Cleaned, clean, queue_names
+from .admin.doctor.probe import examine
+from .admin.moves import Moves
 from .codec import BYTES, Codec, codec_by, codec_of
 from .connection_state import on_connection_state
 from .destination import not_own
-from .foreign.queue import CuratorQueue, ForeignQueue
-from .foreign.shards import CuratorShards
+from .foreign_queue import CuratorQueue, ForeignQueue
+from .foreign_shards import CuratorShards
 from .listener import Listener
 from .middleware import check_awaited, check_middleware, name_of, wrapped
-from .operators.examination import examine
-from .operators.moves import Moves
 from .options import positive, seconds
 from .queue import Queue
 from .transaction import Transaction, TransactionBlock
-from .upkeep.cleaning import Cleaned, clean, queue_names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import CuratorKind
     from aiozkqueue.layout import Condition, Policy
 
+    from .admin.doctor.diagnosis import Diagnosis
     from .connection_state import ConnectionState
     from .delivery import Delivery
     from .destination import Undecodable
-    from .engine import Engine
     from .middleware import Middleware
-    from .operators.diagnosis import Diagnosis
     from .options import Seconds
     from .outcome import Outcome
+    from .session_core import Engine
 
 T = TypeVar("T")
 

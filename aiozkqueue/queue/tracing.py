@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from .claim import Claim
-    from .commits.items import Put
-    from .commits.settlement import Settlement
+    from .commit.puts import Put
+    from .commit.write import Settlement
     from .delivery import Delivery
     from .message import Message
+    from .state.claim import Claim
 
 
 class Handling(Protocol):

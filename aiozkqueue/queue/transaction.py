@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
 from aiozkqueue.layout import check_condition
 
-from .commits.endings import Ending
+from .admin.alter import Wanted, cancel, update
+from .claim.take import take
+from .commit.dispositions import Ending
 from .destination import Destination, not_own
-from .hand_over import outlived
 from .message import Message, content_of
-from .operators.alterations import Wanted, cancel, update
 from .options import positive, reason_text, required_seconds, seconds
-from .puts.putting import prepare
-from .taking import take
-from .work import Work, current
+from .put.prepare import prepare
+from .redelivery.attempts import outlived
+from .unit_of_work import Work, current
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
 
-    from .claim import Claim
-    from .engine import Engine
-    from .operators.alterations import Alteration
+    from .admin.alter import Alteration
     from .options import PutOptions, Seconds
     from .outcome import Outcome
     from .queue import Queue
+    from .session_core import Engine
+    from .state.claim import Claim
 
 T = TypeVar("T")
 

@@ -19,10 +19,10 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.commits.register import RegisterSettlement, server_time
+from aiozkqueue.queue.commit.register import RegisterSettlement, server_time
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
-from aiozkqueue.queue.puts.putting import check
+from aiozkqueue.queue.put.prepare import check
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Create,
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from aiozkqueue.layout.jobs import Missed
-    from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.session_core import Engine
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)

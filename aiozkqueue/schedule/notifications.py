@@ -26,21 +26,21 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.moments import milliseconds_at, moment_at
-from aiozkqueue.queue.claims.found import Found, attempts_of, find, removal
-from aiozkqueue.queue.commits.admission import enter
-from aiozkqueue.queue.commits.changes import Change
-from aiozkqueue.queue.commits.changes import apply as apply_changes
-from aiozkqueue.queue.commits.endings import Ending
-from aiozkqueue.queue.commits.items import PutSettlement
-from aiozkqueue.queue.commits.register import server_time
-from aiozkqueue.queue.conflicts import check_change
+from aiozkqueue.queue.admin.alter import alter_with, replacement
+from aiozkqueue.queue.admin.listing import list_children, list_items, walk
+from aiozkqueue.queue.admin.stats import lanes
+from aiozkqueue.queue.commit.capacity import enter
+from aiozkqueue.queue.commit.conditional import Change
+from aiozkqueue.queue.commit.conditional import apply as apply_changes
+from aiozkqueue.queue.commit.dispositions import Ending
+from aiozkqueue.queue.commit.puts import PutSettlement
+from aiozkqueue.queue.commit.register import server_time
+from aiozkqueue.queue.commit.unclaimed import Found, attempts_of, find, removal
 from aiozkqueue.queue.middleware import check_awaited
-from aiozkqueue.queue.operators.admin import lanes
-from aiozkqueue.queue.operators.alterations import alter_with, replacement
-from aiozkqueue.queue.operators.listing import list_children, list_items, walk
-from aiozkqueue.queue.patience import AT_ONCE
-from aiozkqueue.queue.puts.lifetime import with_field
-from aiozkqueue.queue.puts.putting import make_ready, prepare
+from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.queue.put.ttl import with_field
+from aiozkqueue.queue.runtime.deadline import AT_ONCE
+from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData
 
 from .jobs import apply, readable

@@ -18,14 +18,14 @@ from aiozkqueue.errors import InvalidScheduleError, NotCommittedError, QueueErro
 from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.background import Background
-from aiozkqueue.queue.commits.admission import enter
-from aiozkqueue.queue.commits.changes import Change, ChangeSettlement
-from aiozkqueue.queue.commits.items import weigh_puts
-from aiozkqueue.queue.commits.register import server_time
-from aiozkqueue.queue.commits.transfer import GuardedPutSettlement
-from aiozkqueue.queue.patience import AT_ONCE
-from aiozkqueue.queue.puts.putting import make_ready, prepare
-from aiozkqueue.queue.puts.room import credits_of
+from aiozkqueue.queue.commit.capacity import enter
+from aiozkqueue.queue.commit.conditional import Change, ChangeSettlement
+from aiozkqueue.queue.commit.puts import weigh_puts
+from aiozkqueue.queue.commit.register import server_time
+from aiozkqueue.queue.commit.transfer import GuardedPutSettlement
+from aiozkqueue.queue.put.capacity import credits_of
+from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import ConnectionLossError, SessionExpiredError, SetData
 
 from .cron import load, to_put
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from aiozkqueue.layout.jobs import JobRecord
-    from aiozkqueue.queue.commits.items import Put
+    from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import WatchEvent
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, TypeVarTuple
 from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
-from aiozkqueue.queue.access import denied
-from aiozkqueue.queue.connecting import connect
+from aiozkqueue.queue.connect import connect
+from aiozkqueue.queue.runtime.acl_errors import denied
 from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
 
 from .orphans import TICK, end_with_parent
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from anyio.from_thread import BlockingPortal
 
-    from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
     from aiozkqueue.zookeeper import ZooKeeper
 
     from .options import Options, Servers

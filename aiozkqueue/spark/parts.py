@@ -16,12 +16,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
-from aiozkqueue.queue.operators.writers import marks_of
-from aiozkqueue.queue.patience import Patience
-from aiozkqueue.queue.puts.lifetime import with_field
-from aiozkqueue.queue.puts.putting import make_ready, prepare
-from aiozkqueue.queue.puts.room import credits_of
-from aiozkqueue.queue.staging import FencedError, OvertakenError, StagedSettlement
+from aiozkqueue.queue.admin.batch_writers import marks_of
+from aiozkqueue.queue.batches.staging import FencedError, OvertakenError, StagedSettlement
+from aiozkqueue.queue.put.capacity import credits_of
+from aiozkqueue.queue.put.prepare import make_ready, prepare
+from aiozkqueue.queue.put.ttl import with_field
+from aiozkqueue.queue.runtime.deadline import Patience
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -34,8 +34,8 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.commits.items import Put
-    from aiozkqueue.queue.staging import Fence, Staging
+    from aiozkqueue.queue.batches.staging import Fence, Staging
+    from aiozkqueue.queue.commit.puts import Put
 
     from .connection import Link
     from .rows import Row

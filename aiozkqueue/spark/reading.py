@@ -37,10 +37,10 @@ from aiozkqueue.layout import (
     parse_record,
 )
 from aiozkqueue.moments import milliseconds_at
-from aiozkqueue.queue.candidates.listings import Matching
-from aiozkqueue.queue.claims.found import attempts_of, find_pages, item_pages, read_all
-from aiozkqueue.queue.operators.admin import due_of, lanes
-from aiozkqueue.queue.operators.listing import collect_children, list_children, seen
+from aiozkqueue.queue.admin.listing import collect_children, list_children, seen
+from aiozkqueue.queue.admin.stats import due_of, lanes
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.commit.unclaimed import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.zookeeper import PAGE
 
 from .columns import Layout
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from aiozkqueue.layout import Header
-    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.commit.unclaimed import Found
 
     from .connection import Link
     from .options import Options

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import InvalidOptionError
-from aiozkqueue.queue.operators.writers import began_by
+from aiozkqueue.queue.admin.batch_writers import began_by
 
 from .connection import linked
 from .parts import Batch

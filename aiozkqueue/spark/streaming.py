@@ -23,9 +23,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from aiozkqueue.errors import CheckpointError, ClaimLostError, InvalidOptionError
-from aiozkqueue.queue.claims.found import find_pages, item_pages
-from aiozkqueue.queue.claims.pages import mark, read_page, unmark
-from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
+from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.zookeeper import NoNodeError, below
 
 from .columns import Layout
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from aiozkqueue.queue.claims.ledgers import LedgerState
-    from aiozkqueue.queue.claims.reads import Reading
+    from aiozkqueue.queue.batches.read_marks import Reading
+    from aiozkqueue.queue.batches.records import LedgerState
 
     from .connection import Link
     from .options import Options

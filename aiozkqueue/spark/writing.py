@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.operators.writers import name_of_write
-from aiozkqueue.queue.staging import Staging
+from aiozkqueue.queue.admin.batch_writers import name_of_write
+from aiozkqueue.queue.batches.staging import Staging
 
 from .connection import linked
 from .parts import Batch, MarkedPart, Part, read_progress

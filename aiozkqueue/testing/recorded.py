@@ -14,12 +14,12 @@ from aiozkqueue.errors import Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
 from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.delivery import LATE, Delivery, retry_delay
-from aiozkqueue.queue.engine import MESSAGE_MARGIN
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import positive, put_header
 from aiozkqueue.queue.outcome import Outcome
-from aiozkqueue.queue.puts.putting import check
+from aiozkqueue.queue.put.prepare import check
 from aiozkqueue.queue.queue import Queue
+from aiozkqueue.queue.session_core import MESSAGE_MARGIN
 from aiozkqueue.zookeeper.wire import MAX_REQUEST
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
-from aiozkqueue.queue.puts.room import credits_of
+from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.schedule import Jobs, Notifications, Scheduler
 from tests.integration.queue.conftest import eventually, take_one
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.candidates.tags import sweep_tags
+from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
-from aiozkqueue.queue.operators.pins import pin, read_pins
+from aiozkqueue.queue.admin.history_pins import pin, read_pins
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.queue.operators.pins import Pins
-    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.admin.history_pins import Pins
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
     from tests.observer import Observer
 
 NOW = datetime.now(UTC)
@@ -142,7 +142,7 @@ async def test_a_pin_set_while_somebody_cleans_holds_at_once(
         await pin(engine, store, "audit", NOW - timedelta(days=3))
         return pins
 
-    monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.read_pins", slowly)
+    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.read_pins", slowly)
     (cleaned,) = await session.clean("jobs")
     assert cleaned.records == 0
     assert await ids(jobs) == ["r3", "r2"]
@@ -151,7 +151,7 @@ async def test_a_pin_set_while_somebody_cleans_holds_at_once(
 async def test_attempts_of_messages_that_are_gone_go_and_those_of_living_ones_stay(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.LATE", -3600.0)  # a while ago is now
+    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", -3600.0)  # a while ago is now
     jobs = session.queue("jobs", policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0)))
     job = await jobs.put(b"one")
     async with session.transaction() as tx:
@@ -170,7 +170,7 @@ async def test_attempts_of_messages_that_are_gone_go_and_those_of_living_ones_st
 async def test_an_attempt_whose_message_is_claimed_just_now_stays(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.LATE", -3600.0)
+    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", -3600.0)
     await session.queue("jobs").put(b"one")
     async with other.begin() as tx:
         message = await tx.take(other.queue("jobs"), timeout=10)
@@ -188,8 +188,8 @@ async def test_an_attempt_whose_message_is_claimed_just_now_stays(
 async def test_delays_that_ended_while_nobody_consumed_are_taken_off(
     session: zq.QueueSession, server_view: Observer, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.LATE", 0.0)
-    monkeypatch.setattr("aiozkqueue.queue.operators.leftovers.LATE", 0.0)
+    monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.LATE", 0.0)
+    monkeypatch.setattr("aiozkqueue.queue.admin.orphans.LATE", 0.0)
     jobs = session.queue("jobs")
     await jobs.put_many([b"1", b"2", b"3"])
     ended, announced_badly, going_on = await jobs.leases.take(3, lifetime=300)
@@ -219,7 +219,7 @@ async def test_slots_of_clients_gone_for_a_day_go_and_those_in_use_stay(
     before = await server_view.children(clients)
     assert (await session.clean())[-1].clients == 0
     assert await server_view.children(clients) == before
-    monkeypatch.setattr("aiozkqueue.queue.operators.leftovers.SLOT_LIFETIME", -3600.0)  # a day ago is now
+    monkeypatch.setattr("aiozkqueue.queue.admin.orphans.SLOT_LIFETIME", -3600.0)  # a day ago is now
     cleaned = (await session.clean())[-1]
     assert (cleaned.queue, cleaned.clients) == (None, len(before))
     await other.queue("jobs").put(b"two")  # whoever lives makes another

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.upkeep.sweeping import sweep_expired
+from aiozkqueue.queue.admin.ttl import sweep_expired
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.batches.ledger import Ledger
 from tests.integration.queue.test_staged_batches import Writer
 
 if TYPE_CHECKING:

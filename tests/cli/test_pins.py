@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.operators.pins import pin
+from aiozkqueue.queue.admin.history_pins import pin
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Cli

@@ -10,7 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
-from aiozkqueue.queue.upkeep.cleaning import clean_queue
+from aiozkqueue.queue.admin.cleaning import clean_queue
 
 from .test_kazoo import awaited, drained
 

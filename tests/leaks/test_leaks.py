@@ -58,7 +58,7 @@ async def view(server: str) -> AsyncIterator[Observer]:
 
 @pytest.fixture(autouse=True)
 def _few_outcomes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.engine.OUTCOMES_KEPT", OUTCOMES_KEPT)
+    monkeypatch.setattr("aiozkqueue.queue.session_core.OUTCOMES_KEPT", OUTCOMES_KEPT)
 
 
 async def returned_to(before: Held, look: Callable[[], Awaitable[Held]]) -> None:

@@ -14,9 +14,9 @@ from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
 from aiozkqueue.http.tokens import MessageIds
 from aiozkqueue.layout import key_hash
-from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.operators.pins import pin
-from aiozkqueue.queue.staging import Staging
+from aiozkqueue.queue.admin.history_pins import pin
+from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.batches.staging import Staging
 from aiozkqueue.schedule import Jobs, Notifications
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import IDENTITIES, Identity, session_of

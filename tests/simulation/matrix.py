@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
 from aiozkqueue.layout import LockRecord, decode
-from aiozkqueue.queue.claims.pages import is_of_ledger
+from aiozkqueue.queue.admin.ledger_pages import is_of_ledger
 from aiozkqueue.testing.simulator import Cluster, Fault, Request, run_virtual, simulated
 from tests.faults.stepping import _Watched
 from tests.simulation.dialects_subjects import messages_at

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiozkqueue.queue.commits.committer import Committer
+from aiozkqueue.queue.commit.group_commit import Committer
 
 if TYPE_CHECKING:
     import asyncio
 
-    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.commit.write import Settlement
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
     from tests.simulation.workload import Run
 

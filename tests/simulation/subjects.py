@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import aiozkqueue as zq
 import aiozkqueue.bus
-import aiozkqueue.queue.connecting
+import aiozkqueue.queue.connect
 import aiozkqueue.schedule
-from aiozkqueue.queue.connecting import _Connecting
-from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.operators.pins import pin
-from aiozkqueue.queue.staging import Staging
+from aiozkqueue.queue.admin.history_pins import pin
+from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.batches.staging import Staging
+from aiozkqueue.queue.connect import _Connecting
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
@@ -136,7 +136,7 @@ async def _of_connecting(session: zq.QueueSession) -> AsyncIterator[Ready]:
     async def connect_zookeeper(_: str, **options: Any) -> SimulatedClient:
         return await cluster.client(session_timeout=options["session_timeout"], name="struck")
 
-    with patch.object(aiozkqueue.queue.connecting, "connect_zookeeper", connect_zookeeper):
+    with patch.object(aiozkqueue.queue.connect, "connect_zookeeper", connect_zookeeper):
         block: Any = zq.connect("simulated:2181", session_timeout=SESSION_TIMEOUT, clock=cluster.clock)
         inner = await block.__aenter__()
         async with inner.transaction() as tx:

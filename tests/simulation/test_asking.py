@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from aiozkqueue.queue.claims.lookout import Lookout
+from aiozkqueue.queue.claim.discovery import Lookout
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue import store
-from aiozkqueue.queue.commits.committer import FULL_GROUP, LEARN_EVERY
+from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY
+from aiozkqueue.queue.state import queue_state
 from aiozkqueue.testing import run_virtual, simulated
 
 
@@ -17,7 +17,7 @@ def test_lanes_are_left_in_time_whatever_else_is_committed_between_the_puts(
     monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     """Replies are read of one large multi of puts in so many, not of one in so many whatever it is of."""
-    monkeypatch.setattr(store, "_LANE_END", f"{0:010d}")
+    monkeypatch.setattr(queue_state, "_LANE_END", f"{0:010d}")
 
     async def main() -> int:
         async with simulated() as cluster, cluster.connect() as session:

@@ -11,8 +11,8 @@ from typing import Literal
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commits.committer import SLOTS
-from aiozkqueue.queue.commits.register import RegisterSettlement
+from aiozkqueue.queue.commit.group_commit import SLOTS
+from aiozkqueue.queue.commit.register import RegisterSettlement
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 

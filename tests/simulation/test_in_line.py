@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claims.line import Line, Waiter
+from aiozkqueue.queue.claim.waiters import Line, Waiter
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.state.claim import Claim
 
 #: Seconds that a request takes to the server, and an answer back.
 FAR = 0.01

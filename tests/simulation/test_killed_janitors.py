@@ -8,12 +8,12 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, HistoryRecord, LockRecord
-from aiozkqueue.queue.upkeep.cleaning import clean_queue
+from aiozkqueue.queue.admin.cleaning import clean_queue
 from aiozkqueue.zookeeper import Create
 from tests.simulation.killing import When, killed_at
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.upkeep.cleaning import Cleaned
+    from aiozkqueue.queue.admin.cleaning import Cleaned
 
 MOST = 3
 

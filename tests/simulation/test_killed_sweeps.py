@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.candidates.tags import sweep_tags
+from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from tests.simulation.killing import When, killed_at
 
 

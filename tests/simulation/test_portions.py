@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.queue.commits import releases
+from aiozkqueue.queue.commit import release
 from tests.simulation.checker import check
 from tests.simulation.workload import run
 
@@ -24,7 +24,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("feature", [None, "groups", "obstructed", "leases"])
 def test_a_release_in_portions_breaks_no_guarantee(feature: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "PORTION", 1)  # each claim is a portion of its own
+    monkeypatch.setattr(release, "PORTION", 1)  # each claim is a portion of its own
     broken = [
         f"{seed}: {violation}"
         for seed in range(60)

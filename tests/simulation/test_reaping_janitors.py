@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.upkeep.janitor import Janitor
+from aiozkqueue.queue.admin.janitor import Janitor
 from aiozkqueue.testing import run_virtual, simulated
 
 EVERY = 10.0

@@ -25,7 +25,7 @@ from tests.soak.plan import CONNECT_TIMEOUT, LIMIT, MOST_WAITING, NEXT, PAUSE, R
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from aiozkqueue.queue.work import Work
+    from aiozkqueue.queue.unit_of_work import Work
 
 _STATUS = {
     zq.Outcome.COMMITTED: Status.COMMITTED,

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType
 
 import aiozkqueue as zq
 from aiozkqueue.layout import id_at
-from aiozkqueue.queue.claims.pages import Manifest, mark, read_page
+from aiozkqueue.queue.admin.ledger_pages import Manifest, mark, read_page
 from tests.spark.streams import started
 from tests.spark.test_batch import put
 from tests.spark.test_ledger import Mortal, _DriverKilledError, driver, fill
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from aiozkqueue.queue.ledger import Ledger
+    from aiozkqueue.queue.batches.ledger import Ledger
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -106,7 +106,7 @@ class Query:
 async def test_of_many_messages_the_few_that_fail_are_found_in_few_attempts(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 60)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 60)
     bodies = await fill(zookeeper, queue_root, 1000)
     poison = {"7", "8", "999"}
     query = Query(poison, most)
@@ -128,7 +128,7 @@ async def test_of_many_messages_the_few_that_fail_are_found_in_few_attempts(
 async def test_killed_at_every_write_of_a_division_nothing_is_lost_or_doubled(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 5)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 5)
     step = 0
     while True:
         step += 1

@@ -13,9 +13,9 @@ from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
 from aiozkqueue.layout import item_prefix, key_hash
-from aiozkqueue.queue.claims.pages import mark, read_page, unmark
-from aiozkqueue.queue.ledger import Ledger
-from aiozkqueue.queue.operators.ledgers import _Releasing, ledgers, release
+from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
+from aiozkqueue.queue.admin.ledgers import _Releasing, ledgers, release
+from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
 from tests.integration.queue.conftest import eventually
 
@@ -156,7 +156,7 @@ class Contended(Slow):
 async def test_a_batch_that_lacks_a_page_between_others_is_gone_on_with_behind_the_last(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 3)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 3)
     bodies = await fill(zookeeper, queue_root, 12)
     async with zq.connect(zookeeper, root=queue_root) as session, session.begin() as tx:
         async with driver(zookeeper, queue_root) as ledger:
@@ -181,7 +181,7 @@ async def test_a_batch_that_lacks_a_page_between_others_is_gone_on_with_behind_t
 async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch, *, applied: bool
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 3)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 3)
     step = 0
     while True:
         step += 1
@@ -210,8 +210,8 @@ async def test_killed_at_every_write_of_every_batch_nothing_is_lost_or_doubled(
 async def test_a_batch_whose_acknowledgement_was_cut_off_is_never_returned_again(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.queue.ledger.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.UNDER_WAY", 1)
     step, died = 0, True
     while died:
         step += 1
@@ -241,8 +241,8 @@ async def test_a_batch_whose_acknowledgement_was_cut_off_is_never_returned_again
 async def test_a_driver_that_comes_back_while_its_batch_is_removed_is_given_no_part_of_it(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 2)
-    monkeypatch.setattr("aiozkqueue.queue.ledger.UNDER_WAY", 1)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.UNDER_WAY", 1)
     await fill(zookeeper, queue_root, 8)
     async with driver(zookeeper, queue_root) as zombie, driver(zookeeper, queue_root) as heir:
         batch = await zombie.next_batch(-1, None)
@@ -266,7 +266,7 @@ async def test_a_driver_that_comes_back_while_its_batch_is_removed_is_given_no_p
 async def test_a_released_ledger_gives_back_nothing_of_a_batch_that_is_done(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.PAGE", 2)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.PAGE", 2)
     await fill(zookeeper, queue_root, 9)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         first = await ledger.next_batch(-1, 4)
@@ -510,7 +510,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
 async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.BACKLOG", 2)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 2)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
         queue, store = session.queue("orders"), session.engine.store("orders")
         await queue.put(b"makes the queue")
@@ -526,7 +526,7 @@ async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
 async def test_frozen_it_takes_all_that_was_there_and_nothing_that_comes_later(
     zookeeper: str, queue_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.ledger.BACKLOG", 4)
+    monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 4)
     bodies = await fill(zookeeper, queue_root, 10)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
         queue = session.queue("orders")

@@ -28,7 +28,7 @@ from tests.spark.test_batch import drained, put, state
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from aiozkqueue.queue.staging import Staging
+    from aiozkqueue.queue.batches.staging import Staging
     from aiozkqueue.spark.connection import Link
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,17 +6,17 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.queue.claims.found import item_pages, read_all
-from aiozkqueue.queue.operators.admin import content, lanes
-from aiozkqueue.queue.operators.listing import first_items
-from aiozkqueue.queue.operators.records import find_record
-from aiozkqueue.queue.operators.states import Status
+from aiozkqueue.queue.admin.history import find_record
+from aiozkqueue.queue.admin.listing import first_items
+from aiozkqueue.queue.admin.message_state import Status
+from aiozkqueue.queue.admin.stats import content, lanes
+from aiozkqueue.queue.commit.unclaimed import item_pages, read_all
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from aiozkqueue.queue.admin.message_state import MessageState
     from aiozkqueue.queue.message import Content
-    from aiozkqueue.queue.operators.states import MessageState
     from aiozkqueue.queue.queue import Queue
 
 #: Dead letters that one search looks at, the oldest, and that one answer of a form changes.

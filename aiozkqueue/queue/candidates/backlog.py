@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import MalformedError, item_id
 
-from .listings import Dealt
-from .share import FIRST_WAIT, Share
+from .collectors import Dealt
+from .partition import FIRST_WAIT, Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import condition_digest
 from aiozkqueue.zookeeper import PAGE, Create, MultiError, NodeExistsError, NoNodeError, SetData, Stat
 
-from .share import Share
+from .partition import Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiozkqueue.layout import Condition, QueuePaths
-    from aiozkqueue.queue.claim import SessionBudget
-    from aiozkqueue.queue.clock import ServerClock
+    from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.zookeeper import ZooKeeper
 
 

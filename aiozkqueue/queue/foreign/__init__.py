@@ -1,1 +1,1 @@
-"""Queues of other programs: their dialect in the place of our layout, our machinery for all else."""
+"""Queues of other programs: their znodes and formats in place of ours, with the same machinery above."""

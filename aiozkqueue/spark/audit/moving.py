@@ -34,7 +34,7 @@ from aiozkqueue.errors import (
     ConnectionLostError,
     NotFoundError,
 )
-from aiozkqueue.queue.operators.pins import pin, pins, unpin
+from aiozkqueue.queue.admin.history_pins import pin, pins, unpin
 from aiozkqueue.spark.connection import opened
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder, named
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
     from pyspark.sql import SparkSession
 
-    from aiozkqueue.queue.engine import Engine
     from aiozkqueue.queue.session import QueueSession
+    from aiozkqueue.queue.session_core import Engine
     from aiozkqueue.spark.options import Servers
 
 #: What is the audit's own in a folder.

@@ -14,10 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from aiozkqueue.layout import hour_of, parse_hour
-from aiozkqueue.queue.access import denied
-from aiozkqueue.queue.candidates.listings import Matching
-from aiozkqueue.queue.operators.admin import count
-from aiozkqueue.queue.operators.listing import collect_children, list_children
+from aiozkqueue.queue.admin.listing import collect_children, list_children
+from aiozkqueue.queue.admin.stats import count
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.runtime.acl_errors import denied
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content

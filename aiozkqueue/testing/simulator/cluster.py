@@ -8,8 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.engine import Engine
 from aiozkqueue.queue.session import QueueSession
+from aiozkqueue.queue.session_core import Engine
 
 from .client import SimulatedClient
 from .connection import SimulatedSession
@@ -19,7 +19,7 @@ from .loop import EPOCH, LoopClock
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiozkqueue.queue.clock import Clock
+    from aiozkqueue.queue.runtime.clock import Clock
 
 
 class Cluster:

@@ -13,7 +13,7 @@ from kazoo.exceptions import NodeExistsError
 
 import aiozkqueue as zq
 from aiozkqueue.layout import IdSource
-from aiozkqueue.queue.commits.committer import FULL_GROUP, LEARN_EVERY, SLOTS
+from aiozkqueue.queue.commit.group_commit import FULL_GROUP, LEARN_EVERY, SLOTS
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions, ServerUnavailableError
 from tests.integration.queue.conftest import eventually
 from tests.observer import Observer, observer
@@ -248,7 +248,7 @@ async def test_a_commit_slot_that_was_written_two_thousand_million_times_carries
     worn: str, view: Observer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy session comes to the end of a version's 32 bits within months; the server goes on below zero."""
-    monkeypatch.setattr("aiozkqueue.queue.engine.IdSource", lambda: IdSource(bytes))
+    monkeypatch.setattr("aiozkqueue.queue.session_core.IdSource", lambda: IdSource(bytes))
     bodies = [b"%d" % number for number in range(8)]
     async with zq.connect(worn, root=ROOT, session_timeout=20) as session:
         busy = session.queue("busy")

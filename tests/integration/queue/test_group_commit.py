@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commits.committer import GROUP_BYTES, SLOTS
+from aiozkqueue.queue.commit.group_commit import GROUP_BYTES, SLOTS
 from aiozkqueue.testing import Direction, Opcode
 from tests.integration.queue.conftest import eventually
 

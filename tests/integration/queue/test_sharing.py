@@ -14,7 +14,7 @@ from tests.integration.zookeeper.scripted_server import close_elsewhere
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
-    from aiozkqueue.queue.claims.claimer import ClaimCounts
+    from aiozkqueue.queue.claim.claimer import ClaimCounts
     from tests.observer import Observer
 
 

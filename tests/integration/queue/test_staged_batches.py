@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.operators.writers import WriterRecord, give_up, writers
-from aiozkqueue.queue.puts.putting import make_ready, prepare
-from aiozkqueue.queue.staging import FencedError, StagedSettlement, Staging
+from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
+from aiozkqueue.queue.batches.staging import FencedError, StagedSettlement, Staging
+from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from aiozkqueue.queue.staging import Fence
+    from aiozkqueue.queue.batches.staging import Fence
 
 
 class Writer:
@@ -234,7 +234,7 @@ async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_a
         await session.clean("orders")
         assert await session.queue("orders").size() == 2
         assert await done.staging.begin(0, "again") is None
-        monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.WRITERS_KEPT", -60_000)
+        monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITERS_KEPT", -60_000)
         await session.clean("orders")
         left = await session.engine.zookeeper.children(done.store.paths.sinks)
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
@@ -257,7 +257,7 @@ async def test_a_write_that_no_run_can_go_on_with_is_given_up_after_a_day_withou
             "2 staged messages of 'write run'",
         ]
         assert all("ledgers discard orders" in one.advice for one in told)
-        monkeypatch.setattr("aiozkqueue.queue.upkeep.cleaning.WRITES_KEPT", -60_000)  # a day later
+        monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITES_KEPT", -60_000)  # a day later
         await session.clean("orders")
         assert await session.queue("orders").size() == 2
         with pytest.raises(zq.NotCommittedError):

@@ -11,7 +11,7 @@ from aiozkqueue.bus import Bus, Buses
 from aiozkqueue.http.keys import Keys
 from aiozkqueue.http.permissions import Verb
 from aiozkqueue.layout.moves import MovePaths, MoveRecord
-from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
 from aiozkqueue.zookeeper import Create
 

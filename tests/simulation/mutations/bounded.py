@@ -5,47 +5,47 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.puts import room
+from aiozkqueue.queue.put import capacity
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.commit.write import Settlement
 
 of_bounded = partial(run, feature="bounded")
 
 
 @mutation(of_bounded)
 def room_is_given_back_twice(patch: pytest.MonkeyPatch) -> None:
-    out = room.Room.out
+    out = capacity.Room.out
 
-    def twice(self: room.Room, settlement: Settlement) -> None:
+    def twice(self: capacity.Room, settlement: Settlement) -> None:
         self.leave(self._inside.get(settlement, 0))
         out(self, settlement)
 
-    patch.setattr(room.Room, "out", twice)
+    patch.setattr(capacity.Room, "out", twice)
 
 
 @mutation(of_bounded)
 def what_is_claimed_takes_no_room(patch: pytest.MonkeyPatch) -> None:
-    size = room.Room._size
+    size = capacity.Room._size
 
-    async def without_claimed(self: room.Room, generation: int) -> int | None:
+    async def without_claimed(self: capacity.Room, generation: int) -> int | None:
         found = await size(self, generation)
         locks = await self._zookeeper.children(self._store.paths.locks, generation=generation)
         return None if found is None else found - len(locks)
 
-    patch.setattr(room.Room, "_size", without_claimed)
+    patch.setattr(capacity.Room, "_size", without_claimed)
 
 
 @mutation(of_bounded)
 def what_is_under_way_takes_no_room(patch: pytest.MonkeyPatch) -> None:
-    async def look(self: room.Room, limit: int, generation: int) -> bool:
+    async def look(self: capacity.Room, limit: int, generation: int) -> bool:
         size = await self._size(generation)
         self._credits = 0 if size is None else max(0, limit - size)
         self._looked = self._clock.monotonic()
         return size is not None
 
-    patch.setattr(room.Room, "_look", look)
+    patch.setattr(capacity.Room, "_look", look)

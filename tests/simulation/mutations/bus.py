@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.bus import bus, events
-from aiozkqueue.queue.commits import endings, holds
+from aiozkqueue.queue.commit import dispositions, held
 from aiozkqueue.zookeeper import Check
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out
@@ -16,8 +16,8 @@ from tests.simulation.workload import run
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.commits.endings import Ending
+    from aiozkqueue.queue.commit.dispositions import Ending
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation
 
 of_buses = partial(run, feature="bus")
@@ -30,12 +30,12 @@ def groups_not_checked_by_a_post(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(of_buses)
 def word_of_who_is_done_not_left(patch: pytest.MonkeyPatch) -> None:
-    guard = endings.guard
+    guard = dispositions.guard
 
     def forgetful(claim: Claim, ending: Ending) -> Operation:
         return guard(claim, ending._replace(rewrite=None))
 
-    patch.setattr(holds, "guard", forgetful)
+    patch.setattr(held, "guard", forgetful)
 
 
 @mutation(of_buses)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.queue import work
-from aiozkqueue.queue.claims import claimer
+from aiozkqueue.queue import unit_of_work
+from aiozkqueue.queue.claim import claimer
 from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation, SetData
 from tests.simulation.mutations import mutation
@@ -66,7 +66,7 @@ def locks_that_outlive_their_session(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def rollback_forgets_its_locks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(work.Work, "_give_back", lambda *_: None)
+    patch.setattr(unit_of_work.Work, "_give_back", lambda *_: None)
 
 
 @mutation()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.clock import Clock
+from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.testing.clock import TestClock, TestTimer
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.clock import a_clock_is_moved_while_messages_wait_for_their_time as story
@@ -20,7 +20,7 @@ def a_clock_that_is_moved_and_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(story)
 def a_move_that_zookeepers_time_does_not_know_of(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("aiozkqueue.queue.clock.ServerClock.local", lambda self: self._clock.monotonic() * 1000)
+    patch.setattr("aiozkqueue.queue.runtime.clock.ServerClock.local", lambda self: self._clock.monotonic() * 1000)
 
 
 @mutation(story)

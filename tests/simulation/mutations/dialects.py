@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.dialects import ForeignPaths
-from aiozkqueue.queue.candidates.doubts import Doubts
-from aiozkqueue.queue.claims.sightings import Sightings
-from aiozkqueue.queue.claims.splitter import Splitter
+from aiozkqueue.queue.candidates.foreign import Doubts
+from aiozkqueue.queue.claim.candidate_index import Sightings
+from aiozkqueue.queue.claim.foreign import Splitter
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.dialects import (
     a_peer_lets_go_of_what_one_of_ours_asks_for,
@@ -19,7 +19,7 @@ from tests.simulation.stories.dialects import (
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.claim import Claim
+    from aiozkqueue.queue.state.claim import Claim
 
 
 @mutation(a_peer_takes_from_a_curator_queue_too)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import hand_over
-from aiozkqueue.queue.claims import claimer, collapse
-from aiozkqueue.queue.claims.dispenser import Dispenser
-from aiozkqueue.queue.commits import beside, keys
+from aiozkqueue.queue.claim import claimer, collapse
+from aiozkqueue.queue.claim.dispatcher import Dispenser
+from aiozkqueue.queue.commit import alterations, unique_keys
+from aiozkqueue.queue.redelivery import attempts
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out, send_instead
@@ -50,7 +50,7 @@ def cancelled_without_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(what_is_taken_is_cancelled)
 def a_commit_that_leaves_out_what_it_was_to_alter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(beside.Beside, "operations", lambda *_: iter(()))
+    patch.setattr(alterations.Beside, "operations", lambda *_: iter(()))
 
 
 @mutation(keys_collapse)
@@ -86,14 +86,18 @@ async def _at_once(dispenser: Dispenser, places: list[str], generation: int) -> 
 @mutation(unique_keys_are_fought_for)
 def a_unique_key_looked_up_before_the_put(patch: pytest.MonkeyPatch) -> None:
     """The key is looked for when the put is made, and written whoever has it by then."""
-    prepare = keys.UniqueKey.operation
-    patch.setattr(keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self))
+    prepare = unique_keys.UniqueKey.operation
+    patch.setattr(
+        unique_keys.UniqueKey, "operation", lambda self: Check("/") if self.holder == "seen" else prepare(self)
+    )
 
-    def overlook(self: keys.UniqueKey, _: Operation, __: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def overlook(
+        self: unique_keys.UniqueKey, _: Operation, __: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
         self.holder = "seen"
         return None
 
-    patch.setattr(keys.UniqueKey, "mend", overlook)
+    patch.setattr(unique_keys.UniqueKey, "mend", overlook)
 
 
 @mutation(unique_keys_are_fought_for)
@@ -104,4 +108,4 @@ def a_key_left_behind(patch: pytest.MonkeyPatch) -> None:
 @mutation(lives_end_while_messages_are_taken)
 def an_ended_message_handed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claimer.Claimer, "examine_name", lambda *_: None)
-    patch.setattr(hand_over, "_lives", lambda *_: True)
+    patch.setattr(attempts, "_lives", lambda *_: True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.claims.found import find_pages
-from aiozkqueue.queue.operators import moves
+from aiozkqueue.queue.admin import moves
+from aiozkqueue.queue.commit.unclaimed import find_pages
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock, leave_out
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiozkqueue.queue.claims.found import Found
+    from aiozkqueue.queue.commit.unclaimed import Found
     from aiozkqueue.zookeeper import Operation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.queue.claims.found import Found
+from aiozkqueue.queue.commit.unclaimed import Found
 from aiozkqueue.schedule import notifications
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiozkqueue.queue.commits.changes import Change
+    from aiozkqueue.queue.commit.conditional import Change
 
 of_notifications = partial(run, feature="notifications")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.queue.commits import holds, releases
+from aiozkqueue.queue.commit import held, release
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
@@ -18,10 +18,10 @@ def a_record_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     def by_any_version(_: object, claim: Any, *__: object) -> None:
         claim.meta_version = -1
 
-    patch.setattr(holds.HoldSettlement, "_answer_record", by_any_version)
-    patch.setattr(releases.ReleaseSettlement, "_refused_record", by_any_version)
+    patch.setattr(held.HoldSettlement, "_answer_record", by_any_version)
+    patch.setattr(release.ReleaseSettlement, "_refused_record", by_any_version)
 
 
 @mutation(partial(run, feature="obstructed"))
 def a_release_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(releases.ReleaseSettlement, "_step_down", lambda *_: None)
+    patch.setattr(release.ReleaseSettlement, "_step_down", lambda *_: None)

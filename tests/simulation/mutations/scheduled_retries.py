@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.queue import delivery
-from aiozkqueue.queue.commits.items import PutSettlement
+from aiozkqueue.queue.commit.puts import PutSettlement
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 

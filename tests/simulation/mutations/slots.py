@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.commits.slot import Fate, Sent, Slot
+from aiozkqueue.queue.commit.slot import Fate, Sent, Slot
 from aiozkqueue.testing.simulator import SimulatedClient
 from aiozkqueue.zookeeper import Check, ConnectionLossError, Create, Delete, Operation, Result, SetData
 from tests.simulation.mutations import mutation, rough

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import staging
-from aiozkqueue.queue.candidates.staged import Stages
+from aiozkqueue.queue.batches import staging
+from aiozkqueue.queue.candidates.batches import Stages
 from aiozkqueue.zookeeper import Check
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run

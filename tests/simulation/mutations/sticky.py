@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.puts import shaping
-from aiozkqueue.queue.upkeep import handing_on
+from aiozkqueue.queue.admin import affinity
+from aiozkqueue.queue.put import queue_defaults
 from aiozkqueue.zookeeper import Delete, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_item, is_lock
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiozkqueue.queue.claims.found import Found
-    from aiozkqueue.queue.commits.changes import Change
-    from aiozkqueue.queue.engine import Engine
-    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
     from aiozkqueue.zookeeper import Operation
 
 
 def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> None:
-    make = handing_on._handing_on
+    make = affinity._handing_on
 
     async def defective(engine: Engine, store: QueueStore, found: Found) -> Change:
         change = await make(engine, store, found)
         return change._replace(operations=[one for one in change.operations if not where(one)])
 
-    patch.setattr(handing_on, "_handing_on", defective)
+    patch.setattr(affinity, "_handing_on", defective)
 
 
 @mutation(several_reap_what_a_node_still_takes)
@@ -52,7 +52,7 @@ def reaped_and_not_put_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(partial(run, feature="sticky"))
 def taken_by_whichever_node(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shaping, "chooser", lambda *_: None)
+    patch.setattr(queue_defaults, "chooser", lambda *_: None)
 
 
 @mutation(partial(run, feature="sticky"))

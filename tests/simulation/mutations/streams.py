@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue import ledger
-from aiozkqueue.queue.claims.pages import Manifest
-from aiozkqueue.queue.claims.reads import Evidence
-from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.admin.ledger_pages import Manifest
+from aiozkqueue.queue.batches import ledger
+from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.batches.read_marks import Evidence
 from aiozkqueue.zookeeper import Check, Create, SetData
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import replace_where

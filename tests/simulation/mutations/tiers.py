@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import HOUR, later_of
-from aiozkqueue.queue.candidates import levels
-from aiozkqueue.queue.candidates.later import Later
-from aiozkqueue.queue.puts import placing
-from aiozkqueue.queue.puts.placing import Placing
+from aiozkqueue.queue.candidates import priorities
+from aiozkqueue.queue.candidates.delay import Later
+from aiozkqueue.queue.put import delay
+from aiozkqueue.queue.put.delay import Placing
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
@@ -32,9 +32,9 @@ def the_due_time_is_that_of_an_hour_in_the_past(patch: pytest.MonkeyPatch) -> No
 
 @mutation(of_tiers)
 def the_least_urgent_comes_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(levels.Levels, "__iter__", lambda self: reversed(self._levels))
+    patch.setattr(priorities.Levels, "__iter__", lambda self: reversed(self._levels))
 
 
 @mutation(of_tiers)
 def what_is_scheduled_lies_in_the_folder_of_another_hour(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(placing, "later_of", lambda due: later_of(due + 1000 * HOUR))
+    patch.setattr(delay, "later_of", lambda due: later_of(due + 1000 * HOUR))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commits.register import server_time
+from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
 from tests.simulation.programs import Feature, join
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.errors import QueueError
 from aiozkqueue.layout import HistoryRecord
-from aiozkqueue.queue.upkeep.cleaning import clean_queue
+from aiozkqueue.queue.admin.cleaning import clean_queue
 from aiozkqueue.zookeeper import ZooKeeperError
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join

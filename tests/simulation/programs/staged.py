@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.layout import decode
-from aiozkqueue.queue.candidates.staged import stage_of
-from aiozkqueue.queue.puts.putting import make_ready, prepare
-from aiozkqueue.queue.staging import FencedError, OvertakenError, StagedSettlement, Staging
+from aiozkqueue.queue.batches.staging import FencedError, OvertakenError, StagedSettlement, Staging
+from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -25,7 +25,7 @@ from tests.simulation.programs import Feature, join
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.staging import Fence
+    from aiozkqueue.queue.batches.staging import Fence
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 

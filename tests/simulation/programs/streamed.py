@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import decode
-from aiozkqueue.queue.claims.pages import Manifest, is_page
+from aiozkqueue.queue.admin.ledger_pages import Manifest, is_page
 from aiozkqueue.testing.simulator.loop import EPOCH
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import aiozkqueue as zq
 from aiozkqueue.errors import CheckpointError, UnreadBatchError
 from aiozkqueue.layout import LockRecord, decode, item_id
-from aiozkqueue.queue.claims.pages import is_of_ledger, read_page
-from aiozkqueue.queue.ledger import Ledger
+from aiozkqueue.queue.admin.ledger_pages import is_of_ledger, read_page
+from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, SessionExpiredError
 from tests.simulation.history import Handed, Status, Unit
 from tests.simulation.programs import Feature, join
@@ -24,8 +24,8 @@ from tests.simulation.programs.streamed import GROUP, STREAMED, Batches, observe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.claims.pages import Entry
-    from aiozkqueue.queue.ledger import Handed as HandedOut
+    from aiozkqueue.queue.admin.ledger_pages import Entry
+    from aiozkqueue.queue.batches.ledger import Handed as HandedOut
     from aiozkqueue.testing.simulator.tree import Znode
     from tests.simulation.recorder import Recorder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.puts.room import credits_of
+from aiozkqueue.queue.put.capacity import credits_of
 from tests.simulation.checker import rule
 from tests.simulation.programs.bounded import NARROW, SIZE, Sizes
 

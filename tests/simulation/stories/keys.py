@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
-from aiozkqueue.queue.upkeep.sweeping import sweep_expired
+from aiozkqueue.queue.admin.ttl import sweep_expired
 from aiozkqueue.testing.simulator import run_virtual
 from tests.simulation.rules.keys import NEVER, Keyed, Life
 from tests.simulation.stories import story

@@ -6,7 +6,7 @@ import asyncio
 
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.upkeep.cleaning import clean_queue
+from aiozkqueue.queue.admin.cleaning import clean_queue
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.zookeeper import Create
 from tests.simulation.history import History, Status

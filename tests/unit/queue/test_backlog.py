@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from aiozkqueue.dialects import curator
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.candidates.share import Share
-from aiozkqueue.queue.foreign.store import ForeignBacklog
+from aiozkqueue.queue.candidates.partition import Share
+from aiozkqueue.queue.foreign.queue_state import ForeignBacklog
 
 NOBODY: set[str] = set()
 

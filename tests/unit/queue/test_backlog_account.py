@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.candidates.share import Share
+from aiozkqueue.queue.candidates.partition import Share
 
 LANES = ("items", "lanes/s1g0")
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from aiozkqueue.queue.crew import Crew
+from aiozkqueue.queue.runtime.task_pool import Crew
 
 
 async def settle() -> None:
@@ -79,7 +79,7 @@ async def test_a_job_that_one_takes_that_has_just_done_its_last_leaves_who_was_r
 async def test_those_that_nothing_is_found_for_end_and_those_that_are_roused_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.crew.RESTS", 0.1)
+    monkeypatch.setattr("aiozkqueue.queue.runtime.task_pool.RESTS", 0.1)
     works = Works()
     works.give("1", "2", "3")
     await settle()

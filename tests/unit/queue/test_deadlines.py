@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiozkqueue.queue.clock import Clock
-from aiozkqueue.queue.deadlines import SLACK, Deadlines
+from aiozkqueue.queue.runtime.clock import Clock
+from aiozkqueue.queue.runtime.shared_timer import SLACK, Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

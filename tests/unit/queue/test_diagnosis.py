@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiozkqueue.queue.operators.diagnosis import (
+from aiozkqueue.queue.admin.doctor.diagnosis import (
     Diagnosis,
     EnsembleFacts,
     FolderFacts,

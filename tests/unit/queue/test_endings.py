@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claim import Claim, EphemeralBudget
-from aiozkqueue.queue.commits.endings import Ending, release_ending
+from aiozkqueue.queue.commit.dispositions import Ending, release_ending
+from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.queue.transaction import describe
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.store import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueStore
 
 
 def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int = 0) -> Claim:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
-from aiozkqueue.queue.candidates.later import LEAD, TOGETHER, Later
-from aiozkqueue.queue.clock import Clock
+from aiozkqueue.queue.candidates.delay import LEAD, TOGETHER, Later
+from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Stat
 
 if TYPE_CHECKING:

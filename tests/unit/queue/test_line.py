@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from aiozkqueue.queue.claims.line import Line
+from aiozkqueue.queue.claim.waiters import Line
 from aiozkqueue.testing import TestClock
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.claim import Claim
-    from aiozkqueue.queue.claims.line import Waiter
+    from aiozkqueue.queue.claim.waiters import Waiter
+    from aiozkqueue.queue.state.claim import Claim
 
 
 @pytest.fixture

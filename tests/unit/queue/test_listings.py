@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.candidates.listings import Earliest, Matching
+from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 
 
 def names(sequences: list[int]) -> list[str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
-from aiozkqueue.queue.commits.items import Put, PutSettlement
-from aiozkqueue.queue.commits.plan import PutCompanion, PutPlan, join
-from aiozkqueue.queue.store import QueueStore
+from aiozkqueue.queue.commit.put_plan import PutCompanion, PutPlan, join
+from aiozkqueue.queue.commit.puts import Put, PutSettlement
+from aiozkqueue.queue.state.queue_state import QueueStore
 from aiozkqueue.zookeeper import Create, NodeExistsError
 
 if TYPE_CHECKING:

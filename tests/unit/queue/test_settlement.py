@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.commits.register import RegisterSettlement
+from aiozkqueue.queue.commit.register import RegisterSettlement
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.commits.committer import Committer
-    from aiozkqueue.queue.commits.settlement import Settlement
+    from aiozkqueue.queue.commit.group_commit import Committer
+    from aiozkqueue.queue.commit.write import Settlement
 
 
 class Ledger:

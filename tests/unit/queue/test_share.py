@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.candidates.share import FIRST_WAIT, LAST_WAIT, Share
+from aiozkqueue.queue.candidates.partition import FIRST_WAIT, LAST_WAIT, Share
 
 if TYPE_CHECKING:
     from random import Random

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aiozkqueue.queue.commits.slot import Fate, Slot
+from aiozkqueue.queue.commit.slot import Fate, Slot
 from aiozkqueue.zookeeper import Check, SetData, Stat
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from aiozkqueue.queue.tasks import several
+from aiozkqueue.queue.runtime.tasks import several
 
 pytestmark = pytest.mark.timeout(30)
 

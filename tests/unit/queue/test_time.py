@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.candidates.idle import Timers
-from aiozkqueue.queue.claim import EPHEMERAL_CAP, SessionBudget
-from aiozkqueue.queue.clock import SAMPLE_LIFETIME, Clock, ServerClock
+from aiozkqueue.queue.candidates.watches import Timers
+from aiozkqueue.queue.runtime.clock import SAMPLE_LIFETIME, Clock, ServerClock
+from aiozkqueue.queue.state.claim import EPHEMERAL_CAP, SessionBudget
 
 if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper

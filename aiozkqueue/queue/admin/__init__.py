@@ -1,0 +1,1 @@
+"""What operators read and do, and the clean-up. Nothing here is on a message's way."""

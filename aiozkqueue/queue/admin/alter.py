@@ -1,0 +1,237 @@
+"""Messages that wait, cancelled or replaced: found by their id or key, and altered only while nobody holds them.
+
+Each alteration is one multi made of what was just read, which locks and unlocks the message itself: it fails if
+somebody takes the message meanwhile, and then what has become of it is looked up anew. It goes under a commit slot, so
+that what is told of it is so, whatever happens to the connection. Within a transaction it is part of the commit, and
+fails with it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, NotCommittedError
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    HEADER_LIMIT,
+    End,
+    LockRecord,
+    MalformedError,
+    decode,
+    encode,
+    item_id,
+    key_hash,
+)
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.claim.group_lock import due_data
+from aiozkqueue.queue.commit.alterations import Beside
+from aiozkqueue.queue.commit.conditional import Change, settle
+from aiozkqueue.queue.commit.dispositions import Ending, obstructed_by
+from aiozkqueue.queue.commit.unclaimed import find, removal
+from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.zookeeper import Check, Create, Delete, SetData
+
+from .listing import collect_children, seen
+from .stats import lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.unit_of_work import Work
+    from aiozkqueue.zookeeper import Operation
+
+CANCELLED = Ending("remove", outcome=End.CANCELLED)
+#: How often a message that others change at the same time is looked at anew.
+TRIES = 50
+
+
+class Alteration(enum.Enum):
+    """What became of a request to cancel or to update. True when it was done, for ``if await queue.cancel(...)``."""
+
+    DONE = "done"
+    IN_FLIGHT = "in flight"
+    """Nothing was done to a message, since a transaction, a delivery or a lease holds it, or another of its group."""
+    NOT_FOUND = "not found"
+    """It is not there: it was never put, or has come to its end."""
+
+    def __bool__(self) -> bool:
+        return self is Alteration.DONE
+
+
+class Wanted(NamedTuple):
+    """Which messages of a queue are meant: by id or by key, one of which is not None."""
+
+    queue: Destination[Any]
+    id: object
+    key: object
+
+
+async def cancel(engine: Engine, wanted: Wanted, work: Work | None = None) -> Alteration:
+    """Remove what waits under an id or key; by the commit of ``work`` if given.
+
+    Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
+    """
+    store = _store_of(engine, wanted)
+
+    def make(found: Found) -> Change:
+        return removal(engine, store, found, CANCELLED)
+
+    if work is not None:
+        return await _join(engine, store, wanted, make, work, removes=True)
+    return await _alter(engine, store, wanted, make)
+
+
+async def update(engine: Engine, wanted: Wanted, value: object, work: Work | None = None) -> Alteration:
+    """Replace the payload of what waits under an id or key; by the commit of ``work`` if given.
+
+    Raises: as `cancel`; PayloadError, MessageTooLargeError.
+    """
+    store = _store_of(engine, wanted)
+    body = wanted.queue.codec.encode(value, store.name)
+    if len(body) + HEADER_LIMIT > engine.max_message:
+        msg = f"queue {store.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
+        raise MessageTooLargeError(msg)
+
+    def make(found: Found) -> Change:
+        return replacement(engine, store, found, body)
+
+    if work is not None:
+        return await _join(engine, store, wanted, make, work, removes=False)
+    return await _alter(engine, store, wanted, make)
+
+
+def _store_of(engine: Engine, wanted: Wanted) -> QueueStore:
+    """Return what is known of the queue that is meant. Raises: InvalidOptionError."""
+    queue: object = wanted.queue
+    if not isinstance(queue, Destination):
+        msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
+        raise InvalidOptionError(msg)
+    if queue.owner is not engine:
+        raise not_own(queue.name)
+    store = engine.store(queue.name)
+    if store.dialect is not None:
+        msg = f"queue {store.name!r}: its messages are another program's, and have no id to be altered by"
+        raise InvalidOptionError(msg)
+    return store
+
+
+async def _join(
+    engine: Engine, store: QueueStore, wanted: Wanted, make: Callable[[Found], Change], work: Work, *, removes: bool
+) -> Alteration:
+    """Look once, and make what is to be done of it part of a unit of work."""
+    work.require_open()
+    named = _named(wanted)
+    if not await store.exists():
+        return Alteration.NOT_FOUND
+    await store.open()
+    await engine.zookeeper.sync(store.paths.base)
+    now = await engine.server_clock.learned(store.paths.due)
+    places = await _find_places(engine, store, named)
+    found = await find(engine, store, [place for place in places if not work.removes(store.name, place)])
+    waiting = [one for one in found if not one.held(now)]
+    alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
+    if len(waiting) < len(found):
+        return Alteration.IN_FLIGHT
+    return Alteration.DONE if waiting else Alteration.NOT_FOUND
+
+
+def alter_with(work: Work, changes: Sequence[tuple[Found, Change]], *, removes: bool) -> int:
+    """Have messages altered by the commit of a unit of work, but for those that it removes; return how many are.
+
+    Raises: TransactionClosedError.
+    """
+    work.require_open()
+    left = [(found, change) for found, change in changes if not work.removes(change.store.name, found.place)]
+    for found, change in left:
+        work.alter(found.place, Beside(change, f"message {found.id}", removes=removes))
+    return len(left)
+
+
+async def _alter(engine: Engine, store: QueueStore, asked: Wanted, make: Callable[[Found], Change]) -> Alteration:
+    wanted = _named(asked)
+    if not await store.exists():
+        return Alteration.NOT_FOUND
+    await store.open()  # what its features add to an end
+    done = held = False
+    places: list[str] | None = None
+    for _ in range(TRIES):
+        # A server that lags would show a message that is there as gone.
+        await engine.zookeeper.sync(store.paths.base)
+        now = await engine.server_clock.learned(store.paths.due)
+        if places is None:
+            places = await _find_places(engine, store, wanted)
+        found = await find(engine, store, places)
+        waiting = [one for one in found if not one.held(now)]
+        held = held or len(waiting) < len(found)
+        settled = await settle(engine, [make(one) for one in waiting])
+        for one, change in zip(waiting, settled, strict=True):
+            if change.obstacle is not None:
+                raise obstructed_by(store.name, one.id, change.obstacle)
+        done = done or not all(change.left for change in settled)
+        places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
+        if not places:
+            if held:
+                return Alteration.IN_FLIGHT
+            return Alteration.DONE if done else Alteration.NOT_FOUND
+    msg = f"queue {store.name!r}: {places} changed each time they were looked at; try again"
+    raise NotCommittedError(msg)
+
+
+def _named(wanted: Wanted) -> Callable[[str], bool]:
+    """Return what tells by its name whether an item is meant. Raises: InvalidOptionError."""
+    queue, message_id, key = wanted.queue.name, wanted.id, wanted.key
+    if (message_id is None) == (key is None):
+        msg = f"queue {queue!r}: give either id= or key="
+        raise InvalidOptionError(msg)
+    given = message_id if key is None else key
+    if not isinstance(given, str) or not given:
+        msg = f"queue {queue!r}: {'id' if key is None else 'key'}={given!r}: give a non-empty str"
+        raise InvalidOptionError(msg)
+    if key is None:
+        # The end is looked at first: to parse every name of a deep queue costs more than to list it.
+        return lambda name: given in name and _id_of(name) == given
+    field = f"-k{key_hash(given)}-"
+    return lambda name: field in name
+
+
+def _id_of(name: str) -> str | None:
+    try:
+        return item_id(name)
+    except MalformedError:
+        return None
+
+
+async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str], bool]) -> list[str]:
+    """List the queue; return where the items lie that are meant."""
+    places: list[str] = []
+    for folder in await lanes(engine, store):
+        lane = folder.removeprefix(f"{store.paths.base}/")
+        found = await collect_children(engine, store, folder, lambda: Matching(wanted))
+        places += [f"{lane}/{name}" for name in await seen(engine, store, found.names) if _id_of(name) is not None]
+    return places
+
+
+def replacement(engine: Engine, store: QueueStore, found: Found, body: bytes) -> Change:
+    """Give an item another payload; its name, headers, place and attempts stay."""
+    paths = store.paths
+    try:
+        header = decode(found.item.data)[0]
+    except MalformedError:
+        header = EMPTY_HEADER
+    replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
+    lock, grouped = paths.lock(found.locked_by), is_group(found.locked_by)
+    if found.lock is None:
+        record = LockRecord(engine.ids.next(), engine.ids.client).encode()
+        return Change(store, [Create(lock, record), replaced, Delete(lock)])
+    operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
+    if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
+        # Whoever is about to take the lock off fails, as the item has changed: this tells all that it is still to be.
+        due = paths.due_node(found.end, found.id)
+        place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
+        operations += [Delete(due), Create(due, place)]
+    return Change(store, operations)

@@ -1,0 +1,341 @@
+"""Writers whose batches are seen as a whole: how far each has come, and how one that is gone for good is cleared away.
+
+``sinks/<writer>`` says which batch a writer is at, and is written whenever that changes: its version is the fence of
+all who put for it. ``stage`` names the batch that is under way, as its items do (see `candidates.staged`); ``aborted``
+are those whose items are being removed. Below it is how far each part of a batch has come, which only the writer knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from pydantic_core import SchemaValidator, ValidationError, to_json
+from pydantic_core import core_schema as schema
+
+from aiozkqueue.errors import NotFoundError
+from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.runtime.acl_errors import allowed, denied
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+    below,
+    read_pages,
+)
+
+from .listing import collect_children
+from .stats import lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_core.core_schema import CoreSchema, TypedDictField
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Operation, Stat
+
+#: Items removed in one multi.
+TOGETHER: Final = 500
+
+
+def name_of_write(write_id: str) -> str:
+    """Return the writer's name of a write, by its `writeId` or, without one, by its run."""
+    return f"write {write_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterRecord:
+    """What is stored of a writer."""
+
+    name: str
+    """As its user knows it."""
+    batch: int = -1
+    """The batch that is under way, or that was completed last; -1: none yet."""
+    stage: str | None = None
+    """What the items of the batch under way are locked by; None: it is complete, or has been given up."""
+    complete: bool = True
+    aborted: tuple[str, ...] = ()
+    """Batches that were given up, and of which there may be items left."""
+    run: str = ""
+    """Who is at it: see `Staging.begin`."""
+    origin: str = ""
+    """See there, too."""
+    client: str = ""
+    """The session that wrote this."""
+
+    def encode(self) -> bytes:
+        """The bytes to store."""
+        return to_json(asdict(self))
+
+    @property
+    def of_one_run(self) -> bool:
+        """Whether the name is of a single run, as of a write without a `writeId`: no other run can go on with it."""
+        return self.name == name_of_write(self.run)
+
+    @classmethod
+    def decode(cls, data: bytes) -> WriterRecord | None:
+        """Read it; None when it is none."""
+        try:
+            return cls(**_RECORD.validate_json(data))
+        except ValidationError:
+            return None
+
+
+def _field(one: CoreSchema) -> TypedDictField:
+    """What `WriterRecord` has a default for."""
+    return schema.typed_dict_field(one, required=False)
+
+
+_RECORD: Final = SchemaValidator(
+    schema.typed_dict_schema(
+        {
+            "name": schema.typed_dict_field(schema.str_schema()),
+            "batch": _field(schema.int_schema()),
+            "stage": _field(schema.nullable_schema(schema.str_schema())),
+            "complete": _field(schema.bool_schema()),
+            "aborted": _field(schema.tuple_variable_schema(schema.str_schema())),
+            "run": _field(schema.str_schema()),
+            "origin": _field(schema.str_schema()),
+            "client": _field(schema.str_schema()),
+        }
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterInfo:
+    """A batch of a writer that is not complete."""
+
+    writer: str
+    """The znode of the writer."""
+    name: str
+    batch: int
+    messages: int
+    """Messages put for it, which nobody can see yet."""
+    client: str
+    """The session that began it."""
+    changed: datetime
+    """When that was, in ZooKeeper's time."""
+
+
+async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
+    """List the writers of a queue that have a batch under way, or have left something of one.
+
+    Raises: AccessDeniedError.
+    """
+    found: list[WriterInfo] = []
+    counts: dict[str, int] = {}
+    for writer, stat, record in await _records(engine, store):
+        if record.stage is None and not record.aborted:
+            continue
+        if not counts:
+            counts = await _count(engine, store)
+        stages = [one for one in (record.stage, *record.aborted) if one is not None]
+        found.append(
+            WriterInfo(
+                writer=writer,
+                name=record.name,
+                batch=record.batch,
+                messages=sum(counts.get(stage, 0) for stage in stages),
+                client=record.client,
+                changed=datetime.fromtimestamp(stat.mtime / 1000, UTC),
+            )
+        )
+    return found
+
+
+async def began_by(engine: Engine, store: QueueStore, origin: str, batch: int) -> list[str]:
+    """Return the names of the writers that have a batch under way which was begun by this origin.
+
+    Raises: AccessDeniedError.
+    """
+    return [
+        record.name
+        for _, _, record in await _records(engine, store)
+        if record.stage and (record.origin, record.batch) == (origin, batch)
+    ]
+
+
+async def _records(engine: Engine, store: QueueStore) -> list[tuple[str, Stat, WriterRecord]]:
+    """Read what each writer of a queue has told of itself."""
+    with allowed(store.name):
+        writers = sorted(await below(engine.zookeeper, store.paths.sinks))
+        nodes = await read_pages(engine.zookeeper, [f"{store.paths.sinks}/{writer}" for writer in writers])
+    return [
+        (writer, node.stat, record)
+        for writer, node in zip(writers, nodes, strict=True)
+        if node is not None and (record := WriterRecord.decode(node.data)) is not None
+    ]
+
+
+async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | None = None) -> int:
+    """Remove what has been put of the batch that a writer has under way; return how many messages that were.
+
+    Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
+
+    Raises: NotFoundError: there is no such writer; AccessDeniedError.
+    """
+    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    while True:
+        await zookeeper.sync(path)
+        try:
+            with allowed(store.name):
+                node = await zookeeper.read(path)
+        except NoNodeError as error:
+            msg = f"queue {store.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
+            raise NotFoundError(msg) from error
+        record = WriterRecord.decode(node.data)
+        if record is None or record.stage is None or batch not in (None, record.batch):
+            break
+        left = replace(record, stage=None, aborted=(*record.aborted, record.stage))
+        if await _write(engine, store, [SetData(path, left.encode(), node.stat.version)]):
+            break
+    return await clear_away(engine, store, writer)
+
+
+async def abandon(engine: Engine, store: QueueStore, writer: str, before: int) -> int:
+    """Give up the batch of a run that no other can go on with, if nothing was put for it since a moment (ms).
+
+    A run that is alive all the same, and only slow, is refused from then on: by the fence when it puts more, and when
+    it completes the batch. So it fails, and never shows a part of its rows.
+
+    Raises: AccessDeniedError.
+    """
+    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    try:
+        node = await zookeeper.read(path)
+    except NoNodeError:
+        return 0
+    record = WriterRecord.decode(node.data)
+    if record is None or record.stage is None or not record.of_one_run or node.stat.mtime > before:
+        return 0
+    for part in await below(zookeeper, path):
+        stat = await zookeeper.exists(f"{path}/{part}")
+        if stat is not None and stat.mtime > before:
+            return 0
+    return await give_up(engine, store, writer, record.batch)
+
+
+async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
+    """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
+
+    Raises: AccessDeniedError.
+    """
+    zookeeper, path, removed = engine.zookeeper, f"{store.paths.sinks}/{writer}", 0
+    while True:
+        try:
+            with allowed(store.name):
+                node = await zookeeper.read(path)
+        except NoNodeError:
+            return removed
+        record = WriterRecord.decode(node.data)
+        if record is None or not record.aborted:
+            return removed
+        stage = record.aborted[0]
+        removed += await _remove(engine, store, stage)
+        left = replace(record, aborted=record.aborted[1:])
+        # The lock goes last: until then nobody sees what is left.
+        unlock = await unlocking(engine, store, stage)
+        await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])
+
+
+async def forget(engine: Engine, store: QueueStore, writer: str, before: int) -> int:
+    """Forget a writer that has completed its last batch before a moment, ms in ZooKeeper's time; return 1 if so."""
+    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    try:
+        node = await zookeeper.read(path)
+    except NoNodeError:
+        return 0
+    record = WriterRecord.decode(node.data)
+    if record is None or record.aborted or node.stat.mtime > before:
+        return 0
+    if not record.complete and (record.stage is not None or not record.of_one_run):
+        return 0
+    parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
+    for start in range(0, len(parts), TOGETHER):  # of a batch that begins now, the fence has risen: none of it goes
+        together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
+        if not await _write(engine, store, together):
+            return 0
+    return int(await _write(engine, store, [Delete(path, node.stat.version)]))
+
+
+async def unlocking(engine: Engine, store: QueueStore, stage: str) -> list[Operation]:
+    """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
+    lock = store.paths.lock(stage)
+    with allowed(store.name):
+        return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
+
+
+async def _remove(engine: Engine, store: QueueStore, stage: str) -> int:
+    removed = 0
+    for folder in await lanes(engine, store):
+        names = await _of_stage(engine, store, folder, stage)
+        for start in range(0, len(names), TOGETHER):
+            removed += await _delete(engine, store, [f"{folder}/{name}" for name in names[start : start + TOGETHER]])
+    return removed
+
+
+async def _delete(engine: Engine, store: QueueStore, paths: Sequence[str]) -> int:
+    """Delete these; one after the other where another clears away, too."""
+    if await _write(engine, store, [Delete(path) for path in paths]):
+        return len(paths)
+    return sum([await _write(engine, store, [Delete(path)]) for path in paths])
+
+
+async def _write(engine: Engine, store: QueueStore, operations: Sequence[Operation]) -> bool:
+    """Apply a change that can be tried again; whether it was applied now. Raises: AccessDeniedError."""
+    while True:
+        try:
+            await engine.zookeeper.multi(operations)
+        except (ConnectionLossError, SessionExpiredError):
+            await engine.zookeeper.wait_connected()
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoAuthError):
+                raise denied(store.name, refusal.error) from refusal
+            return False
+        else:
+            return True
+
+
+async def marks_of(engine: Engine, store: QueueStore, stage: str) -> set[str]:
+    """List the fields ``r`` of the items of a batch: what their writer knows them by."""
+    marks: set[str] = set()
+    for folder in await lanes(engine, store):
+        for name in await _of_stage(engine, store, folder, stage):
+            marks.add("r" + name.partition("-r")[2].partition("-")[0])
+    return marks
+
+
+async def _of_stage(engine: Engine, store: QueueStore, folder: str, stage: str) -> list[str]:
+    """List the items of a batch, and hold no others, however many there are."""
+    listed = await collect_children(engine, store, folder, lambda: Matching(lambda name: stage_of(name) == stage))
+    return listed.names
+
+
+async def _count(engine: Engine, store: QueueStore) -> dict[str, int]:
+    """How many items there are of each batch."""
+    counts: Counter[str] = Counter()
+    for folder in await lanes(engine, store):
+        counts += (await collect_children(engine, store, folder, _Stages)).counts
+    return counts
+
+
+class _Stages:
+    """Counts items by their batch."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def take(self, names: list[str]) -> None:
+        """Count those of a batch."""
+        self.counts.update(stage for name in names if (stage := stage_of(name)) is not None)

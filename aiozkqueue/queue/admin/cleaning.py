@@ -1,0 +1,469 @@
+"""One pass of clean-up over one queue, or over the commit slots of all clients.
+
+Every removal is one multi that is refused when anything is not as it was read, so that each can be repeated, and done
+by two at a time. Why each is safe stands beside it. The multis go beside the session's commits, not among them, a page
+at a time with a pause behind it, and a pass has an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidNameError
+from aiozkqueue.layout import (
+    History,
+    LockRecord,
+    check_queue_name,
+    hour_end,
+    parse_due,
+    parse_hour,
+    parse_lock,
+    parse_meta,
+    parse_record,
+)
+from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.queue.admin.batch_writers import abandon, clear_away, forget
+from aiozkqueue.queue.admin.history_pins import read_pins
+from aiozkqueue.queue.admin.listing import collect_children
+from aiozkqueue.queue.admin.orphans import LATE, bad_locks, old_clients, orphan_metas
+from aiozkqueue.queue.admin.stats import configuration, lanes
+from aiozkqueue.queue.candidates.collectors import Earliest, Matching
+from aiozkqueue.queue.candidates.tag_records import sweep_tags
+from aiozkqueue.queue.redelivery.timed_locks import reap
+from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    SessionExpiredError,
+    SetData,
+    below,
+)
+
+from .ttl import sweep_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.layout import QueueConfig
+    from aiozkqueue.queue.admin.history_pins import Pins
+    from aiozkqueue.queue.admin.orphans import Left
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+
+#: Znodes that one pass removes at the most; what is left is for the next.
+BUDGET: Final = 10_000
+#: Items listed to find what is left over of them; in a deeper queue that waits.
+MOST_LISTED: Final = 100_000
+TOGETHER: Final = 100
+#: Seconds between two multis.
+PAUSE: Final = 0.01
+#: Combinations of tags that a queue keeps whether they are borne or not.
+MOST_TAGS: Final = 1000
+_HOUR_MS: Final = 3_600_000
+#: How long it is remembered which batch of a writer was complete last, milliseconds.
+WRITERS_KEPT: Final = 90 * 24 * _HOUR_MS
+#: How long a write that no other run can go on with may put nothing before it is given up, milliseconds.
+WRITES_KEPT: Final = 24 * _HOUR_MS
+_LONGEST_ID: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What a pass took away."""
+
+    queue: str | None
+    """None: the commit slots of clients that are gone."""
+    claims: int = 0
+    """Ended delays and leases taken off: their messages can be taken."""
+    attempts: int = 0
+    """Records of attempts whose message was gone."""
+    expired: int = 0
+    """Messages whose life had ended: dropped, or made dead letters."""
+    records: int = 0
+    """Records of history past their lifetime, or beyond the most that are kept."""
+    hours: int = 0
+    """Empty hours of the history and of the schedule."""
+    tags: int = 0
+    """Combinations of tags that no message bears any more, once there are very many."""
+    staged: int = 0
+    """Messages of batches that were given up, and writers that have not been heard of for a long time."""
+    clients: int = 0
+    """Clients whose commit slots nobody had used for a day."""
+    reaped: int = 0
+    """Messages handed on to all nodes, since their own had left them lying."""
+    more: bool = False
+    """Whether there was more to do than one pass does."""
+
+    @property
+    def total(self) -> int:
+        """All that was taken away."""
+        return (
+            self.reaped
+            + self.claims
+            + self.attempts
+            + self.expired
+            + self.records
+            + self.hours
+            + self.tags
+            + self.staged
+            + self.clients
+        )
+
+
+async def clean_queue(engine: Engine, store: QueueStore, *, late: float) -> Cleaned:
+    """Clean one queue. Nothing when it is not there.
+
+    What ended, or was written, less than ``late`` seconds ago is left to those whose it is: a courtesy, no more.
+
+    Raises: AccessDeniedError, PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
+    """
+    config = await configuration(engine, store)
+    if config is None or not await store.exists():
+        return Cleaned(queue=store.name)
+    cleaning = _Cleaning(engine, store, late)
+    with allowed(store.name):
+        await cleaning.look_at_the_clock()
+        return Cleaned(
+            queue=store.name,
+            claims=await cleaning.ended_locks(),
+            attempts=await cleaning.attempts(),
+            expired=await sweep_expired(engine, store, limit=max(0, cleaning.left)),
+            records=await cleaning.history(config.history or History()),
+            hours=await cleaning.hours(),
+            tags=await cleaning.tags(config),
+            staged=await cleaning.writers(),
+            more=cleaning.left <= 0,
+        )
+
+
+async def clean_clients(engine: Engine, moment: int) -> Cleaned:
+    """Take away the commit slots of clients that have not used them for a day, at a time (ms, ZooKeeper's).
+
+    Each slot goes at the version read, so not when its client has used it since; a client whose slot is gone makes
+    another, or finds that it cannot know any more what became of a commit it had asked for a day before.
+    """
+    removed = 0
+    for client in await old_clients(engine.zookeeper, engine.root, moment / 1000):
+        change: list[Operation] = [*(Delete(path, version) for path, version in client.slots), Delete(client.folder)]
+        removed += await _apply(engine, [change])
+    return Cleaned(queue=None, clients=removed)
+
+
+async def clean(engine: Engine, stores: Sequence[QueueStore] | None) -> list[Cleaned]:
+    """Clean these queues, or all that there are and the commit slots too; tell who looks when that was.
+
+    Raises: AccessDeniedError, ConnectionLostError, PayloadError.
+    """
+    try:
+        if stores is not None:
+            return [await _clean_now(engine, store) for store in stores]
+        present = [engine.store(name) for name in await queue_names(engine)]
+        cleaned = [await _clean_now(engine, store) for store in present]
+        told = f"{engine.root}/.janitor"
+        await engine.zookeeper.ensure(told)
+        return [*cleaned, await clean_clients(engine, await engine.server_clock.learned(told))]
+    except NoAuthError as error:
+        msg = f"root {engine.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+        raise AccessDeniedError(msg) from error
+    except (ConnectionLossError, SessionExpiredError) as error:
+        msg = f"the connection was lost while cleaning: {error}; clean again"
+        raise ConnectionLostError(msg) from error
+
+
+async def _clean_now(engine: Engine, store: QueueStore) -> Cleaned:
+    cleaned = await clean_queue(engine, store, late=LATE)
+    with suppress(MultiError):  # no janitor has looked at it yet, or it is not there
+        await engine.zookeeper.multi([SetData(store.paths.janitor, told_of(cleaned, engine.ids.client))])
+    return cleaned
+
+
+async def queue_names(engine: Engine) -> list[str]:
+    """List the queues that there are, in order. Raises: NoAuthError."""
+    names = [name for name in sorted(await below(engine.zookeeper, engine.root)) if is_queue_name(name)]
+    return [name for name in names if await engine.store(name).exists()]
+
+
+def is_queue_name(name: str) -> bool:
+    """Whether a queue can have this name."""
+    try:
+        check_queue_name(name)
+    except InvalidNameError:
+        return False
+    return True
+
+
+def told_of(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
+    """Return what is stored of the last pass: for people who look, and ``node`` for `made_by`."""
+    told = {"client": client, **asdict(cleaned)}
+    return json.dumps(told if node is None else told | {"node": node}).encode()
+
+
+def made_by(told: bytes) -> str | None:
+    """Return the hash of the node that made the last pass, where that is told and legible."""
+    try:
+        fields: object = json.loads(told)
+    except (ValueError, RecursionError):
+        return None
+    node: object = cast("dict[str, object]", fields).get("node") if isinstance(fields, dict) else None
+    return node if isinstance(node, str) else None
+
+
+class _Cleaning:
+    """One pass over one queue."""
+
+    def __init__(self, engine: Engine, store: QueueStore, late: float) -> None:
+        self._engine = engine
+        self._store = store
+        self._late = milliseconds_in(late)
+        self._zookeeper = engine.zookeeper
+        self._paths = store.paths
+        self.left = BUDGET
+        self._now = 0
+        self._counts: dict[str, int] = {}
+
+    async def look_at_the_clock(self) -> None:
+        """Learn ZooKeeper's time, which is never ahead of the server's: nothing is judged over before it is."""
+        self._now = await self._engine.server_clock.learned(self._paths.due)
+
+    async def ended_locks(self) -> int:
+        """Take off the timed locks that ended a while ago, which consumers would do at once if there were any.
+
+        With their due nodes, this is what a consumer does (see `reaper`), and as safe. Without, the lock goes at the
+        version read: nobody's commit depends on a timed lock, and one that was renewed has another version.
+        """
+        paths = self._paths
+        dues = await below(self._zookeeper, paths.due)
+        timed = sorted(parsed for name in dues if (parsed := parse_due(name)) is not None)
+        ended = [one for one in timed if one[0] + self._late <= self._now][: self.left]
+        freed = 0
+        generation = await self._zookeeper.wait_connected()
+        for start in range(0, len(ended), TOGETHER):
+            freed += len(await reap(self._zookeeper, paths, ended[start : start + TOGETHER], generation))
+            await asyncio.sleep(PAUSE)
+        self.left -= len(ended)
+        announced = {message_id for _, message_id in timed}
+        locks = await below(self._zookeeper, paths.locks)
+        alone = [name for name in locks if parse_lock(name) not in announced][:BUDGET]
+        bad = await bad_locks(self._zookeeper, paths, alone, self._now / 1000)
+        over = [one for one in bad.unannounced if self._is_over(LockRecord.decode(one.node.data).end)]
+        return freed + await self._remove([self._unlock(one) for one in over])
+
+    async def attempts(self) -> int:
+        """Remove the records of attempts whose message is gone.
+
+        They were listed before the items, twice, in two orders, so that not even a message that moves between lanes
+        is missed. The change locks and unlocks the message's id, so that nobody who has read the record is about to
+        write it, and removes it at the version read. A message that is driven back later begins with none.
+        """
+        named = _is_message if self._store.dialect is None else parse_meta
+        names = [name for name in await below(self._zookeeper, self._paths.metas) if named(name)][:BUDGET]
+        if not names:
+            return 0
+        folders = await self._item_folders()
+        if await self._count(folders) > MOST_LISTED:
+            return 0
+        ids = await self._ids(folders, names)
+        orphans = await orphan_metas(self._zookeeper, self._paths, names, ids)
+        old = [one for one in orphans if one.node.stat.mtime + self._late <= self._now]
+        if not old:
+            return 0
+        ids = await self._ids(folders[::-1], names)
+        lock = LockRecord(self._engine.ids.next(), self._engine.ids.client).encode()
+        return await self._remove([self._forget(one, lock) for one in old if parse_meta(one.name) not in ids])
+
+    async def history(self, history: History) -> int:
+        """Remove the records past their lifetime, and the oldest of those beyond the most that are kept.
+
+        Each removal checks the version of the pins' folder that was read before they were listed (see `pins`).
+        """
+        zookeeper, paths = self._zookeeper, self._paths
+        if await zookeeper.exists(paths.history) is None:
+            return 0
+        pins = await read_pins(self._engine, self._store)
+        hours = sorted(name for name in await below(zookeeper, paths.history) if parse_hour(name) is not None)
+        newer = await self._counted_after(hours)
+        cutoff = self._now - milliseconds_in(history.seconds)
+        removed = 0
+        for hour in hours:
+            begin = parse_hour(hour)
+            if self.left <= 0 or (pins.first is not None and hour >= pins.first) or begin is None:
+                break
+            if begin >= cutoff and newer[hour] + self._counts[hour] <= history.most:
+                break
+            chosen = await self._too_old(hour, history.most - newer[hour], cutoff)
+            removed += await self._remove([self._strike(pins, f"{hour}/{name}") for name in chosen])
+        return removed
+
+    async def _too_old(self, hour: str, kept: int, cutoff: int) -> list[str]:
+        """Return the records of an hour that go: those from before ``cutoff``, and the oldest of more than ``kept``."""
+        path = self._paths.record(hour)
+        listed = await collect_children(self._engine, self._store, path, partial(Earliest, None, parse_record, str))
+        held, chosen = listed.held, list[str]()
+        for index, name in enumerate(listed.in_order()):
+            parsed = parse_record(name)
+            if len(chosen) >= self.left or not (held - index > kept or (parsed is not None and parsed[0] < cutoff)):
+                break
+            chosen.append(name)
+        return chosen
+
+    async def _counted_after(self, hours: Sequence[str]) -> dict[str, int]:
+        """How many records there are in the hours after each.
+
+        Of those counted, another clean-up may remove only such as have too many after them, or are too old, and then
+        all that is older is to go as well: whoever cleans beside us, never more goes than should.
+        """
+        self._counts = {hour: await self._count([self._paths.record(hour)]) for hour in hours}
+        newer: dict[str, int] = {}
+        total = 0
+        for hour in reversed(hours):
+            newer[hour] = total
+            total += self._counts[hour]
+        return newer
+
+    async def tags(self, config: QueueConfig) -> int:
+        """Remove records of tags that nothing bears: no put can rest on one that is removed (see `tags`)."""
+        paths = self._paths
+        stat = await self._zookeeper.exists(paths.filters)
+        if stat is None or stat.num_children <= MOST_TAGS:
+            return 0
+        later = [f"{paths.later}/{hour}" for hour in await below(self._zookeeper, paths.later)]
+        folders = [paths.dlq, *(paths.at(lane) for lane in config.lanes), *later, paths.dlq]
+        generation = await self._zookeeper.wait_connected()
+        return await sweep_tags(self._zookeeper, paths, folders, generation)
+
+    async def writers(self) -> int:
+        """Finish the removal of batches that were given up, and forget writers whose last batch was complete long ago.
+
+        One that is forgotten and writes that very batch again would double it. A write without a `writeId` that has put
+        nothing for a day is given up; any other batch that is under way is left.
+        """
+        removed = 0
+        for writer in await below(self._zookeeper, self._paths.sinks):
+            removed += await abandon(self._engine, self._store, writer, self._now - WRITES_KEPT)
+            removed += await clear_away(self._engine, self._store, writer)
+            removed += await forget(self._engine, self._store, writer, self._now - WRITERS_KEPT)
+        self.left -= removed
+        return removed
+
+    async def hours(self) -> int:
+        """Remove empty hours that are over: of the history, and of the schedule.
+
+        The server refuses to remove one that is not empty, and whoever finds one missing makes it again.
+        """
+        changes: list[Sequence[Operation]] = []
+        for hour in await below(self._zookeeper, self._paths.history):
+            begin = parse_hour(hour)
+            if begin is not None and hour_end(begin) + _HOUR_MS <= self._now:
+                changes.append([Delete(self._paths.record(hour))])
+        changes += [
+            [Delete(f"{self._paths.later}/{hour}")]
+            for hour in await below(self._zookeeper, self._paths.later)
+            if hour.isascii() and hour.isdigit() and (int(hour) + 2) * _HOUR_MS <= self._now
+        ]
+        empty = [one for one in changes if not await self._count([one[0].path])]
+        return await self._remove(empty)
+
+    # -- the changes
+
+    def _unlock(self, lock: Left) -> Sequence[Operation]:
+        return [
+            Delete(f"{self._paths.locks}/{lock.name}", lock.node.stat.version),
+            SetData(self._paths.items, b""),  # what wakes idle consumers
+        ]
+
+    def _forget(self, meta: Left, lock: bytes) -> Sequence[Operation]:
+        path = self._paths.lock(parse_meta(meta.name) or "-")
+        return [
+            Create(path, lock),
+            Delete(f"{self._paths.metas}/{meta.name}", meta.node.stat.version),
+            Delete(path),
+        ]
+
+    def _strike(self, pins: Pins, place: str) -> Sequence[Operation]:
+        return [Check(self._paths.pins, pins.version), Delete(self._paths.record(place))]
+
+    async def _remove(self, changes: list[Sequence[Operation]]) -> int:
+        removed = await _apply(self._engine, changes[: max(0, self.left)])
+        self.left -= len(changes)
+        return removed
+
+    # -- reading
+
+    def _is_over(self, end: int | None) -> bool:
+        return end is not None and end + self._late <= self._now
+
+    async def _item_folders(self) -> list[str]:
+        """Every folder that may hold items."""
+        scheduled = [f"{self._paths.later}/{hour}" for hour in await below(self._zookeeper, self._paths.later)]
+        return [*dict.fromkeys([*await lanes(self._engine, self._store), *scheduled])]
+
+    async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
+        """Tell which of the messages that these records are of lie in the folders."""
+        wanted = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
+        found: set[str] = set()
+
+        def is_wanted(name: str) -> bool:
+            item = self._store.parse_item(name)
+            if item is not None and item.id in wanted:
+                found.add(item.id)
+            return False
+
+        for folder in folders:
+            await collect_children(self._engine, self._store, folder, partial(Matching, is_wanted))
+        return found
+
+    async def _count(self, folders: Sequence[str]) -> int:
+        stats = [await self._zookeeper.exists(folder) for folder in folders]
+        return sum(stat.num_children for stat in stats if stat is not None)
+
+
+def _is_message(meta: str) -> bool:
+    message_id = parse_meta(meta)
+    return message_id is not None and len(message_id) <= _LONGEST_ID
+
+
+async def _apply(engine: Engine, changes: Sequence[Sequence[Operation]]) -> int:
+    """Apply each change by itself or leave it, several in a multi; return how many are known to have been applied.
+
+    Raises: NoAuthError: an ACL refuses one.
+    """
+    zookeeper, applied = engine.zookeeper, 0
+    for start in range(0, len(changes), TOGETHER):
+        page = list(changes[start : start + TOGETHER])
+        while page:
+            try:
+                await zookeeper.multi([operation for change in page for operation in change])
+            except (ConnectionLossError, SessionExpiredError):
+                await zookeeper.wait_connected()
+            except MultiError as refusal:
+                if isinstance(refusal.error, NoAuthError):
+                    raise refusal.error from refusal
+                if isinstance(page[0][0], Check) and isinstance(refusal.error, BadVersionError):
+                    return applied  # what all of these depend on has changed: a history has been pinned
+                del page[_member(page, refusal.index)]
+            else:
+                applied += len(page)
+                break
+        await asyncio.sleep(PAUSE)
+    return applied
+
+
+def _member(page: Sequence[Sequence[Operation]], index: int) -> int:
+    """Which change of a page the operation of this index belongs to."""
+    for number, change in enumerate(page):
+        if index < len(change):
+            return number
+        index -= len(change)
+    return len(page) - 1

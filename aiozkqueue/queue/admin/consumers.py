@@ -1,0 +1,72 @@
+"""Who takes from a queue: the registry read for people. What is in it: `registration`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import LockRecord
+from aiozkqueue.queue.commit.history import process_of
+from aiozkqueue.queue.commit.unclaimed import read_all
+
+from .listing import list_children
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+#: Locks looked at by `consumers`: as many as ten sessions may hold at the most, or thereabouts.
+LOCKS_READ = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerInfo:
+    """A live session that takes from a queue."""
+
+    client: str
+    """The session's id, with which the ids of its own messages begin."""
+    host: str
+    pid: int
+    since: datetime
+    """When its ZooKeeper session began to take, in ZooKeeper's time."""
+    messages: tuple[str, ...]
+    """The ids of the messages it holds now, what was claimed ahead included."""
+
+
+async def consumers(engine: Engine, store: QueueStore) -> list[ConsumerInfo]:
+    """Read who is there, the longest first, and what each holds."""
+    paths = store.paths
+    names = await list_children(engine, store, paths.consumers)
+    entries = await read_all(engine, store, [paths.consumer(name) for name in names])
+    held = await _held(engine, store)
+    found: list[ConsumerInfo] = []
+    for name, node in zip(names, entries, strict=True):
+        if node is None:
+            continue
+        host, pid = process_of(node.data)
+        messages = held.get(node.stat.ephemeral_owner, [])
+        since = datetime.fromtimestamp(node.stat.ctime / 1000, UTC)
+        found.append(
+            ConsumerInfo(client=entry_client(name), host=host, pid=pid, since=since, messages=tuple(sorted(messages)))
+        )
+    return sorted(found, key=lambda one: (one.since, one.client))
+
+
+def entry_client(name: str) -> str:
+    """The client that an entry of the registry is of: its name without the number of its ZooKeeper session."""
+    return name.rpartition("-")[0]
+
+
+async def _held(engine: Engine, store: QueueStore) -> dict[int, list[str]]:
+    """The messages that each ZooKeeper session holds."""
+    locks = (await list_children(engine, store, store.paths.locks))[:LOCKS_READ]
+    held: defaultdict[int, list[str]] = defaultdict(list)
+    for name, node in zip(
+        locks, await read_all(engine, store, [f"{store.paths.locks}/{name}" for name in locks]), strict=True
+    ):
+        message_id = store.paths.lock_of(name)
+        if node is not None and message_id is not None and LockRecord.decode(node.data).end is None:
+            held[node.stat.ephemeral_owner].append(message_id)
+    return held

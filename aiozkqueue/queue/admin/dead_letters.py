@@ -1,0 +1,120 @@
+"""A queue's dead letters: what was rejected, and what used up its attempts."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from aiozkqueue.errors import DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
+from aiozkqueue.queue.commit.conditional import Change, apply
+from aiozkqueue.queue.commit.transfer import transfer
+from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.queue.message import DeadLetter
+from aiozkqueue.queue.options import collection, positive, seconds
+from aiozkqueue.queue.put.prepare import restored
+from aiozkqueue.queue.runtime.deadline import Patience
+from aiozkqueue.zookeeper import PAGE, Delete
+
+from .listing import first_items, walk
+from .stats import content, count
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.options import Seconds
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+    from .listing import Placed
+
+T = TypeVar("T")
+
+
+class DeadLetters(Generic[T]):
+    """The dead letters of one queue."""
+
+    def __init__(self, engine: Engine, store: QueueStore, codec: Codec[T]) -> None:
+        self._engine = engine
+        self._store = store
+        self._codec = codec
+
+    async def size(self) -> int:
+        """Count them. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        engine, store = self._usable(), self._store
+        return await count(engine, store, store.paths.dlq)
+
+    async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
+        """Read the oldest, ``limit`` at the most, without taking them. Raises: as `size`; InvalidOptionError."""
+        positive(limit, "limit")
+        engine, store = self._usable(), self._store
+        items = await first_items(engine, store, [store.paths.dlq], limit)
+        nodes = await read_all(engine, store, [one.path for one in items])
+        return [
+            DeadLetter(content(store, one.item, node, 0), self._codec)
+            for one, node in zip(items, nodes, strict=True)
+            if node is not None
+        ]
+
+    async def redrive(
+        self, ids: Collection[str] | None = None, *, limit: int | None = None, timeout: Seconds | None = 0
+    ) -> int:
+        """Put them back into the queue, at its end, with a fresh count of attempts; return how many.
+
+        Those of these ids, or all, the oldest ``limit`` at the most.
+
+        Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
+        configuration says. One that somebody else drives back or removes meanwhile is left to them. One whose
+        unique key is taken stays, and so does one that cannot be removed, since there are znodes below it. None is lost
+        or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None:
+        for as long as it takes).
+
+        Raises: as `size`; InvalidOptionError; QueueFullError: what did not fit in time is a dead letter still.
+        """
+        wait = seconds(timeout, "timeout")
+        engine, store = self._usable(), self._store
+        patience = Patience(wait, engine.clock)
+        left = math.inf if limit is None else positive(limit, "limit")
+        moved = 0
+        async for chosen in self._chosen(ids):
+            page = chosen if left >= len(chosen) else chosen[: int(left)]
+            if not page:
+                break
+            left -= len(page)
+            await store.open()
+            nodes = await read_all(engine, store, [one.path for one in page])
+            back = [
+                (restored(engine, store, one.item, node), Change(store, [Delete(one.path, node.stat.version)]))
+                for one, node in zip(page, nodes, strict=True)
+                if node is not None
+            ]
+            for outcome in await transfer(engine, back, patience):
+                if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
+                    continue  # its key is taken again, or it cannot be removed from here
+                if isinstance(outcome, QueueFullError):
+                    msg = f"{outcome}; {moved} dead letters were put back before, the others are where they were"
+                    raise QueueFullError(msg) from outcome
+                if isinstance(outcome, QueueError):
+                    raise outcome
+                moved += outcome
+        return moved
+
+    async def purge(self, ids: Collection[str] | None = None) -> int:
+        """Remove them for good; return how many. Raises: as `size`; InvalidOptionError."""
+        engine, store, removed = self._usable(), self._store, 0
+        async for page in self._chosen(ids):
+            removed += sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in page]))
+        return removed
+
+    def _usable(self) -> Engine:
+        self._engine.check()
+        return self._engine
+
+    async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
+        """Give the dead letters with these ids, or all, the oldest first and no more than `PAGE` at a time."""
+        wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
+        engine, store = self._usable(), self._store
+        async for listed in walk(engine, store, [store.paths.dlq]):
+            chosen = listed if wanted is None else [one for one in listed if one.item.id in wanted]
+            for start in range(0, len(chosen), PAGE):
+                yield chosen[start : start + PAGE]

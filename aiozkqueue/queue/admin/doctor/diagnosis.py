@@ -1,0 +1,379 @@
+"""What is wrong with the servers and queues, told from facts that were read before. Pure.
+
+`examination` reads the facts; `diagnose` here judges them. A finding says where, what, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import enum
+import statistics
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import LANE_END, MOST_GENERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from aiozkqueue.queue.admin.batch_writers import WriterInfo
+
+#: A listing of this share of the request limit is warned about; Java clients read none beyond the whole.
+LONG_LISTING: Final = 0.8
+#: Of a lane's counter; at the whole of `LANE_END` the next lane is opened.
+LATE_COUNTER: Final = 0.9
+#: Clocks that differ by more seconds than this are warned about.
+CLOCK_OFFSET: Final = 1.0
+#: Medians of the round trips beyond which a queue is slow, seconds.
+SLOW: Final = 0.1
+#: A write to a queue that takes longer may have been killed.
+LONG_WRITE: Final = timedelta(minutes=10)
+_SHOWN: Final = 3
+
+
+class Severity(enum.Enum):
+    """How much a finding matters."""
+
+    INFO = "info"  # good to know
+    WARNING = "warning"  # works, and will not for ever
+    ERROR = "error"  # something does not work, or is open to whoever should not have it
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found."""
+
+    severity: Severity
+    subject: str
+    """A server, a queue or a path."""
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Round trips, seconds."""
+
+    p50: float
+    most: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Latency:
+        """The figures of at least one sample."""
+        return cls(statistics.median(samples), max(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """One server, as it tells of itself; None where it does not."""
+
+    address: str
+    reachable: bool
+    version: str | None = None
+    mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleFacts:
+    """The servers, and this session with them."""
+
+    servers: Sequence[ServerFacts]
+    session_timeout: float
+    """As negotiated, seconds."""
+    request_limit: int
+    """The largest request that this client sends, bytes."""
+    read: Latency
+    write: Latency | None
+    """None when nothing may be written below the root."""
+    clock_offset: float | None
+    """By how much the leader's clock is ahead of this machine's, seconds."""
+    authenticated: bool
+    old_slots: int
+    """Clients whose commit slots nobody has used for a day."""
+    open_to_all: Sequence[str] = ()
+    """Znodes outside of queues that everybody may change."""
+    readable_by_all: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """One folder of a queue."""
+
+    path: str
+    children: int
+    listing: int
+    """Bytes of a listing."""
+    counter: int
+    """How many children it has ever had, as the server counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """One queue."""
+
+    name: str
+    exists: bool = True
+    trouble: str | None = None
+    """Why it could not be read."""
+    lanes: Sequence[FolderFacts] = ()
+    folders: Sequence[FolderFacts] = ()
+    put_lanes: Sequence[str] = ()
+    """The paths of the lanes that are put to."""
+    generations: int = 1
+    """The most lanes of one shard."""
+    size: int = 0
+    consumers: int = 0
+    dead_letters: int = 0
+    foreign: Sequence[str] = ()
+    """Names among the items that are no items."""
+    endless_locks: Sequence[str] = ()
+    """Locks that no session's end and no time removes."""
+    unannounced_locks: Sequence[str] = ()
+    """Timed locks without the due node that ends them."""
+    stray_dues: Sequence[str] = ()
+    """Due nodes without a lock."""
+    vain_locks: Sequence[str] = ()
+    """Locks whose item is gone."""
+    overdue: int = 0
+    """Timed locks that should have ended a while ago."""
+    orphan_metas: Sequence[str] = ()
+    """Records of attempts whose item is gone."""
+    obstructed: Sequence[str] = ()
+    """Items and records of attempts, of those looked at, that have znodes below them."""
+    sealed: Sequence[str] = ()
+    """Items and records of attempts, of those looked at, that this user may not read."""
+    unfinished: Sequence[WriterInfo] = ()
+    """Batches of Spark's writers that are not complete."""
+    now: datetime | None = None
+    """By the leader's clock."""
+    old_pins: Sequence[str] = ()
+    """What has kept clean-up from the history for a day."""
+    open_to_all: Sequence[str] = ()
+    readable_by_all: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `QueueSession.diagnose` has read, and makes of it."""
+
+    ensemble: EnsembleFacts
+    queues: Sequence[QueueFacts]
+    findings: Sequence[Finding] = field(default=())
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no finding is an error."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
+
+
+def diagnose(ensemble: EnsembleFacts, queues: Sequence[QueueFacts]) -> Diagnosis:
+    """Judge the facts; the worst comes first."""
+    findings = [*_of_ensemble(ensemble)]
+    for queue in queues:
+        findings += _of_queue(queue, ensemble)
+    order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
+    findings.sort(key=lambda finding: order.index(finding.severity))
+    return Diagnosis(ensemble, queues, findings)
+
+
+def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
+    for server in facts.servers:
+        if not server.reachable:
+            yield Finding(
+                Severity.WARNING, server.address, "cannot be reached", "bring it back: without a quorum nothing works"
+            )
+        elif server.version is None:
+            yield Finding(
+                Severity.INFO,
+                server.address,
+                "does not tell its version",
+                "to see it here, put srvr into the server's 4lw.commands.whitelist",
+            )
+    versions = {server.version for server in facts.servers if server.version is not None}
+    if len(versions) > 1:
+        yield Finding(
+            Severity.WARNING, "servers", f"of different versions: {', '.join(sorted(versions))}", "finish the upgrade"
+        )
+    if facts.write is None:
+        yield Finding(
+            Severity.ERROR, "root", "this user may not write below it", "use the credentials of one whom its ACL allows"
+        )
+    elif facts.write.p50 > SLOW:
+        yield Finding(
+            Severity.WARNING,
+            "servers",
+            f"a write takes {facts.write.p50 * 1000:.0f} ms",
+            "give ZooKeeper's transaction log a disk of its own, and look at the network between the servers",
+        )
+    if facts.clock_offset is not None and abs(facts.clock_offset) > CLOCK_OFFSET:
+        ahead = "ahead of" if facts.clock_offset > 0 else "behind"
+        yield Finding(
+            Severity.WARNING,
+            "clock",
+            f"the leader's is {abs(facts.clock_offset):.1f} s {ahead} this machine's",
+            "set both by NTP: message times and delays go by the leader's clock",
+        )
+    if facts.old_slots:
+        yield Finding(
+            Severity.WARNING,
+            ".clients",
+            f"the commit slots of {facts.old_slots} clients have not been used for a day",
+            "`aiozkqueue clean` takes them away, as running sessions do: they are left by programs that have ended",
+        )
+    if not facts.authenticated:
+        yield Finding(
+            Severity.INFO,
+            "credentials",
+            "none: whoever reaches the servers may read, change and delete everything",
+            "connect with auth=",
+        )
+    yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
+
+
+def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
+    name = facts.name
+    if not facts.exists:
+        yield Finding(Severity.ERROR, name, "there is no such queue", "its first put or take makes it")
+        return
+    if facts.trouble is not None:
+        yield Finding(Severity.ERROR, name, facts.trouble, "until then nobody can put into it or take from it")
+        return
+    for folder in (*facts.lanes, *facts.folders):
+        yield from _of_listing(name, folder, ensemble.request_limit, lane=folder in facts.lanes)
+    for lane in facts.lanes:
+        if lane.path in facts.put_lanes:
+            yield from _of_counter(name, lane)
+    if facts.generations > LONG_LISTING * MOST_GENERATIONS:
+        yield Finding(
+            Severity.WARNING,
+            name,
+            f"{facts.generations} generations of a lane are in use, the most is {MOST_GENERATIONS}",
+            "take the oldest messages: puts are refused when no further generation can be opened",
+        )
+    yield from _of_unfinished(facts)
+    visible = facts.size - sum(one.messages for one in facts.unfinished)
+    if visible > 0 and not facts.consumers:
+        yield Finding(Severity.WARNING, name, f"{visible} messages and no consumer", "start one")
+    if facts.dead_letters:
+        yield Finding(
+            Severity.INFO,
+            name,
+            f"{facts.dead_letters} dead letters",
+            f"see `aiozkqueue dlq list {name}`, then redrive or purge them",
+        )
+    yield from _of_orphans(facts)
+    yield from _of_acls(name, facts.open_to_all, facts.readable_by_all, ensemble)
+
+
+def _of_listing(name: str, folder: FolderFacts, limit: int, *, lane: bool) -> Iterator[Finding]:
+    if folder.listing < LONG_LISTING * limit:
+        return
+    text = f"a listing of the {folder.children} znodes in {folder.path} takes {folder.listing} of {limit} bytes"
+    advice = "spread new messages with QueueConfig(shards=…), or consume faster" if lane else "take, redrive or purge"
+    over = folder.listing > limit
+    yield Finding(
+        Severity.ERROR if over else Severity.WARNING, name, text, f"{advice}: Java clients read no longer one"
+    )
+
+
+def _of_counter(name: str, lane: FolderFacts) -> Iterator[Finding]:
+    if lane.counter >= LANE_END + (LANE_END >> 1):
+        yield Finding(
+            Severity.ERROR,
+            name,
+            f"the counter of {lane.path} is at {lane.counter}, and ends at {2 * LANE_END - 1}",
+            "put one message with this package, which opens the next lane, and stop the programs that put here",
+        )
+    elif lane.counter >= LATE_COUNTER * LANE_END:
+        yield Finding(
+            Severity.INFO,
+            name,
+            f"the counter of {lane.path} is at {lane.counter}",
+            f"at {LANE_END} a new lane is opened",
+        )
+
+
+def _of_unfinished(facts: QueueFacts) -> Iterator[Finding]:
+    for one in facts.unfinished:
+        old = facts.now is None or facts.now - one.changed > LONG_WRITE
+        yield Finding(
+            Severity.WARNING if old else Severity.INFO,
+            facts.name,
+            f"{one.messages} staged messages of {one.name!r} are invisible: the batch, begun {one.changed:%F %T} UTC, "
+            "is not complete",
+            f"if no job still writes it, run the job again (a stream, or a write with the same writeId), or remove the "
+            f"messages: `aiozkqueue ledgers discard {facts.name} {one.writer}`",
+        )
+
+
+def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
+    force = f"force them open with release_claims() of the queue {facts.name}"
+    clean = f"`aiozkqueue clean {facts.name}` takes them away, as running sessions do"
+    for names, severity, text, advice in (
+        (
+            facts.foreign,
+            Severity.WARNING,
+            "znodes among the messages that are none",
+            "delete them, if nobody wants them",
+        ),
+        (facts.endless_locks, Severity.ERROR, "locks that neither a session nor a time ends", force),
+        (facts.unannounced_locks, Severity.ERROR, "delayed messages that nothing will free", force),
+        (facts.vain_locks, Severity.WARNING, "locks whose message is gone", "delete them"),
+        (facts.stray_dues, Severity.WARNING, "ends of delays whose lock is gone", "consumers remove them when due"),
+        (facts.orphan_metas, Severity.WARNING, "records of attempts whose message is gone", clean),
+        (
+            facts.obstructed,
+            Severity.ERROR,
+            "znodes of messages that ZooKeeper does not delete, since there are others below them",
+            "delete what lies below them: until then their messages cannot be settled",
+        ),
+        (
+            facts.sealed,
+            Severity.ERROR,
+            "znodes of messages that this user may not read",
+            "set their ACLs (setAcl in zkCli), or delete them: this user's consumers pass their messages by",
+        ),
+    ):
+        if names:
+            yield Finding(severity, facts.name, f"{len(names)} {text}: {_some(names)}", advice)
+    for pin in facts.old_pins:
+        yield Finding(
+            Severity.WARNING,
+            facts.name,
+            f"{pin!r} has kept clean-up from its history for a day",
+            f"run that audit again, or give it up with `aiozkqueue pins remove {pin} {facts.name}`",
+        )
+    if facts.overdue:
+        severity = Severity.ERROR if facts.consumers else Severity.INFO
+        yield Finding(
+            severity,
+            facts.name,
+            f"{facts.overdue} delays have ended and nobody has freed the messages",
+            "see whether the consumers are alive" if facts.consumers else "a consumer will",
+        )
+
+
+def _of_acls(
+    subject: str, open_to_all: Sequence[str], readable: Sequence[str], ensemble: EnsembleFacts
+) -> Iterator[Finding]:
+    if not ensemble.authenticated:
+        return  # told once, for all
+    if open_to_all:
+        yield Finding(
+            Severity.ERROR,
+            subject,
+            f"everybody may change {len(open_to_all)} of its znodes: {_some(open_to_all)}",
+            "set their ACLs (setAcl -R in zkCli): they were made without credentials",
+        )
+    if readable:
+        yield Finding(
+            Severity.WARNING,
+            subject,
+            f"everybody may read {len(readable)} of its znodes: {_some(readable)}",
+            "if that is not meant, set their ACLs (setAcl -R in zkCli)",
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

@@ -1,0 +1,49 @@
+"""Timed locks whose time is over: leases and backoffs that hold nothing any more, until a consumer takes them off."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import parse_due
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.queue.redelivery.timed_locks import waiting
+
+from .listing import collect_children
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+
+class _Count:
+    """How many names of due nodes say a time that is over."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+        self.number = 0
+
+    def take(self, names: list[str]) -> None:
+        self.number += sum(_is_over(name, self._now) for name in names)
+
+
+async def count_ended(engine: Engine, store: QueueStore) -> int:
+    """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
+    now = engine.server_clock.now()
+    return (await collect_children(engine, store, store.paths.due, partial(_Count, now))).number
+
+
+async def ended_locks(engine: Engine, store: QueueStore) -> set[str]:
+    """Return what the timed locks whose time is over lock: ids of messages, and groups. Raises: AccessDeniedError."""
+    now = engine.server_clock.now()
+    over = partial(Matching, partial(_is_over, now=now))
+    names = (await collect_children(engine, store, store.paths.due, over)).names
+    nodes = await read_all(engine, store, [f"{store.paths.due}/{name}" for name in names])
+    timed = zip(map(parse_due, names), nodes, strict=True)
+    return {waiting(node, due[1]).lock for due, node in timed if due is not None}
+
+
+def _is_over(name: str, now: int) -> bool:
+    due = parse_due(name)
+    return due is not None and due[0] <= now

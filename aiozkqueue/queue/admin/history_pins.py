@@ -1,0 +1,131 @@
+"""Pins: what keeps clean-up from a part of a history while somebody reads it.
+
+Setting a pin writes to the folder of pins in the same multi, and every removal of history checks that folder at the
+version at which the pins were listed. So from the moment a pin is set, nothing it protects is removed, not even by a
+clean-up that had listed the pins before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import hour_of, parse_hour
+from aiozkqueue.moments import moment_at
+from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.zookeeper import (
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+from .history import milliseconds
+from .listing import list_children
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """What keeps clean-up from a queue's history, or from the later part of it."""
+
+    queue: str
+    name: str
+    """Whose it is: ``audit`` is that of `aiozkqueue audit`."""
+    since: datetime
+    """From when on records are kept."""
+    changed: datetime
+    """When it was set, in ZooKeeper's time."""
+
+
+async def pins(engine: Engine, store: QueueStore) -> list[Pin]:
+    """Read the pins of a queue. Raises: AccessDeniedError."""
+    names = sorted(await list_children(engine, store, store.paths.pins))
+    nodes = await read_all(engine, store, [store.paths.pin(name) for name in names])
+    return [
+        Pin(
+            queue=store.name,
+            name=name,
+            since=moment_at(parse_hour(node.data.decode("utf-8", "replace")) or 0),
+            changed=moment_at(node.stat.mtime),
+        )
+        for name, node in zip(names, nodes, strict=True)
+        if node is not None
+    ]
+
+
+async def pin(engine: Engine, store: QueueStore, name: str, since: datetime) -> None:
+    """Keep the history from the hour of ``since`` on until `unpin`, under a name that is nobody else's.
+
+    One of this name is moved. Records that have been cleaned before do not come back. A pin outlives the session that
+    set it.
+
+    Raises: AccessDeniedError, InvalidOptionError.
+    """
+    hour = hour_of(milliseconds(since, "since")).encode()
+    path, folder = store.paths.pin(name), SetData(store.paths.pins, b"")
+    await _apply(engine, store, [[Create(path, hour), folder], [SetData(path, hour), folder]])
+
+
+async def unpin(engine: Engine, store: QueueStore, name: str) -> bool:
+    """Take a pin off; return whether there was one of this name. Raises: AccessDeniedError."""
+    if name not in await list_children(engine, store, store.paths.pins):
+        return False
+    await _apply(engine, store, [[Delete(store.paths.pin(name))], []])
+    return True
+
+
+class Pins:
+    """The pins of a queue as they were at a version of their folder."""
+
+    def __init__(self, version: int, first: str | None) -> None:
+        self.version = version
+        self.first = first
+        """The earliest hour that is pinned; None: nothing is."""
+
+
+async def read_pins(engine: Engine, store: QueueStore) -> Pins:
+    """Read the pins, the version of their folder first. One that names no hour pins everything.
+
+    Raises: NoAuthError of the zookeeper package.
+    """
+    paths, zookeeper = store.paths, engine.zookeeper
+    await zookeeper.ensure(paths.pins)
+    stat = await zookeeper.exists(paths.pins)
+    names = await zookeeper.children(paths.pins)
+    nodes = await zookeeper.read_many([paths.pin(name) for name in names]) if names else []
+    hours = [node.data.decode("utf-8", "replace") for node in nodes if node is not None]
+    first = min((hour if parse_hour(hour) is not None else "" for hour in hours), default=None)
+    return Pins(0 if stat is None else stat.version, first)
+
+
+async def _apply(engine: Engine, store: QueueStore, ways: list[list[Operation]]) -> None:
+    """Apply the first of these that is not refused since something is there, or is not."""
+    zookeeper = engine.zookeeper
+    turn = 0
+    while ways[turn % 2]:
+        try:
+            await zookeeper.ensure(store.paths.pins)
+            await zookeeper.multi(ways[turn % 2])
+        except (ConnectionLossError, SessionExpiredError):
+            await zookeeper.wait_connected()
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                raise denied(store.name, error.error) from error
+            if not isinstance(error.error, NoNodeError | NodeExistsError):
+                raise
+            turn += 1
+        else:
+            return

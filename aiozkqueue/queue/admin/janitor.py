@@ -1,0 +1,219 @@
+"""The janitor: a task of each session that has the queues it uses cleaned, by one session at a time.
+
+When a queue was last cleaned is the mtime of its ``janitor`` znode, so that the interval holds across sessions and
+processes; who cleans now holds the ephemeral ``janitor/lock``. That only spares work: each removal is safe whoever
+makes it, and as often (see `cleaning`). A session asks for nothing before the first interval is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import QueueError
+from aiozkqueue.queue.admin.orphans import LATE
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NodeExistsError,
+    SessionExpiredError,
+    SetData,
+    ZooKeeperError,
+)
+
+from .affinity import REAP_EVERY, hand_on
+from .cleaning import Cleaned, clean_clients, clean_queue, made_by, told_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation
+
+log: Final = logging.getLogger(__name__)
+
+#: What stands for the clients' slots among the znodes that tell when something was cleaned last.
+ROOT_DUTY: Final = "/.janitor"
+#: Seconds between two clean-ups of a queue that does not say.
+CLEAN_EVERY: Final = 300.0
+#: Seconds between two looks at the slots of clients that are gone.
+SLOTS_EVERY: Final = 3600.0
+#: Seconds after which a session sees at the latest that an interval has been changed by another.
+LOOK_EVERY: Final = 60.0
+#: Seconds until a pass that had more to do is followed by the next.
+SOON: Final = 1.0
+#: A session waits this share of an interval longer, by chance, so that not all ask at once.
+SPREAD: Final = 0.1
+#: After a pass of its own node a session waits this share of an interval longer: the next pass is another node's.
+YIELD: Final = 0.3
+
+
+class Duty:
+    """One thing to be cleaned every so often: a queue, or the clients' slots (``queue`` is None)."""
+
+    def __init__(
+        self,
+        path: str,
+        interval: Callable[[], float],
+        work: Callable[[], Awaitable[Cleaned]],
+        queue: str | None = None,
+        *,
+        node: str | None = None,
+    ) -> None:
+        self.path = path
+        self.extra: dict[str, str] = {} if queue is None else {"queue": queue}
+        """What records of the log about it carry."""
+        self.interval = interval
+        self.work = work
+        self.node = node
+        """The hash of this session's node, where a pass leaves out what is of the node that makes it."""
+        self.at: float = 0.0
+        """When to look again, monotonic."""
+        self.soon = False
+
+
+class Janitor:
+    """Cleans what one session uses."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._duties: dict[str, Duty] = {}
+        self._bell = asyncio.Event()
+        self._add(Duty(engine.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
+
+    def follow(self, store: QueueStore) -> None:
+        """Take note of a queue that is used, or of its configuration."""
+        duty = self._duties.get(store.paths.janitor)
+        if duty is None:
+            work = partial(clean_queue, self._engine, store, late=LATE)
+            self._add(Duty(store.paths.janitor, partial(interval_of, store), work, store.name))
+        else:
+            duty.at = min(duty.at, self._engine.clock.monotonic() + self._wait(duty))
+            self._bell.set()
+        if store.config.affinity == "producer" and store.paths.reaper not in self._duties:
+            work = partial(self._hand_on, store)
+            interval = partial(reap_interval_of, store)
+            self._add(Duty(store.paths.reaper, interval, work, store.name, node=self._engine.node))
+
+    async def run(self) -> None:
+        """Clean for ever."""
+        clock = self._engine.clock
+        while True:
+            self._bell.clear()
+            duty = min(self._duties.values(), key=lambda one: one.at)
+            left = duty.at - clock.monotonic()
+            if left > 0:
+                timer = clock.call_later(left, self._bell.set)
+                try:
+                    await self._bell.wait()
+                finally:
+                    timer.cancel()
+                continue
+            wait = self._wait(duty)
+            try:
+                wait = await self._look(duty)
+            except (QueueError, ZooKeeperError) as error:
+                log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # the next look tries again
+            duty.at = clock.monotonic() + wait
+
+    def _add(self, duty: Duty) -> None:
+        duty.at = self._engine.clock.monotonic() + self._wait(duty)
+        self._duties[duty.path] = duty
+        self._bell.set()
+
+    def _wait(self, duty: Duty) -> float:
+        return min(LOOK_EVERY, duty.interval()) * (1 + SPREAD * self._engine.random.random())
+
+    async def _look(self, duty: Duty) -> float:
+        """Clean if it is time and nobody else does; return the seconds until the next look."""
+        record = await self._record(duty)
+        if record is None:
+            return self._wait(duty)
+        left = (record.stat.mtime - self._engine.server_clock.now()) / 1000 + duty.interval()
+        if duty.node is not None and made_by(record.data) == duty.node:
+            left += YIELD * duty.interval()  # a pass of another node covers what the last one left out
+        if left > 0 and not duty.soon:
+            return min(left, LOOK_EVERY) * (1 + SPREAD * self._engine.random.random())
+        token = self._engine.ids.next().encode()
+        generation = await self._engine.zookeeper.wait_connected()
+        if not await self._lock(duty, record.stat.version, token, generation):
+            duty.soon = False
+            return self._wait(duty)
+        told = b""
+        try:
+            cleaned = await duty.work()
+            told = told_of(cleaned, self._engine.ids.client, duty.node)
+        finally:
+            await self._unlock(duty, told, generation)
+        duty.soon = cleaned.more
+        return SOON if cleaned.more else self._wait(duty)
+
+    async def _record(self, duty: Duty) -> Node | None:
+        """Read when it was cleaned last; None when that has just been made up, or there is no such queue."""
+        zookeeper = self._engine.zookeeper
+        (record,) = await zookeeper.read_many([duty.path])
+        if record is None:
+            try:
+                await zookeeper.multi([Create(duty.path)])
+            except MultiError as error:
+                # Somebody else was quicker, or the queue is gone.
+                log.debug("%s: %s", duty.path, error, extra=duty.extra)
+        return record
+
+    async def _lock(self, duty: Duty, version: int, token: bytes, generation: int) -> bool:
+        zookeeper, path = self._engine.zookeeper, f"{duty.path}/lock"
+        while True:
+            try:
+                await zookeeper.multi(
+                    [Check(duty.path, version), Create(path, token, ephemeral=True)], generation=generation
+                )
+            except ConnectionLossError:
+                await zookeeper.wait_connected(generation=generation)
+                continue
+            except MultiError as error:
+                if isinstance(error.error, BadVersionError):
+                    return False  # somebody has cleaned meanwhile
+                if not isinstance(error.error, NodeExistsError):
+                    raise error.error from error
+            (held,) = await zookeeper.read_many([path], generation=generation)
+            if held is None or held.data != token:  # else it is ours, be it by a copy whose reply was lost
+                return False
+            self._engine.server_clock.observe(held.stat.mtime)
+            return True
+
+    async def _unlock(self, duty: Duty, told: bytes, generation: int) -> None:
+        """Tell when it was cleaned, and give the lock back; the end of the session does that, too."""
+        zookeeper = self._engine.zookeeper
+        done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, told)]
+        with suppress(MultiError, SessionExpiredError):  # a lost copy has done it; or the lock is gone with the session
+            try:
+                await zookeeper.multi(done, generation=generation)
+            except ConnectionLossError:
+                await zookeeper.wait_connected(generation=generation)
+                await zookeeper.multi(done, generation=generation)
+
+    async def _hand_on(self, store: QueueStore) -> Cleaned:
+        return Cleaned(queue=store.name, reaped=await hand_on(self._engine, store))
+
+    async def _clean_clients(self) -> Cleaned:
+        return await clean_clients(self._engine, self._engine.server_clock.now())
+
+
+def interval_of(store: QueueStore) -> float:
+    """How often a queue is cleaned, seconds."""
+    every = store.config.clean_every
+    return every if isinstance(every, float) else CLEAN_EVERY
+
+
+def reap_interval_of(store: QueueStore) -> float:
+    """How often it is looked for messages of a queue that their nodes leave lying, seconds."""
+    every = store.config.reap_every
+    return every if isinstance(every, float) else REAP_EVERY

@@ -1,0 +1,217 @@
+"""The ledgers of a queue as operators see them: which there are, and how an abandoned one is released."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import NotFoundError
+from aiozkqueue.layout import LockRecord, item_id
+from aiozkqueue.queue.admin.ledger_pages import Manifest, is_of_ledger, is_page, read_page
+from aiozkqueue.queue.commit.history import session_of
+from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+    below,
+    read_pages,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
+
+#: Locks read at a time.
+TOGETHER: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerInfo:
+    """What a stream holds of a queue."""
+
+    group: str
+    batches: int
+    """Batches that have not been acknowledged."""
+    messages: int
+    """Messages in them, which nobody else can take."""
+    client: str
+    """The session that took it over last, and where that ran."""
+    host: str
+    pid: int
+    changed: datetime
+    """When that was, or when a batch was last begun, in ZooKeeper's time."""
+
+
+async def ledgers(engine: Engine, store: QueueStore) -> list[LedgerInfo]:
+    """Read what there is of each ledger of a queue that has been used.
+
+    Raises: AccessDeniedError; PayloadError: a page of one does not decode.
+    """
+    with allowed(store.name):
+        groups = sorted(await below(engine.zookeeper, store.paths.ledgers))
+        nodes = await read_pages(engine.zookeeper, [f"{store.paths.ledgers}/{group}" for group in groups])
+        return [
+            await _look_at(engine.zookeeper, f"{store.paths.ledgers}/{group}", group, node)
+            for group, node in zip(groups, nodes, strict=True)
+            if node is not None
+        ]
+
+
+async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> LedgerInfo:
+    manifests = await below(zookeeper, path)
+    messages, changed = 0, node.stat.mtime
+    for name in manifests:
+        stat = await zookeeper.exists(f"{path}/{name}")
+        changed = max(changed, 0 if stat is None else stat.ctime)
+        for page in filter(is_page, await below(zookeeper, f"{path}/{name}")):
+            with suppress(NoNodeError):  # it has been acknowledged or given back meanwhile
+                messages += len(await read_page(zookeeper.read, f"{path}/{name}/{page}"))
+    client, host, pid = session_of(node.data)
+    return LedgerInfo(
+        group=group,
+        batches=len(manifests),
+        messages=messages,
+        client=client,
+        host=host,
+        pid=pid,
+        changed=datetime.fromtimestamp(changed / 1000, UTC),
+    )
+
+
+async def count_ledgers(engine: Engine, store: QueueStore) -> int:
+    """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
+    held = 0
+    with allowed(store.name):
+        for group in await below(engine.zookeeper, store.paths.ledgers):
+            stat = await engine.zookeeper.exists(f"{store.paths.ledgers}/{group}")
+            held += stat is not None and stat.num_children > 0
+    return held
+
+
+async def release(engine: Engine, store: QueueStore, group: str) -> int:
+    """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
+
+    A batch that is marked as done stays as it is: `Ledger.finish` removes it.
+
+    Raises: NotFoundError: there is no such ledger; AccessDeniedError; PayloadError: a page of it does not decode.
+    """
+    with allowed(store.name):
+        return await _Releasing(engine.zookeeper, store, group).run()
+
+
+class _RefusedError(Exception):
+    """A change was refused: what it is about has changed."""
+
+
+class _Releasing:
+    """A ledger that is being given back. Each step is repeatable: what a lost reply left in doubt is looked at anew."""
+
+    def __init__(self, zookeeper: ZooKeeper, store: QueueStore, group: str) -> None:
+        self._zookeeper = zookeeper
+        self._store = store
+        self._group = group
+        self._path = f"{store.paths.ledgers}/{group}"
+        self._epoch = 0
+
+    async def run(self) -> int:
+        """Give all back; return how many messages."""
+        await self._take_over()
+        released = 0
+        for name in sorted(await below(self._zookeeper, self._path)):
+            manifest = f"{self._path}/{name}"
+            for page in sorted(filter(is_page, await below(self._zookeeper, manifest))):
+                released += await self._give_back(manifest, f"{manifest}/{page}")
+            while await self._unmarked(manifest) is not None:
+                marks = [Delete(f"{manifest}/{mark}") for mark in await below(self._zookeeper, manifest)]
+                with suppress(_RefusedError):
+                    for start in range(0, len(marks), TOGETHER):
+                        await self._change(*marks[start : start + TOGETHER])
+                    await self._change(Delete(manifest))
+        return released
+
+    async def _take_over(self) -> None:
+        """Begin another epoch. Raises: NotFoundError."""
+        while True:
+            try:
+                node = await self._zookeeper.read(self._path)
+                (stat,) = await self._zookeeper.multi([SetData(self._path, node.data)])
+            except (ConnectionLossError, SessionExpiredError):
+                await self._zookeeper.wait_connected()
+            except (NoNodeError, MultiError) as error:
+                if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
+                    raise error.error from error
+                msg = (
+                    f"queue {self._store.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows those "
+                    "that there are"
+                )
+                raise NotFoundError(msg) from error
+            else:
+                self._epoch = getattr(stat, "version", -1)
+                return
+
+    async def _unmarked(self, manifest: str) -> Check | None:
+        """Return what holds while nobody marks a batch as done; None where that has been done, or it is not there."""
+        try:
+            node = await self._zookeeper.read(manifest)
+        except NoNodeError:
+            return None
+        return None if Manifest.decode(node.data).done else Check(manifest, node.stat.version)
+
+    async def _give_back(self, manifest: str, page: str) -> int:
+        """Remove a page, and the locks that it names, unless its batch is done; return how many locks these were."""
+        paths, count = self._store.paths, 0
+        bell = SetData(paths.items, b"")  # what wakes idle consumers
+        while True:
+            # A stream that takes the ledger over meanwhile may begin to acknowledge the batch.
+            unmarked = await self._unmarked(manifest)
+            if unmarked is None:
+                return 0
+            try:
+                entries = await read_page(self._zookeeper.read, page)
+            except NoNodeError:  # by a request whose reply was lost, or by another operator
+                return count
+            forced, ours = await self._held([paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries])
+            count = len(ours)
+            # Whose lock was forced open since may be another's by now, and that one is told by no version.
+            unforced = Check(paths.locks, forced)
+            marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
+            with suppress(_RefusedError):
+                await self._change(unmarked, unforced, *(Delete(lock) for lock in ours), *marks, Delete(page), bell)
+                return count
+
+    async def _held(self, locks: Sequence[str]) -> tuple[int, list[str]]:
+        """Tell which of these locks are a ledger's, and the version that their folder had before that."""
+        folder = await self._zookeeper.read(self._store.paths.locks)
+        ours: list[str] = []
+        for start in range(0, len(locks), TOGETHER):
+            some = locks[start : start + TOGETHER]
+            nodes = await self._zookeeper.read_many(some)
+            for lock, node in zip(some, nodes, strict=True):
+                if node is not None and is_of_ledger(LockRecord.decode(node.data)):
+                    ours.append(lock)
+        return folder.stat.version, ours
+
+    async def _change(self, *operations: Operation) -> None:
+        """Apply a change of this epoch. Raises: _RefusedError: it was not applied, or not by this request."""
+        try:
+            await self._zookeeper.multi([Check(self._path, self._epoch), *operations])
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoAuthError):
+                raise refusal.error from refusal
+            if refusal.index == 0:  # it was taken over meanwhile, or a lost request of ours came late
+                await self._take_over()
+            raise _RefusedError from refusal
+        except (ConnectionLossError, SessionExpiredError) as lost:
+            await self._zookeeper.wait_connected()
+            raise _RefusedError from lost

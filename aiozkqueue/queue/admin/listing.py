@@ -1,0 +1,229 @@
+"""Listings of a queue, for operators: of any length, without holding up the loop.
+
+A listing of a million items takes seconds to read, and the process that asks for it may hold claims. So names are
+judged while they come in, no more of them are kept than are wanted, and an item is parsed when its page is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from heapq import merge
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from aiozkqueue.layout import ItemName, generation_of, parse_lock, priority_at, priority_of
+from aiozkqueue.queue.candidates.batches import is_closed, is_staged, visible
+from aiozkqueue.queue.candidates.collectors import Earliest, Matching, emptied, sequence_of
+from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.zookeeper import Collector, NoNodeError, below
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+C = TypeVar("C", bound=Collector)
+
+#: Items parsed before others get their turn: a few milliseconds.
+SLICE: Final = 512
+
+
+_DUE: Final = re.compile(r"item-t([0-9]{1,15})-(p[0-9]{3}-)?").match
+
+
+class Placed(NamedTuple):
+    """An item and its path."""
+
+    item: ItemName
+    path: str
+    generation: int
+    """Of its lane: each begins its sequence anew."""
+
+
+async def list_children(engine: Engine, store: QueueStore, path: str) -> list[str]:
+    """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
+    with allowed(store.name):
+        return await below(engine.zookeeper, path)
+
+
+async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
+    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
+
+    Raises: AccessDeniedError.
+    """
+    try:
+        with allowed(store.name):
+            return await engine.zookeeper.children_into(path, collector)
+    except NoNodeError:
+        return collector()
+
+
+async def first_items(
+    engine: Engine,
+    store: QueueStore,
+    folders: Sequence[str],
+    limit: int,
+    passes: Callable[[str], object] | None = None,
+) -> list[Placed]:
+    """Return the first ``limit`` items in these folders whose names pass, in the order of `walk`.
+
+    However many lie there, about ``limit`` names are held at a time. Raises: AccessDeniedError.
+    """
+    closed: set[str] = set()
+
+    def wanted(name: str) -> bool:
+        if passes is not None and not passes(name):
+            return False
+        return not is_closed(name, closed) and store.parse_item(name) is not None
+
+    while True:
+        found: list[Placed] = []
+        for group in by_rank(store, folders):
+            names = await _read(engine, store, group, limit - len(found), wanted)
+            async for page in _pages(store, names):
+                found += page
+            if len(found) >= limit:
+                break
+        if not any(one.item.batch is not None for one in found):
+            return found
+        now_closed = await closed_stages(engine, store)
+        seen_by_all = [one for one in found if not is_closed(one.item.text, now_closed)]
+        if len(seen_by_all) == len(found) or len(found) < limit:
+            return seen_by_all
+        closed |= now_closed  # what is hidden has taken the place of what comes behind it
+
+
+async def walk(
+    engine: Engine,
+    store: QueueStore,
+    folders: Sequence[str],
+    passes: Callable[[str], object] | None = None,
+    *,
+    ordered: bool = True,
+) -> AsyncIterator[list[Placed]]:
+    """Give the items in these folders whose names pass, some hundred at a time, however many there are.
+
+    The most urgent come first, and of these the oldest; then, by time, the scheduled; or they come in no order. What
+    belongs to a batch that is not complete is left out. Only the names are held that have passed.
+
+    Raises: AccessDeniedError.
+    """
+    for group in by_rank(store, folders):
+        names = await _read(engine, store, group, None, passes, ordered=ordered)
+        closed: set[str] | None = None
+        async for page in _pages(store, names):
+            if any(one.item.batch is not None for one in page):
+                closed = await closed_stages(engine, store) if closed is None else closed
+                yield [one for one in page if not is_closed(one.item.text, closed)]
+            else:
+                yield page
+
+
+async def list_items(
+    engine: Engine, store: QueueStore, folders: Sequence[str], passes: Callable[[str], object] | None = None
+) -> list[Placed]:
+    """Return all items in these folders whose names pass, in the order of `walk`; each is held in memory.
+
+    Raises: AccessDeniedError.
+    """
+    return [one async for page in walk(engine, store, folders, passes) for one in page]
+
+
+async def closed_stages(engine: Engine, store: QueueStore) -> set[str]:
+    """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
+    locks = await collect_children(engine, store, store.paths.locks, lambda: Matching(_stage))
+    return {lock for name in locks.names if (lock := _stage(name)) is not None}
+
+
+async def seen(engine: Engine, store: QueueStore, names: list[str]) -> list[str]:
+    """Leave the items of batches that are not complete out of a listing."""
+    if not any("-b" in name for name in names):
+        return names
+    return visible(names, await closed_stages(engine, store))
+
+
+def _stage(name: str) -> str | None:
+    lock = parse_lock(name)
+    return lock if is_staged(lock) else None
+
+
+def by_rank(store: QueueStore, folders: Sequence[str]) -> list[list[str]]:
+    """Group folders whose items are in one order, the first group first."""
+    if _foreign(store, folders):
+        return [list(folders)]
+    later = f"{store.paths.later}/"
+
+    def rank(folder: str) -> tuple[int, int, int]:
+        hour = folder.removeprefix(later)
+        if hour == folder or not hour.isdecimal():
+            return 0, priority_of(folder), generation_of(folder)
+        return 1, int(hour), 0
+
+    return [list(group) for _, group in groupby(sorted(folders, key=rank), rank)]
+
+
+def _foreign(store: QueueStore, folders: Iterable[str]) -> bool:
+    return store.dialect is not None and store.paths.dlq not in folders
+
+
+def _key(store: QueueStore, folders: Sequence[str]) -> Callable[[str], Any]:
+    """What the names in folders of one rank are sorted by."""
+    if store.dialect is not None and _foreign(store, folders):
+        return store.dialect.order
+    return _scheduled if folders[0].startswith(f"{store.paths.later}/") else sequence_of
+
+
+def _scheduled(name: str) -> tuple[int, int, str]:
+    """Sort what is put for later by its time, then by its priority. `ItemName.parse` would take five times as long."""
+    match = _DUE(name)
+    if match is None:
+        item = ItemName.parse(name)
+        return (0 if item is None or item.due is None else item.due), 0, sequence_of(name)
+    return int(match[1]), priority_at(f"later/0/{name}") if match[2] else 0, sequence_of(name)
+
+
+async def _read(
+    engine: Engine,
+    store: QueueStore,
+    folders: Sequence[str],
+    limit: int | None,
+    passes: Callable[[str], object] | None,
+    *,
+    ordered: bool = True,
+) -> Iterator[tuple[Any, str, str]]:
+    """List folders of one rank; give each name behind what it is sorted by, and with its folder."""
+    if store.dialect is not None and _foreign(store, folders):
+        passes = _both(store.dialect.is_item, passes)
+    if not ordered:
+        every = [
+            (folder, await collect_children(engine, store, folder, lambda: Matching(passes or bool)))
+            for folder in folders
+        ]
+        return ((None, name, folder) for folder, names in every for name in emptied(names.names))
+    key = _key(store, folders)
+    streams: list[Iterator[tuple[Any, str, str]]] = []
+    for folder in folders:
+        names = await collect_children(engine, store, folder, lambda: Earliest(limit, passes, key))
+        streams.append(_told_apart(names.in_order(), key, folder))
+    return islice(merge(*streams), limit)
+
+
+def _told_apart(names: Iterator[str], key: Callable[[str], Any], folder: str) -> Iterator[tuple[Any, str, str]]:
+    return ((key(name), name, folder) for name in names)
+
+
+def _both(one: Callable[[str], object], other: Callable[[str], object] | None) -> Callable[[str], object]:
+    return one if other is None else lambda name: one(name) and other(name)
+
+
+async def _pages(store: QueueStore, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:
+    """Parse a page at a time; others get their turn between two."""
+    while page := list(islice(names, SLICE)):
+        yield [
+            Placed(item, f"{folder}/{name}", generation_of(folder))
+            for _, name, folder in page
+            if (item := store.parse_item(name)) is not None
+        ]
+        await asyncio.sleep(0)

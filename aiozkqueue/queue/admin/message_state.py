@@ -1,0 +1,215 @@
+"""Where one message stands, found by its id."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, QueueConfig, decode
+from aiozkqueue.moments import moment_at
+from aiozkqueue.queue.candidates.groups import is_group, lock_id
+from aiozkqueue.queue.commit.history import process_of
+from aiozkqueue.queue.commit.unclaimed import attempts_of, read_all, record_of_attempts
+
+from .consumers import entry_client
+from .history import find_record
+from .listing import first_items, list_children
+from .stats import configuration, due_of, lanes
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from aiozkqueue.layout import HistoryRecord
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Node
+
+    from .listing import Placed
+
+
+class Status(enum.Enum):
+    """Where a message stands."""
+
+    WAITING = "waiting"
+    """It can be taken."""
+    DELAYED = "delayed"
+    """It can be taken later: it was put so, failed and is tried again then, or is leased until then."""
+    CLAIMED = "claimed"
+    """A transaction or delivery holds it."""
+    DEAD = "dead-lettered"
+    FINISHED = "finished"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    REMOVED = "removed"
+    COLLAPSED = "collapsed"
+    REAPED = "reaped"
+    UNKNOWN = "unknown"
+    """It is not there: it has never been, or it has ended and no history tells of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A session of some program; host and number as far as they are known."""
+
+    client: str
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageState:
+    """What is known of one message, read one thing after the other, not at one moment."""
+
+    id: str
+    status: Status
+    put_at: datetime | None = None
+    """When it was put, in ZooKeeper's time."""
+    put_by: Process | None = None
+    """Whose session made its id; None when another program put it."""
+    attempts: int = 0
+    """How many hand-overs have been counted; see `Message.attempt`."""
+    error: str | None = None
+    """How the last attempt failed."""
+    due: datetime | None = None
+    """When it can be taken, of one that is delayed."""
+    claimed_at: datetime | None = None
+    claimed_by: Process | None = None
+    """Who holds it, or held it when it ended; None when that is another program."""
+    ended_at: datetime | None = None
+    reason: str = ""
+    """Why it is dead or failed."""
+
+
+async def state_of(engine: Engine, store: QueueStore, message_id: str) -> MessageState:
+    """Find out where a message stands. Lists the queue, and if it is not there, the history."""
+    for again in (True, False):  # one that is driven back while we look is in neither place
+        item = await _item(engine, store, message_id, await lanes(engine, store))
+        if item is not None and (living := await _living(engine, store, item)) is not None:
+            return living
+        dead = await _item(engine, store, message_id, [store.paths.dlq])
+        record = await find_record(engine, store, message_id)
+        if dead is not None and (buried := await _dead(engine, store, dead, record)) is not None:
+            return buried
+        if record is not None and (record.outcome is not End.DEAD or not again):
+            return await _ended(engine, store, record)
+    return MessageState(id=message_id, status=Status.UNKNOWN)
+
+
+async def _item(engine: Engine, store: QueueStore, message_id: str, folders: list[str]) -> Placed | None:
+    def bears_id(name: str) -> bool:
+        # To parse every name of a deep queue costs more than to list it. The id of a negative sequence is n and digits.
+        if message_id.removeprefix("n") not in name:
+            return False
+        item = store.parse_item(name)
+        return item is not None and item.id == message_id
+
+    found = await first_items(engine, store, folders, 1, bears_id)
+    return found[0] if found else None
+
+
+async def _comes_first(engine: Engine, store: QueueStore, placed: Placed, config: QueueConfig) -> bool:
+    """Whether a message is the one of its group that the group's lock is for."""
+    group = lock_id(config, placed.item.text)
+    first = await first_items(engine, store, await lanes(engine, store), 1, lambda name: lock_id(config, name) == group)
+    return bool(first) and first[0].item.id == placed.item.id
+
+
+async def _living(engine: Engine, store: QueueStore, placed: Placed) -> MessageState | None:
+    paths, message_id = store.paths, placed.item.id
+    config = await configuration(engine, store) or QueueConfig()  # another program's queue need not have one
+    locked_by = store.locked_by(placed.item.text, config)
+    node, lock, meta = await read_all(engine, store, [placed.path, paths.lock(locked_by), paths.meta(message_id)])
+    if node is None:
+        return None
+    if is_group(locked_by) and not await _comes_first(engine, store, placed, config):
+        lock = None  # held by one before it
+    record = record_of_attempts(meta)
+    held = None if lock is None else LockRecord.decode(lock.data)
+    due = due_of(placed.item, lock)
+    now = engine.server_clock.now()
+    status = Status.CLAIMED if held is not None and held.end is None else Status.WAITING
+    if status is Status.WAITING and due is not None and due > now:
+        status = Status.DELAYED
+    claimed = status is Status.CLAIMED and lock is not None and held is not None
+    return MessageState(
+        id=message_id,
+        status=status,
+        put_at=moment_at(put_at(node)),
+        put_by=await _producer(engine, store, message_id),
+        attempts=attempts_of(meta),
+        error=None if record is None else record.error,
+        due=moment_at(due) if status is Status.DELAYED and due is not None else None,
+        claimed_at=moment_at(lock.stat.ctime) if claimed and lock is not None else None,
+        claimed_by=await _consumer(engine, store, held.owner) if claimed and held is not None and held.owner else None,
+    )
+
+
+async def _dead(engine: Engine, store: QueueStore, placed: Placed, record: HistoryRecord | None) -> MessageState | None:
+    (node,) = await read_all(engine, store, [placed.path])
+    if node is None:
+        return None
+    try:
+        dead = decode(node.data)[0].dead
+    except MalformedError:
+        dead = None
+    known = record if record is not None and record.outcome is End.DEAD else None
+    return MessageState(
+        id=placed.item.id,
+        status=Status.DEAD,
+        put_at=moment_at(put_at(node)),
+        put_by=await _producer(engine, store, placed.item.id),
+        attempts=0 if dead is None else dead.attempts,
+        claimed_at=None if known is None else known.claimed_at,
+        claimed_by=None if known is None else Process(client=known.client, host=known.host, pid=known.pid),
+        ended_at=moment_at(node.stat.ctime),
+        reason="" if dead is None else dead.reason,
+    )
+
+
+async def _ended(engine: Engine, store: QueueStore, record: HistoryRecord) -> MessageState:
+    return MessageState(
+        id=record.id,
+        status=Status(record.outcome.value),
+        put_at=record.put_at,
+        put_by=await _producer(engine, store, record.id),
+        attempts=record.attempts,
+        claimed_at=record.claimed_at,
+        claimed_by=Process(client=record.client, host=record.host, pid=record.pid),
+        ended_at=record.ended_at,
+        reason=record.reason,
+    )
+
+
+async def _producer(engine: Engine, store: QueueStore, message_id: str) -> Process | None:
+    """Whose session made an id, by its beginning; its folder tells where that runs, or ran within the last day.
+
+    Ids in other programs' queues do not tell.
+    """
+    client = message_id[:CLIENT_DIGITS]
+    if len(message_id) <= CLIENT_DIGITS or store.dialect is not None:
+        return None
+    (node,) = await read_all(engine, store, [ClientPaths(engine.root, client).base])
+    host, pid = process_of(b"" if node is None else node.data)
+    return Process(client=client, host=host, pid=pid)
+
+
+async def _consumer(engine: Engine, store: QueueStore, client: str) -> Process:
+    entries = [
+        name for name in await list_children(engine, store, store.paths.consumers) if entry_client(name) == client
+    ]
+    for node in await read_all(engine, store, [store.paths.consumer(name) for name in entries]):
+        if node is not None:
+            host, pid = process_of(node.data)
+            return Process(client=client, host=host, pid=pid)
+    return Process(client=client)
+
+
+def put_at(item: Node) -> int:
+    """When an item was first put, ms."""
+    try:
+        stamp = decode(item.data)[0].enqueued_at
+    except MalformedError:
+        stamp = None
+    return item.stat.ctime if stamp is None else stamp

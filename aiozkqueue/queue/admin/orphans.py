@@ -1,0 +1,137 @@
+"""What is left over in ZooKeeper and belongs to nothing: found here, told by the doctor, taken away by clean-up.
+
+Nothing is locked while it is looked for, and a busy queue changes meanwhile. What is left over is therefore listed
+*before* that without which it is left over, and looked at a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.layout import ClientPaths, LockRecord, parse_due, parse_lock, parse_meta
+from aiozkqueue.queue.admin.ledger_pages import is_of_ledger
+from aiozkqueue.queue.candidates.batches import is_staged
+from aiozkqueue.queue.candidates.groups import is_group
+from aiozkqueue.queue.redelivery.timed_locks import waiting
+from aiozkqueue.zookeeper import below, read_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from aiozkqueue.layout import QueuePaths
+    from aiozkqueue.zookeeper import Node, Stat, ZooKeeper
+
+#: Seconds after which nobody reads a commit slot any more.
+SLOT_LIFETIME: Final = 24 * 3600.0
+#: Seconds by which a lock may outlive its item or its end: its holder may be about to remove it.
+LATE: Final = 30.0
+
+
+class Left(NamedTuple):
+    """A znode that is left over, as it was read."""
+
+    name: str
+    node: Node
+
+
+class Locks(NamedTuple):
+    """Locks that are not as they should be."""
+
+    endless: list[Left]
+    """Those that neither a session nor a time ends."""
+    unannounced: list[Left]
+    """Timed ones without the due node that ends them."""
+    vain: list[Left]
+    """Those whose item is gone."""
+    overdue: int
+    """How many should have been taken off a while ago."""
+
+
+async def bad_locks(
+    zookeeper: ZooKeeper, paths: QueuePaths, locks: Sequence[str], now: float, ids: Collection[str] | None = None
+) -> Locks:
+    """Look at these locks at a time (seconds since 1970); with the ids of all items, find those in vain too."""
+    found = Locks([], [], [], 0)
+    overdue = 0
+    nodes = await read_pages(zookeeper, [f"{paths.locks}/{name}" for name in locks])
+    dues = [_due_of(paths, name, node) or paths.due for name, node in zip(locks, nodes, strict=True)]
+    announced = await read_pages(zookeeper, dues)
+    again = await read_pages(zookeeper, [f"{paths.locks}/{name}" for name in locks])
+    for name, node, due, after in zip(locks, nodes, announced, again, strict=True):
+        message_id = parse_lock(name)
+        if node is None or after is None or after.stat.mzxid != node.stat.mzxid or message_id is None:
+            continue  # it has come to its end, or another has begun
+        record = LockRecord.decode(node.data)
+        end = record.end
+        if is_staged(message_id):
+            continue  # of a batch that is not complete, maybe before its first item
+        if ids is not None and message_id not in ids and now - node.stat.ctime / 1000 > LATE:
+            found.vain.append(Left(name, node))
+        elif node.stat.ephemeral_owner or is_of_ledger(record):
+            continue
+        elif end is None:
+            found.endless.append(Left(name, node))
+        elif due is None:
+            found.unannounced.append(Left(name, node))
+        else:
+            overdue += now - end / 1000 > LATE
+    return found._replace(overdue=overdue)
+
+
+async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Sequence[str]) -> list[str]:
+    """Find the due nodes whose lock is gone, and what is no due node."""
+    timed = [(name, parsed[1]) for name in dues if (parsed := parse_due(name)) is not None]
+    nodes = await read_pages(zookeeper, [f"{paths.due}/{name}" for name, _ in timed])
+    waits = [waiting(node, message_id) for node, (_, message_id) in zip(nodes, timed, strict=True)]
+    locks = await read_pages(zookeeper, [paths.lock(wait.lock) for wait in waits])
+    alone = [name for (name, _), lock in zip(timed, locks, strict=True) if lock is None]
+    foreign = [name for name in dues if parse_due(name) is None]
+    return [*(left.name for left in await still_there(zookeeper, paths.due, alone)), *foreign]
+
+
+async def orphan_metas(
+    zookeeper: ZooKeeper, paths: QueuePaths, metas: Sequence[str], ids: Collection[str]
+) -> list[Left]:
+    """Find the records of attempts, listed before the items were, whose item was not among those."""
+    return await still_there(zookeeper, paths.metas, [name for name in metas if parse_meta(name) not in ids])
+
+
+async def still_there(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[Left]:
+    """Keep those that have not gone meanwhile."""
+    nodes = await read_pages(zookeeper, [f"{folder}/{name}" for name in names])
+    return [Left(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+
+class OldClient(NamedTuple):
+    """A client's folder that nobody has written to for a day, and its commit slots with their versions."""
+
+    folder: str
+    slots: list[tuple[str, int]]
+
+
+async def old_clients(zookeeper: ZooKeeper, root: str, now: float) -> list[OldClient]:
+    """Find the folders of clients that have not committed for `SLOT_LIFETIME` at a time (seconds since 1970)."""
+    clients = ClientPaths(root, "-").clients
+    old: list[OldClient] = []
+    for name in await below(zookeeper, clients):
+        folder = f"{clients}/{name}"
+        slots = [f"{folder}/{slot}" for slot in await below(zookeeper, folder)]
+        about, *stats = await asyncio.gather(*map(zookeeper.exists, (folder, *slots)))
+        known: list[Stat] = [stat for stat in (about, *stats) if stat is not None]
+        if not known or any(stat.ephemeral_owner for stat in known):
+            continue
+        if now - max(stat.mtime for stat in known) / 1000 > SLOT_LIFETIME:
+            versions = [(path, stat.version) for path, stat in zip(slots, stats, strict=True) if stat is not None]
+            old.append(OldClient(folder, versions))
+    return old
+
+
+def _due_of(paths: QueuePaths, name: str, node: Node | None) -> str | None:
+    """The due node that ends a timed lock."""
+    lock = parse_lock(name)
+    record = None if node is None else LockRecord.decode(node.data)
+    if lock is None or record is None or record.end is None:
+        return None
+    # That of a group bears the message that waits as its claim.
+    return paths.due_node(record.end, record.claim if is_group(lock) else lock)

@@ -1,0 +1,378 @@
+"""What operators do to a queue: look into it, empty it, force it open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.layout import (
+    EMPTY_HEADER,
+    HOUR,
+    Header,
+    ItemName,
+    LockRecord,
+    MalformedError,
+    QueueConfig,
+    decode,
+    parse_due,
+    parse_hour,
+    parse_lock,
+    priority_of,
+)
+from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
+from aiozkqueue.queue.claim.collapse import like_of
+from aiozkqueue.queue.commit.conditional import Change, apply
+from aiozkqueue.queue.commit.dispositions import REMOVED
+from aiozkqueue.queue.commit.unclaimed import find_pages, read_all, record_of_attempts, removal
+from aiozkqueue.queue.message import Content
+from aiozkqueue.queue.put.affinity import node_of
+from aiozkqueue.queue.redelivery.timed_locks import waiting
+from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.state.queue_state import configuration_of
+from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
+
+from .ended_locks import count_ended
+from .ledgers import count_ledgers
+from .listing import closed_stages, first_items, list_children, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation, Stat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStats:
+    """A queue in figures, read one after the other, not at one moment."""
+
+    queue: str
+    size: int
+    """Messages in it, claimed and delayed ones included."""
+    claimed: int
+    """Messages held by a transaction or delivery."""
+    delayed: int
+    """Messages that can be taken later only."""
+    retrying: int
+    """Those of them that have been handed over before: failed and tried again then, or leased till then."""
+    scheduled: int
+    """The others of them: put for a later time, which has not come."""
+    dead_letters: int
+    consumers: int
+    """Sessions that take from it."""
+    oldest: datetime | None
+    """When the oldest message was put, in ZooKeeper's time."""
+    groups: int = 0
+    """Groups that have messages here; an ordered queue with messages is one."""
+    groups_held: int = 0
+    """Groups that a transaction or delivery holds, or that wait for a retry. In ``claimed`` and ``delayed`` each counts
+    as one."""
+    unique_keys: int = 0
+    """Unique keys that are taken: of messages that wait or are handled."""
+    duplicates: int = 0
+    """Messages that a newer one of their key takes the place of, should they be taken now (`QueueConfig.collapse`)."""
+    expired: int = 0
+    """Messages whose life has ended, and which nobody has removed yet; of queues with `QueueConfig.ttl`."""
+    max_size: int | None = None
+    """How many messages it takes; None: any number."""
+    waiting_producers: int = 0
+    """Sessions that wait for room to put."""
+    put: int = 0
+    """Messages put into the lanes that it has now, since these were made: two readings tell a rate."""
+    removed: int = 0
+    """Those of them that are there no more."""
+    paused: bool = False
+    """Whether nothing is claimed from it (`QueueConfig.paused`)."""
+    ledgers: int = 0
+    """Streams that hold messages for a batch; these are ``claimed`` until the batch is done."""
+    staged: int = 0
+    """Batches that are not complete: their messages count in ``size``, and nobody can see or take them yet."""
+
+    priorities: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Messages by priority, but for those that are put for later; of a queue that has had none but 0: nothing."""
+    bound: int = 0
+    """Messages that are for the node that put them alone (`QueueConfig.affinity`)."""
+    tags: int = 0
+    """Combinations of tags that are stored for its messages."""
+    records: int = 0
+    """What is kept of messages that have ended; of queues with `QueueConfig.history`."""
+
+    @property
+    def room(self) -> int | None:
+        """How many messages more it takes; None: any number."""
+        return None if self.max_size is None else max(0, self.max_size - self.size)
+
+
+async def count(engine: Engine, store: QueueStore, path: str) -> int:
+    """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
+    with allowed(store.name):
+        stat = await engine.zookeeper.exists(path)
+    return 0 if stat is None else stat.num_children
+
+
+async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None:
+    """Read the configuration of a queue, without making anything; None when there is no such queue.
+
+    Raises: AccessDeniedError, PayloadError.
+    """
+    try:
+        with allowed(store.name):
+            data, _ = await engine.zookeeper.read(store.paths.base)
+    except NoNodeError:
+        return None
+    return configuration_of(store.paths, data)
+
+
+async def lanes(engine: Engine, store: QueueStore) -> list[str]:
+    """Return the paths of all that may hold items of a queue, without making anything."""
+    config = await configuration(engine, store)
+    if config is None:
+        return [store.paths.items]
+    found = [store.paths.at(lane) for lane in config.lanes]
+    if config.scheduled:
+        later = store.paths.later
+        found += [f"{later}/{hour}" for hour in sorted(await list_children(engine, store, later))]
+    return found
+
+
+async def stat_lanes(engine: Engine, store: QueueStore) -> dict[str, Stat]:
+    """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
+    with allowed(store.name):
+        found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
+    return {lane: stat for lane, stat in found.items() if stat is not None}
+
+
+def put_into(stat: Stat) -> int:
+    """Tell how many znodes have been made in one of this stat: the server tells creations and deletions together."""
+    return (stat.cversion + stat.num_children) % 2**32 // 2
+
+
+async def size(engine: Engine, store: QueueStore) -> int:
+    """Count the items in all lanes."""
+    return sum(stat.num_children for stat in (await stat_lanes(engine, store)).values())
+
+
+async def stats(engine: Engine, store: QueueStore) -> QueueStats:
+    """Read a queue's figures."""
+    paths = store.paths
+    folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
+    counts = await asyncio.gather(*(count(engine, store, path) for path in folders))
+    locks, due, dead, consumers, waiting, keys, tags = counts
+    config = await configuration(engine, store)
+    oldest = await peek(engine, store, 1)
+    moment = None
+    if oldest:
+        first = oldest[0]
+        moment = first.created if first.header.enqueued_at is None else first.header.enqueued_at
+    found = await stat_lanes(engine, store)
+    held = {lane: stat.num_children for lane, stat in found.items()}
+    put = sum(map(put_into, found.values()))
+    scheduled = await _count_scheduled(engine, store, held)
+    named = await _read_names(engine, store, config)
+    retrying = due - (await count_ended(engine, store) if due else 0)
+    staged = len(await closed_stages(engine, store)) if config is not None and config.staged else 0
+    return QueueStats(
+        queue=store.name,
+        size=sum(held.values()),
+        claimed=max(0, locks - due - staged),
+        delayed=retrying + scheduled,
+        scheduled=scheduled,
+        retrying=retrying,
+        dead_letters=dead,
+        consumers=consumers,
+        oldest=None if moment is None else datetime.fromtimestamp(moment / 1000, UTC),
+        groups=named.groups,
+        groups_held=named.groups_held,
+        unique_keys=keys,
+        duplicates=named.duplicates,
+        expired=named.expired,
+        max_size=None if config is None else config.max_size or None,
+        waiting_producers=waiting,
+        put=put,
+        removed=put - sum(held.values()),
+        paused=config is not None and bool(config.paused),
+        ledgers=await count_ledgers(engine, store),
+        staged=staged,
+        priorities=_by_priority(held, f"{paths.later}/"),
+        bound=named.bound,
+        tags=tags,
+        records=await _count_records(engine, store) if config is not None and config.history else 0,
+    )
+
+
+def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
+    """Sum what lies in the lanes of each priority."""
+    found = Counter[int]()
+    for lane, number in held.items():
+        if not lane.startswith(later):
+            found[priority_of(lane)] += number
+    return dict(sorted(found.items())) if len(found) > 1 else {}
+
+
+async def _count_records(engine: Engine, store: QueueStore) -> int:
+    """Count the records of a history, without listing any."""
+    hours = await list_children(engine, store, store.paths.history)
+    places = [store.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
+    return sum(await asyncio.gather(*(count(engine, store, place) for place in places)))
+
+
+class _Named(NamedTuple):
+    """What only the items' names tell."""
+
+    groups: int = 0
+    groups_held: int = 0
+    duplicates: int = 0
+    expired: int = 0
+    bound: int = 0
+
+
+async def _read_names(engine: Engine, store: QueueStore, config: QueueConfig | None) -> _Named:
+    """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
+    if config is None:
+        return _Named()
+    sticky = config.affinity == "producer"
+    if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
+        return _Named()
+    held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+    now = engine.server_clock.now()
+    groups, likes, duplicates, expired, bound = set[str](), set[tuple[object, ...]](), 0, 0, 0
+    async for page in walk(engine, store, await lanes(engine, store), ordered=False):
+        for one in page:
+            if config.grouped and is_group(lock := lock_id(config, one.item.text)):
+                groups.add(lock)
+            expired += one.item.expires is not None and one.item.expires <= now
+            bound += sticky and node_of(one.item.text) is not None
+            like = like_of(one.item) if config.collapse else None
+            if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
+                place = (one.path.rpartition("/")[0], like)
+                duplicates += place in likes
+                likes.add(place)
+    return _Named(len(groups), len(groups & held), duplicates, expired, bound)
+
+
+async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, int]) -> int:
+    """Count what is put for a time that has not come; only the hour that has begun need be listed for that."""
+    now, later, scheduled = engine.server_clock.now(), f"{store.paths.later}/", 0
+    for folder, number in held.items():
+        hour = folder.removeprefix(later)
+        if hour == folder or not hour.isdecimal() or not number:
+            continue
+        if int(hour) > now // HOUR:
+            scheduled += number
+        elif int(hour) == now // HOUR:
+            async for page in walk(engine, store, [folder], ordered=False):
+                scheduled += sum(one.item.due is not None and one.item.due > now for one in page)
+    return scheduled
+
+
+async def peek(engine: Engine, store: QueueStore, limit: int) -> list[Content]:
+    """Read the oldest items, claimed ones too, with the attempts made so far and when they are due."""
+    paths = store.paths
+    placed = await first_items(engine, store, await lanes(engine, store), limit)
+    config = await configuration(engine, store) or QueueConfig()
+    wanted: list[str] = []
+    for one in placed:
+        wanted += (one.path, paths.meta(one.item.id), paths.lock(store.locked_by(one.item.text, config)))
+    nodes = iter(await read_all(engine, store, wanted))
+    now = engine.server_clock.now()
+    contents: list[Content] = []
+    for one, node, meta, lock in zip(placed, nodes, nodes, nodes, strict=True):
+        if node is not None:
+            record = record_of_attempts(meta)
+            read = content(store, one.item, node, 0 if record is None else record.attempts)
+            due = due_of(one.item, lock)
+            later = due is not None and due > now
+            contents.append(read._replace(error=None if record is None else record.error, due=due if later else None))
+    return contents
+
+
+def due_of(item: ItemName, lock: Node | None) -> int | None:
+    """When an item can be taken, ms: its lock ends then, or it was put so; None: at once, or when its holder says."""
+    record = None if lock is None else LockRecord.decode(lock.data)
+    if record is None or (record.end is not None and item.group is not None and record.claim != item.id):
+        return item.due  # it is another one of its group that waits
+    return record.end
+
+
+def content(store: QueueStore, item: ItemName, node: Node, attempts: int) -> Content:
+    """Return what an item holds; one whose envelope does not decode is shown as it is stored."""
+    header: Header
+    try:
+        if store.dialect is not None and store.dialect.is_item(item.text):
+            header, body = EMPTY_HEADER, next(iter(store.dialect.messages(node.data)), b"")
+        else:
+            header, body = decode(node.data)
+    except MalformedError:
+        header, body = EMPTY_HEADER, node.data
+    return Content(store.name, item.id, body, header, attempts, node.stat.ctime)
+
+
+async def purge(engine: Engine, store: QueueStore) -> int:
+    """Remove every item that no transaction or delivery holds; return how many."""
+    removed = 0
+    while True:
+        again = opened = False
+        async for listed in walk(engine, store, await lanes(engine, store)):
+            if listed and not opened:
+                await store.open()  # what its features add to each end
+                opened = True
+            async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in listed]):
+                changes = [removal(engine, store, one, REMOVED) for one in page if not one.in_flight]
+                made = await apply(engine, changes)
+                removed += sum(made)
+                again = again or (any(made) and not all(made))
+        if not (again and store.config.grouped):  # behind one that waited, others of its group may have been left
+            return removed
+
+
+async def release_claims(engine: Engine, store: QueueStore) -> int:
+    """Force every lock open; return how many. What their holders do from now on fails."""
+    paths = store.paths
+    # Whatever was claimed before the call is to be seen, by whichever server.
+    await engine.zookeeper.sync(paths.base)
+    # Locks first: an item put and locked after the items were listed would be opened without raising its version.
+    ids = [one for name in await list_children(engine, store, paths.locks) if (one := paths.lock_of(name)) is not None]
+    due = await _due_of(engine, store)
+    items: dict[str, str] = {}
+    known = set(ids)
+    async for page in walk(engine, store, await lanes(engine, store)):
+        for item, path, *_ in page:
+            for lock in lock_ids(item):
+                if lock in known:
+                    items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
+    # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
+    # letter does under its id, and be locked anew: that lock must not be taken from its holder unnoticed.
+    ids = [one for one in ids if one in items]
+    nodes = await read_all(engine, store, [items[one] for one in ids])
+    changes: list[Change] = []
+    for one, node in zip(ids, nodes, strict=True):
+        if node is None:
+            continue  # it has gone since it was listed
+        # Raises the item's version, which is what its holder's commit and rollback check.
+        change: list[Operation] = [
+            Delete(paths.lock(one)),
+            SetData(items[one], node.data, node.stat.version),
+        ]
+        if one in due:
+            change.append(Delete(f"{paths.due}/{due[one]}"))
+        if store.dialect is None:
+            # Tells a holder that found nothing under its lock that another may have made one since.
+            change.append(SetData(paths.locks, b""))
+        changes.append(Change(store, change))
+    return sum(await apply(engine, changes))
+
+
+async def _due_of(engine: Engine, store: QueueStore) -> dict[str, str]:
+    """The due node of each timed lock."""
+    paths = store.paths
+    names = await list_children(engine, store, paths.due)
+    nodes = await read_all(engine, store, [f"{paths.due}/{name}" for name in names])
+    return {
+        waiting(node, parsed[1]).lock: name
+        for name, node in zip(names, nodes, strict=True)
+        if (parsed := parse_due(name)) is not None
+    }

@@ -1,0 +1,57 @@
+"""Messages whose life has ended and that nobody takes: found by their names, and ended."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import ItemName
+from aiozkqueue.queue.admin.listing import collect_children, seen
+from aiozkqueue.queue.admin.stats import lanes
+from aiozkqueue.queue.candidates.collectors import Earliest
+from aiozkqueue.queue.commit.conditional import apply
+from aiozkqueue.queue.commit.unclaimed import burial, find_pages, removal
+from aiozkqueue.queue.put.ttl import at_its_end
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+
+async def sweep_expired(engine: Engine, store: QueueStore, *, limit: int = 10_000) -> int:
+    """End the messages of a queue whose life has ended and that nobody holds, ``limit`` at the most; return how many.
+
+    Each is removed, or made a dead letter, by a multi that fails if anybody takes it meanwhile: by how many processes,
+    and how often, this is done makes no difference.
+
+    Raises: AccessDeniedError, OutcomeUnknownError, PayloadError, SessionClosedError.
+    """
+    await store.open()
+    now = await engine.server_clock.learned(store.paths.due)
+    ended: dict[str, int] = {}
+    for lane in await lanes(engine, store):
+        if len(ended) >= limit:
+            break
+        passes = partial(_has_ended, now=now)
+        listed = await collect_children(engine, store, lane, partial(Earliest, limit - len(ended), passes))
+        for text in await seen(engine, store, listed.names()):
+            name = ItemName.parse(text)
+            if name is not None and name.expires is not None:
+                ended[f"{lane.removeprefix(f'{store.paths.base}/')}/{text}"] = name.expires
+    swept = 0
+    async for page in find_pages(engine, store, list(ended), sealed={}):  # what may not be read is `doctor`'s to tell
+        changes = [_sweeping(engine, store, one, ended[one.place]) for one in page if not one.held(now)]
+        swept += sum(await apply(engine, changes))
+    return swept
+
+
+def _has_ended(text: str, *, now: int) -> bool:
+    name = ItemName.parse(text) if "-e" in text else None
+    return name is not None and name.expires is not None and name.expires <= now
+
+
+def _sweeping(engine: Engine, store: QueueStore, found: Found, end: int) -> Change:
+    ending = at_its_end(store.config, end)
+    return (burial if ending.kind == "dead" else removal)(engine, store, found, ending)

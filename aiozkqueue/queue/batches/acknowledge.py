@@ -1,0 +1,136 @@
+"""How the messages of a batch end: plainly, many in one change, or one by one where they have more to them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.layout import LockRecord, id_at
+from aiozkqueue.queue.admin.ledger_pages import read_page
+from aiozkqueue.queue.commit.conditional import settle
+from aiozkqueue.queue.commit.dispositions import CONSUME, Ending
+from aiozkqueue.queue.commit.unclaimed import burial, find, removal
+from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
+
+from .epoch import Epoch, RefusedError
+from .unreadable import Obstacles
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest
+    from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Node, Operation
+
+
+class Held(NamedTuple):
+    """How a batch holds its messages, and how they end."""
+
+    claims: frozenset[str]
+    """What their locks name: the batch, and those that it was divided from."""
+    rejection: str | None = None
+    """Why all of them become dead letters; None: they do not."""
+
+
+def rejection_of(state: Manifest) -> str | None:
+    """Why the message of a batch becomes a dead letter; None: it does not."""
+    if not state.rejected:
+        return None
+    return f"the query failed {state.rejected} times with a batch of this message alone"
+
+
+class Removing(Epoch):
+    """Ends what a ledger holds."""
+
+    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+        super().__init__(engine, store, group)
+        self._obstacles = Obstacles(store, group)
+        self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
+
+    async def _end_page(self, path: str, batch: Held) -> int:
+        """Remove a page with its items; whatever of it is not ours any more is left."""
+        entries = await self._entries(path)
+        paths = self._store.paths
+        simple = not self._store.attendants and not self._store.config.counts
+        while True:
+            marked = await self._reasons(path)
+            reasons = marked if batch.rejection is None else {_id(one): batch.rejection for one in entries}
+            plain = [
+                one
+                for one in entries
+                if simple and one.version == 0 and "/item-i" in one.place and _id(one) not in reasons
+            ]
+            if len(plain) < len(entries):
+                plainly = set(plain)
+                await self._end_one_by_one(batch, [one for one in entries if one not in plainly], reasons)
+            for message_id in marked:
+                await self._change([Delete(f"{path}/{message_id}")], partial(self._gone, f"{path}/{message_id}"))
+            operations: list[Operation] = [Delete(path)]
+            for one in plain:
+                operations.append(Delete(paths.at(one.place), one.version))
+                operations.append(Delete(paths.lock(_id(one))))
+            try:
+                await self._change(operations, partial(self._gone, path))
+            except RefusedError as refusal:
+                if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
+                    continue  # a task that nobody waits for any more has marked a message since
+                if refusal.index:
+                    await self._end_one_by_one(batch, plain, {})
+                    await self._change([Delete(path)], partial(self._gone, path))
+            return len(entries)
+
+    async def _entries(self, page: str) -> list[Entry]:
+        """Read a page of ours. Raises: ClaimLostError: whoever has taken the ledger over was quicker to remove it."""
+        try:
+            return await read_page(self._zookeeper.read, page)
+        except NoNodeError:
+            await self._change([], self._never)
+            return []
+
+    async def _reasons(self, page: str) -> dict[str, str]:
+        """Read which messages of a page are to be dead letters, and why."""
+        names = await below(self._zookeeper, page)
+        nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
+        return {
+            name: "the payload does not decode: " + node.data.decode("utf-8", "replace")
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        }
+
+    async def _end_one_by_one(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
+        """End items that have more to them: attempts, keys, a history, a reason; or that somebody has forced open."""
+        places = [one.place for one in entries]
+        while places:
+            await self._zookeeper.sync(self._path)
+            async with self._one_by_one:
+                found = await find(self._engine, self._store, places)
+                held = [one for one in found if one.lock is not None and _claim_of(one.lock) in batch.claims]
+                changes = [self._ending(one, reasons.get(one.id)) for one in held]
+                fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
+                settled = await settle(self._engine, fenced)
+            for one, change in zip(held, settled, strict=True):
+                if change.obstacle is not None:
+                    self._obstacles.tell_kept(one, change.obstacle)
+            places = [
+                one.place for one, change in zip(held, settled, strict=True) if change.left and change.obstacle is None
+            ]
+            if places:
+                await self._change([], self._never)  # is it still ours?
+
+    def _ending(self, one: Found, reason: str | None) -> Change:
+        if reason is None:
+            return removal(self._engine, self._store, one, CONSUME)
+        ending = Ending("dead", reason=f"stream {self._group!r}: {reason}")
+        return burial(self._engine, self._store, one, ending)
+
+
+def _claim_of(lock: Node) -> str:
+    return LockRecord.decode(lock.data).claim
+
+
+def _id(entry: Entry) -> str:
+    return id_at(entry.place)

@@ -1,0 +1,78 @@
+"""What waits in a queue for a ledger to take: which messages nobody holds, in their order."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.queue.admin.listing import collect_children, seen
+from aiozkqueue.queue.admin.stats import lanes, put_into, stat_lanes
+from aiozkqueue.queue.candidates.batches import is_closed
+from aiozkqueue.queue.candidates.collectors import Earliest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+
+class Frozen(NamedTuple):
+    """What was there at a moment, ms in ZooKeeper's time: of each lane, the items before a sequence."""
+
+    moment: int
+    ends: Mapping[str, int]
+
+
+async def freeze(engine: Engine, store: QueueStore) -> Frozen:
+    """Return what is there now."""
+    now = await engine.server_clock.learned(store.paths.due)
+    stats = await stat_lanes(engine, store)
+    return Frozen(now, {lane: put_into(stat) for lane, stat in stats.items()})
+
+
+async def list_free(
+    engine: Engine,
+    store: QueueStore,
+    locked: Collection[str | None],
+    frozen: Frozen | None,
+    *,
+    limit: int,
+    wanted: Callable[[list[str]], list[str]],
+) -> list[str]:
+    """List what is not among ``locked``, the most urgent and oldest first, a lane at a time, at most ``limit`` places.
+
+    What belongs to a batch that was not complete when the locks were listed comes into a later list. One that was
+    begun since is looked for among what is left: it was put last.
+    """
+    free: list[str] = []
+    if not limit:
+        return free
+    now = await engine.server_clock.learned(store.paths.due)
+    moment = now if frozen is None else frozen.moment
+    for lane in await lanes(engine, store):
+        end = None if frozen is None else frozen.ends.get(lane, 0)
+        passes = partial(_is_free, store=store, locked=locked, moment=moment, now=now, end=end)
+        first = await collect_children(engine, store, lane, partial(Earliest, limit - len(free), passes))
+        lane_path = lane.removeprefix(f"{store.paths.base}/")
+        names = await seen(engine, store, first.names())
+        for index, name in enumerate(names):  # in place, as there may be many
+            names[index] = f"{lane_path}/{name}"
+        free += wanted(names)
+        if len(free) >= limit:
+            break
+    return free
+
+
+def _is_free(
+    name: str, *, store: QueueStore, locked: Collection[str | None], moment: int, now: int, end: int | None
+) -> bool:
+    item = store.parse_item(name)
+    return (
+        item is not None
+        and (end is None or item.sequence < end)
+        and item.id not in locked
+        and (item.due is None or item.due <= moment)
+        and (item.expires is None or item.expires > now)
+        and not is_closed(name, locked)
+    )

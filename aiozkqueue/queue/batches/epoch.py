@@ -1,0 +1,167 @@
+"""A ledger's epoch: who may change it, and how a change is made once, whatever becomes of replies."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from aiozkqueue.errors import ClaimLostError
+from aiozkqueue.layout import LockRecord
+from aiozkqueue.queue.admin.ledger_pages import owner_of_ledger
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    Check,
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+)
+
+from .records import LedgerRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+
+#: How the names of manifests begin.
+BATCH: Final = "batch-"
+
+
+class RefusedError(Exception):
+    """An operation of a change was refused."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+
+class Epoch:
+    """One process's hold on a group's ledger."""
+
+    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+        self._engine = engine
+        self._zookeeper = engine.zookeeper
+        self._store = store
+        self._group = group
+        self._path = f"{store.paths.ledgers}/{group}"
+        self._epoch: int | None = None
+        self._record = LedgerRecord()
+
+    async def _take_over(self) -> None:
+        if self._epoch is None:
+            await self._zookeeper.ensure(self._store.paths.ledgers)
+        while self._epoch is None:
+            self._epoch = await self._try_to_take_over()
+
+    async def _try_to_take_over(self) -> int | None:
+        """Write to the group's znode; return its version if that is still ours."""
+        zookeeper = self._zookeeper
+        await zookeeper.sync(self._path)
+        try:
+            node = await zookeeper.read(self._path)
+        except NoNodeError:
+            node = None
+        known = LedgerRecord() if node is None else LedgerRecord.decode(node.data)
+        self._record = known._replace(identity=known.identity or uuid4().hex, run=uuid4().hex[:16])
+        data = self._encoded(self._record)
+        try:
+            await zookeeper.multi(
+                [Create(self._path, data) if node is None else SetData(self._path, data, node.stat.version)]
+            )
+        except MultiError as refusal:
+            if not isinstance(refusal.error, NodeExistsError | NoNodeError | BadVersionError):
+                raise refusal.error from refusal
+        except (ConnectionLossError, SessionExpiredError):
+            await zookeeper.wait_connected()
+        return await self._version_of(data)
+
+    async def _version_of(self, data: bytes) -> int | None:
+        """The version that the group's znode got by a write of this process; None: it was not the last one."""
+        await self._zookeeper.sync(self._path)
+        try:
+            node = await self._zookeeper.read(self._path)
+        except NoNodeError:
+            return None
+        return node.stat.version if node.data == data else None
+
+    def _encoded(self, record: LedgerRecord) -> bytes:
+        return record.encode({"client": self._engine.ids.client, **json.loads(self._engine.about or b"{}")})
+
+    async def _note(self, record: LedgerRecord, change: Operation) -> None:
+        """Write the ledger's record, with a change. That is another epoch, and it is ours, too.
+
+        Raises: ClaimLostError.
+        """
+        data, in_doubt = self._encoded(record), False
+        while True:
+            check = self._check()
+            try:
+                await self._zookeeper.multi([SetData(check.path, data, check.version), change])
+            except MultiError as refusal:
+                version = await self._version_of(data) if in_doubt and refusal.index == 0 else None
+                if version is None:
+                    raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
+                self._epoch = version
+                break
+            except (ConnectionLossError, SessionExpiredError):
+                in_doubt = True
+                await self._zookeeper.wait_connected()
+            else:
+                self._epoch = check.version + 1
+                break
+        self._record = record
+
+    def _taken_over(self) -> ClaimLostError:
+        return ClaimLostError(
+            f"queue {self._store.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
+            "process must not go on"
+        )
+
+    def _check(self) -> Check:
+        assert self._epoch is not None  # noqa: S101 - `_take_over` comes first
+        return Check(self._path, self._epoch)
+
+    async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
+        """Apply a change of the epoch; ``done`` tells whether it has been applied, when a reply was lost.
+
+        Raises: ClaimLostError; RefusedError: one of the operations was refused.
+        """
+        in_doubt = False
+        while True:
+            try:
+                await self._zookeeper.multi([self._check(), *operations])
+            except MultiError as refusal:
+                if refusal.index == 0:
+                    raise self._taken_over() from refusal
+                if in_doubt and await done():
+                    return
+                raise RefusedError(refusal.index - 1, refusal.error) from refusal
+            except (ConnectionLossError, SessionExpiredError):
+                in_doubt = True
+                await self._zookeeper.wait_connected()
+            else:
+                return
+
+    async def _there(self, path: str) -> bool:
+        return await self._zookeeper.exists(path) is not None
+
+    async def _gone(self, path: str) -> bool:
+        return await self._zookeeper.exists(path) is None
+
+    async def _never(self) -> bool:
+        return False
+
+    def _manifest(self, number: int) -> str:
+        return f"{self._path}/{BATCH}{number:010d}"
+
+    def _lock_of(self, number: int) -> LockRecord:
+        return LockRecord(f"{self._group}/{number}", owner_of_ledger(self._group))

@@ -1,0 +1,460 @@
+"""A ledger: messages held for a stream that may ask for the same batch again, in whatever process it runs.
+
+``ledger/<group>`` is written by whoever takes the ledger over: its version is the *epoch*, and every change below
+asserts it, so that a process that was taken for dead and comes back can change nothing. Below it, ``batch-<n>`` is a
+manifest: a batch that is always the same, with pages that name its items. A page is made in one multi with the locks
+of its items, which are persistent and have no end; a manifest whose data is empty is not sealed yet, and is gone on
+with. Acknowledging first marks the manifest as done. It then removes items, locks and pages, a few pages at a time.
+No batch is returned once it is marked, because part of it may be gone: the next process finishes the removal instead.
+
+The group's znode also holds the ledger's identity, which is made once, and the highest number acknowledged. Tasks mark
+below a manifest what they have read (`claims.reads`). A batch that keeps failing is divided: its heir is a manifest
+that names it, and gets all messages but the first few (`claims.pages.Manifest`).
+
+The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError, UnreadBatchError
+from aiozkqueue.layout import id_at, parse_lock
+from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest, is_page, read_page, write_page
+from aiozkqueue.queue.admin.stats import put_into
+from aiozkqueue.queue.runtime.tasks import several
+from aiozkqueue.zookeeper import (
+    Check,
+    Create,
+    Delete,
+    NoNodeError,
+    NotEmptyError,
+    SetData,
+    below,
+)
+
+from .acknowledge import Held, Removing, rejection_of
+from .backlog import Frozen, freeze, list_free
+from .epoch import BATCH, RefusedError
+from .read_marks import Evidence, Reading, ReadMark, weigh
+from .records import LedgerState
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Operation
+
+log: Final = logging.getLogger(__name__)
+
+#: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
+#: that is 190 MiB of pages of so many items, and would be more than many a server has of pages of 1,000.
+PAGE: Final = 250
+#: Pages that are made, or acknowledged, at a time: the server works on one while others are on their way.
+UNDER_WAY: Final = 4
+#: Items of a page that others keep taking from.
+SMALLEST: Final = 50
+#: Messages of a batch, at the most.
+MOST: Final = 100_000
+#: Names kept for the next batches, where these are smaller: each listing of a deep queue stalls the server.
+BACKLOG: Final = 50_000
+
+
+class Page(NamedTuple):
+    """A page of a manifest, and how many items it names."""
+
+    path: str
+    items: int
+
+
+class Handed(NamedTuple):
+    """A batch that is handed out to a query."""
+
+    pages: list[Page]
+    reading: Reading
+    """What a task needs to mark all of it as read."""
+
+
+class Ledger(Removing):
+    """One group's ledger, taken over by the first change that is made here."""
+
+    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+        super().__init__(engine, store, group)
+        self._candidates: list[str] = []  # places, as listed
+        self._again: list[Entry] = []  # those of them that were looked at since, and come first
+        self._frozen: Frozen | None = None
+
+    async def open(self) -> None:
+        """Take the ledger over, unless that has been done: what ran before can change nothing from now on.
+
+        Raises: NotFoundError, InvalidOptionError: the queue has an order, which batches do not keep.
+        """
+        if self._epoch is not None:
+            return
+        store = self._store
+        if not await store.exists():
+            msg = f"there is no queue {store.name!r}; its first put makes it"
+            raise NotFoundError(msg)
+        await self._reopen()
+        await self._take_over()
+
+    async def freeze(self) -> None:
+        """From now on take only what is there now: of each lane, what was put before."""
+        await self.open()
+        self._frozen = await freeze(self._engine, self._store)
+
+    async def next_batch(self, after: int, limit: int | None) -> int:
+        """Return the number of the batch that follows on one, which may have been made before; itself if there is none.
+
+        ``limit`` is the most messages of one that is made now; None: all that are there.
+
+        Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
+        """
+        await self.open()
+        numbers = [number for number in await self.batches() if number > after]
+        if numbers and (await self._read(numbers[0])).done:
+            await self.finish()
+            numbers = [number for number in await self.batches() if number > after]
+        if numbers and (await self._read(numbers[0])).sealed:
+            return numbers[0]
+        if not self._left:
+            await self._reopen()
+            paused = self._store.config.paused
+            locked: set[str | None] = set() if paused else await self._locked()
+            most = 0 if paused else _enough(limit)
+            free = self._obstacles.without_sealed
+            self._candidates = await list_free(self._engine, self._store, locked, self._frozen, limit=most, wanted=free)
+        if not numbers and not self._left:
+            return after
+        number = numbers[0] if numbers else await self._new()
+        pages = await self.pages(number, sealed=False)
+        count = sum(page.items for page in pages)
+        first = int(pages[-1].path.rpartition("/")[2]) + 1 if pages else 0  # one before the last may have been refused
+        count += await self._fill(number, first, None if limit is None else limit - count)
+        if not count:
+            await self._delete(self._manifest(number))
+            return after
+        await self._change([SetData(self._manifest(number), Manifest(count).encode())], self._never)
+        return number
+
+    async def batches(self) -> list[int]:
+        """Return the numbers of the batches that have not been acknowledged."""
+        names = [one.removeprefix(BATCH) for one in await below(self._zookeeper, self._path) if one.startswith(BATCH)]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    async def state(self) -> LedgerState:
+        """Tell where the ledger stands. Raises: as `open`."""
+        await self.open()
+        await self._zookeeper.sync(self._path)
+        stat = await self._zookeeper.exists(self._path)
+        numbers = await self.batches()
+        handed = [number for number in numbers if (await self._read(number)).attempts]
+        record = self._record
+        return LedgerState(
+            identity=record.identity,
+            made=0 if stat is None else put_into(stat),
+            done=record.done,
+            used=record.done >= 0 or bool(handed),
+            batches=len(numbers),
+        )
+
+    async def require_ours(self) -> None:
+        """Raise ClaimLostError if another process has taken the ledger over."""
+        await self.open()
+        await self._change([], self._never)
+
+    async def hand_out(self, number: int, stream: str, most: int | None = None, *, again: bool = False) -> Handed:
+        """Return a batch for the tasks of a query to read, and count the attempt, unless it is the same one ``again``.
+
+        ``most`` is how many attempts may fail (see `Manifest.next_attempt`); None: any number.
+
+        Raises: ClaimLostError: there is no such batch any more, or another process has taken the ledger over.
+        """
+        await self.open()
+        if not again:
+            await self._attempt(number, most)
+        state, pages = await self._read(number), await self.pages(number)
+        if state.rejected:
+            pages = []
+        items = sum(page.items for page in pages)
+        check = self._check()
+        mark = ReadMark(stream, self._record.run, 0, items)
+        return Handed(pages, Reading(check.path, check.version, self._manifest(number), mark))
+
+    async def _attempt(self, number: int, most: int | None) -> None:
+        """Count an attempt at a batch. After too many, leave less in it, or reject the message that is left."""
+        queue = self._store.name
+        what, extra = f"queue {queue}: batch {number} of stream {self._group!r}", {"queue": queue}
+        heirs = [one for one in await self.batches() if (await self._read(one)).parent == number]
+        if heirs:
+            await self._divide(number, heirs[0])  # that was cut off
+        await self.pages(number)
+        before = await self._read(number)
+        after = before.next_attempt(most)
+        if after.rejected and not before.rejected:
+            log.warning("%s: its one message is rejected after %d attempts", what, after.rejected, extra=extra)
+        if after.items != before.items:
+            log.warning("%s: %s of its %s messages are tried alone", what, after.items, before.items, extra=extra)
+            heir = Manifest(0, parent=number, chunk=after.chunk)
+            await self._divide(number, await self._new(heir.encode()))
+            after = (await self._read(number)).next_attempt(None)
+        await self._change([SetData(self._manifest(number), after.encode())], self._never)
+
+    async def _divide(self, number: int, heir: int) -> None:
+        """Leave the first messages in a batch, as many as its heir says, and move the others to that heir.
+
+        Each change can be repeated, so that any process that finds an heir can finish. The locks stay as they are.
+        """
+        manifest, target = self._manifest(number), self._manifest(heir)
+        state, pages = await self._read(number), await self.pages(number, sealed=False)
+        chunk = (await self._read(heir)).chunk
+        for name in await below(self._zookeeper, manifest):
+            if not is_page(name):  # a mark of what was read, which is not what the batch will be
+                await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
+        room = chunk
+        for page in pages:
+            entries = await self._entries(page.path)
+            first, others = entries[:room], entries[room:]
+            room -= len(first)
+            if others:
+                create = Create(f"{target}/{page.path.rpartition('/')[2]}", write_page(others))
+                marks = [Delete(f"{page.path}/{mark}") for mark in await below(self._zookeeper, page.path)]
+                rest = SetData(page.path, write_page(first)) if first else Delete(page.path)
+                await self._change([create, *marks, rest], partial(self._there, create.path))
+        kept, moved = [sum(one.items for one in await self.pages(part, sealed=False)) for part in (number, heir)]
+        left, right = state.divided(number, chunk, kept, moved)
+        await self._change([SetData(manifest, left.encode()), SetData(target, right.encode())], self._never)
+
+    async def pages(self, number: int, *, sealed: bool = True) -> list[Page]:
+        """Return the pages of a batch.
+
+        Raises: ClaimLostError: there is no such batch any more.
+        """
+        manifest = self._manifest(number)
+        await self._zookeeper.sync(manifest)
+        state = await self._read(number)
+        if not state.done and (state.sealed or not sealed):
+            paths = await self._pages_of(number)
+            with suppress(NoNodeError):  # it is being acknowledged
+                pages = [Page(path, len(await read_page(self._zookeeper.read, path))) for path in paths]
+                if not sealed or sum(page.items for page in pages) == state.items:
+                    return pages
+        msg = (
+            f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was acknowledged, "
+            "or its ledger was released. Set failOnDataLoss=false to continue without this batch: messages that were "
+            "released are still in the queue and come in a later batch"
+        )
+        raise ClaimLostError(msg)
+
+    async def _read(self, number: int) -> Manifest:
+        try:
+            return Manifest.decode((await self._zookeeper.read(self._manifest(number))).data)
+        except NoNodeError:
+            return Manifest()
+
+    async def acknowledge(self, number: int, stream: str | None = None) -> int:
+        """Remove the batches up to this one, with their messages; return how many messages these were.
+
+        With ``stream``, only what tasks of that stream have read is removed. A batch that tasks of an earlier run have
+        read, and tasks of this run have not, stays until a batch after it has been read (see ARCHITECTURE.md, 4.28).
+
+        Raises:
+            ClaimLostError: another has taken the ledger over.
+            UnreadBatchError: no task of the stream has read one of them; nothing is removed.
+        """
+        await self.open()
+        await self._refresh()  # what each end takes along depends on it
+        removed = 0
+        batches = [batch for batch in await self.batches() if batch <= number]
+        if not batches:
+            await self._change([], self._never)  # only to hear whether it is still ours
+        elif stream is not None:
+            batches = await self._certain(batches, stream)
+        for batch in batches:
+            state = await self._read(batch)
+            if not state.done:
+                done = SetData(self._manifest(batch), state._replace(done=True).encode())
+                await self._note(self._record._replace(done=max(batch, self._record.done)), done)
+            removed += await self._remove(batch)
+        return removed
+
+    async def _certain(self, batches: Sequence[int], stream: str) -> list[int]:
+        """Return those batches that may be removed. Raises: UnreadBatchError."""
+        await self._zookeeper.sync(self._path)
+        certain = 0
+        for index, batch in enumerate(batches):
+            state = await self._read(batch)
+            names = await below(self._zookeeper, self._manifest(batch))
+            evidence = Evidence.UNREAD if state.items is None else weigh(names, state.items, stream, self._record.run)
+            if state.done or state.rejected or evidence is Evidence.READ:
+                certain = index + 1
+            elif evidence is Evidence.UNREAD:
+                await self._change([], self._never)  # whoever has taken it over may have removed it
+                msg = (
+                    f"queue {self._store.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
+                    "of this query has read all of it. A file sink does so when its folder knows the batch number from "
+                    "another checkpoint. Nothing was removed from the queue. Start with a new checkpoint, an empty "
+                    "output folder and startingOffsets=earliest; or set failOnDataLoss=false to get these messages "
+                    "again in a later batch"
+                )
+                raise UnreadBatchError(msg)
+        return list(batches[:certain])
+
+    async def finish(self) -> int:
+        """Remove what is left of batches that are done; return how many messages these batches had in all.
+
+        A process that was killed while it acknowledged leaves such batches.
+
+        Raises: ClaimLostError: another process has taken the ledger over; AccessDeniedError.
+        """
+        await self._refresh()
+        await self._take_over()
+        finished = 0
+        for batch in await self.batches():
+            state = await self._read(batch)
+            if not state.done:
+                break  # batches are acknowledged in order
+            await self._remove(batch)
+            finished += state.items or 0
+        return finished
+
+    async def _remove(self, batch: int) -> int:
+        manifest = self._manifest(batch)
+        pages = await self._pages_of(batch)
+        state = await self._read(batch)
+        claims = frozenset(self._lock_of(number).claim for number in (batch, *state.parents))
+        held = Held(claims, rejection_of(state))
+        ended = await several(UNDER_WAY, [partial(self._end_page, page, held) for page in pages])
+        await self._delete(manifest)
+        return sum(ended)
+
+    async def _pages_of(self, number: int) -> list[str]:
+        manifest = self._manifest(number)
+        return [f"{manifest}/{name}" for name in sorted(filter(is_page, await below(self._zookeeper, manifest)))]
+
+    async def _delete(self, manifest: str) -> None:
+        """Remove a manifest without pages, with the marks below it."""
+        while True:
+            marks = [Delete(f"{manifest}/{name}") for name in await below(self._zookeeper, manifest)]
+            try:
+                for start in range(0, len(marks), PAGE):
+                    await self._change(marks[start : start + PAGE], partial(self._gone, marks[start].path))
+                await self._change([Delete(manifest)], partial(self._gone, manifest))
+            except RefusedError as refusal:
+                if isinstance(refusal.error, NotEmptyError):
+                    continue  # a task that nobody waits for any more has marked what it read
+                raise
+            return
+
+    # -- making
+
+    async def _reopen(self) -> None:
+        """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
+        store = self._store
+        await self._refresh()
+        if store.config.grouped or store.config.collapse:
+            what = "keeps an order or collapses messages, which a stream would not"
+            msg = f"queue {store.name!r} {what}: take from it by consumers"
+            raise InvalidOptionError(msg)
+
+    async def _refresh(self) -> None:
+        self._store.stale()
+        await self._store.open()
+
+    async def _locked(self) -> set[str | None]:
+        return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
+
+    async def _new(self, data: bytes = b"") -> int:
+        """Begin a manifest. A lost reply may leave one more, which is empty and taken next.
+
+        Raises: ClaimLostError: another has taken the ledger over, and may have removed it.
+        """
+        before = await self.batches()
+        while True:
+            await self._change([Create(f"{self._path}/{BATCH}", data, sequential=True)], self._made_one(len(before)))
+            made = [number for number in await self.batches() if number not in before]
+            if made:
+                return made[0]
+
+    def _made_one(self, before: int) -> Callable[[], Awaitable[bool]]:
+        async def made() -> bool:
+            return len(await self.batches()) > before
+
+        return made
+
+    async def _fill(self, number: int, page: int, wanted: int | None) -> int:
+        """Add pages until there is nothing more, or as much as is wanted; return how many items they name."""
+        count, size = 0, PAGE
+        lasting = self._left  # what comes meanwhile is for the next batch
+        while lasting > 0 and (wanted is None or count < wanted) and self._left:
+            room = lasting if wanted is None else min(lasting, wanted - count)
+            pages: dict[str, list[Entry]] = {}
+            while room > 0 and len(pages) < UNDER_WAY and self._left:
+                chosen = self._choose(min(size, room))
+                pages[f"{self._manifest(number)}/{page:06d}"] = chosen
+                page, room = page + 1, room - len(chosen)
+            adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
+            made = await several(UNDER_WAY, adding)
+            lasting -= sum(map(len, pages.values()))
+            count += sum(one for one in made if one is not None)
+            refused = [chosen for chosen, one in zip(pages.values(), made, strict=True) if one is None]
+            if not refused:
+                size = min(PAGE, 2 * size)
+                continue
+            await self._reopen()
+            if self._store.config.paused:
+                self._candidates, self._again = [], []
+                break
+            free = await self._still_free([entry for chosen in refused for entry in chosen])
+            self._again = [*free, *self._again]
+            lasting += len(free)
+            size = max(SMALLEST, size // 2)
+        return count
+
+    @property
+    def _left(self) -> int:
+        return len(self._again) + len(self._candidates)
+
+    def _choose(self, most: int) -> list[Entry]:
+        chosen = self._again[:most]
+        del self._again[:most]
+        more = most - len(chosen)
+        chosen += map(Entry, self._candidates[:more])
+        del self._candidates[:more]
+        return chosen
+
+    async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
+        """Make a page and lock its items; return how many it names, or None where one of them is not free any more."""
+        paths = self._store.paths
+        lock = self._lock_of(number).encode()
+        operations: list[Operation] = [Create(path, write_page(entries)), self._store.check()]
+        for place, version in entries:
+            operations.append(Check(paths.at(place), version))
+            operations.append(Create(paths.lock(id_at(place)), lock))
+        try:
+            await self._change(operations, lambda: self._there(path))
+        except RefusedError as refusal:
+            return None if refusal.index else len(await self._entries(path))  # a page of ours whose reply was lost
+        return len(entries)
+
+    async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
+        paths = self._store.paths
+        stats = await asyncio.gather(*(self._obstacles.look(self._zookeeper, paths.at(one.place)) for one in entries))
+        locked = await self._locked()
+        return [
+            Entry(one.place, stat.version)
+            for one, stat in zip(entries, stats, strict=True)
+            if stat is not None and id_at(one.place) not in locked
+        ]
+
+
+def _enough(limit: int | None) -> int:
+    """How many names to keep: those of one batch, or of several small ones, all of them full."""
+    if limit is None or limit >= MOST:
+        return MOST
+    return max(limit, BACKLOG - BACKLOG % limit)

@@ -1,0 +1,242 @@
+"""Batches put by many at once that become visible as a whole, each once, however often it is tried.
+
+A `Staging` is one writer's place at one queue. Every process that puts for a batch joins it by `begin`, and asserts
+the `Fence` in each multi. `complete` opens the batch: one multi says that it is complete and removes the one lock that
+hides it, so that all of it can be taken at once, and a second try finds it done. `abort` raises the fence first, so
+that nothing is put after it, and then removes what was put. What is stored is in `operators.writers`, and why nobody
+sees a batch before it is complete in `candidates.staged`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.layout import LockRecord, key_hash
+from aiozkqueue.queue.admin.batch_writers import WriterRecord, clear_away, give_up, unlocking
+from aiozkqueue.queue.commit.puts import PutSettlement
+from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
+from aiozkqueue.queue.put.ttl import with_field
+from aiozkqueue.queue.runtime.acl_errors import allowed, denied
+from aiozkqueue.zookeeper import (
+    Check,
+    ConnectionLossError,
+    Create,
+    Delete,
+    MultiError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+    below,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+
+class Fence(NamedTuple):
+    """What everybody who puts for a batch asserts and puts into the names of its items."""
+
+    path: str
+    version: int
+    stage: str
+    """What the batch is locked by, and the field of its items' names."""
+
+    def check(self) -> Operation:
+        """Return the assertion that the batch is still under way."""
+        return Check(self.path, self.version)
+
+    def staged(self, put: Put) -> Put:
+        """Return a put as one of the batch."""
+        return put._replace(prefix=with_field(put.prefix, self.stage))
+
+
+class OvertakenError(NotCommittedError):
+    """Another attempt at the same part of the batch has moved its progress."""
+
+
+class FencedError(NotCommittedError):
+    """The batch is not under way any more, or its writer's znode was written to for another reason."""
+
+
+class StagedSettlement(PutSettlement):
+    """Items of a batch, and the progress that says that they are there, while the batch is under way."""
+
+    __slots__ = ("_before",)
+
+    def __init__(self, transaction_id: str, puts: Sequence[Put], fence: Fence, progress: SetData) -> None:
+        super().__init__(transaction_id, puts)
+        self.grow(2 * OPERATION_WEIGHT + len(progress.data))
+        self._before: tuple[Operation, Operation] = (fence.check(), progress)
+
+    def compose(self, sent: list[Operation]) -> None:
+        """Assert the batch, write the progress, then the items."""
+        sent += self._before
+        super().compose(sent)
+
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Give up when the batch is over or another was quicker; else as any put."""
+        if index < len(self._before):
+            kind = OvertakenError if index else FencedError
+            raise kind(f"{operation.path}: {error}") from error
+        return super().refused(index - len(self._before), operation, error)
+
+    def applied(self, results: Sequence[Result] | None) -> None:
+        """As any put."""
+        super().applied(None if results is None else results[len(self._before) :])
+
+
+class Staging:
+    """One writer's batches into a queue."""
+
+    def __init__(self, engine: Engine, store: QueueStore, name: str) -> None:
+        """``name`` tells the writer from all others, for ever."""
+        self._engine = engine
+        self._zookeeper = engine.zookeeper
+        self._store = store
+        self._name = name
+        self.writer: str = key_hash(name)
+        self.path: str = f"{store.paths.sinks}/{self.writer}"
+        """The writer's znode; what its parts write down lies below it."""
+
+    async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
+        """Begin a batch, or join it; None when it is complete, or one after it has begun.
+
+        ``run`` tells one attempt at the whole batch from the next: who joins the batch of another run takes it over,
+        with what is stored of it, and a run whose batch was given up cannot begin it again. ``origin`` is what somebody
+        who does not know the writer's name may find it by (`operators.writers.began_by`).
+
+        Raises:
+            NotCommittedError: the batch has been given up. Also as `QueueStore.open`.
+        """
+        await self._store.admit_staged()
+        while True:
+            record, version = await self._read()
+            if record is not None and record.batch >= batch:
+                if record.batch > batch or record.complete:
+                    return None
+                if record.stage is None and record.run == run:
+                    raise self._given_up(batch)
+                if record.stage is not None and record.run == run:
+                    return Fence(self.path, version, record.stage)
+            await self._begin(record, version, batch=batch, run=run, origin=origin)
+
+    async def renew(self, batch: int, run: str) -> Fence | None:
+        """Look whether a batch is still under way in this run, when its fence has refused; None: it is complete.
+
+        Raises: NotCommittedError: it has been given up, or is another run's.
+        """
+        record, version = await self._read()
+        if record is None or (record.batch == batch and not record.complete):
+            if record is None or record.run != run or record.stage is None:
+                raise self._given_up(batch)
+            return Fence(self.path, version, record.stage)
+        return None
+
+    async def complete(self, batch: int) -> None:
+        """Let everybody see a batch, all of it at once. Nothing happens when that has been done.
+
+        Raises: NotCommittedError: it has been given up.
+        """
+        store = self._store
+        while True:
+            record, version = await self._read()
+            if record is not None and (record.batch > batch or (record.batch == batch and record.complete)):
+                break
+            if record is not None and record.batch == batch and record.stage is None:
+                raise self._given_up(batch)
+            done = self._record(batch, record)
+            if record is None:
+                await self._write([Create(self.path, done.encode())])
+                continue
+            operations: list[Operation] = [SetData(self.path, done.encode(), version)]
+            if record.batch == batch and record.stage is not None:
+                # Whoever waits hears of it by the bells of what it may wait for: the items, and each priority's lanes.
+                bells = dict.fromkeys((store.paths.items, *(store.paths.at(one.put_lanes[0]) for one in store.tiers)))
+                operations += await unlocking(self._engine, store, record.stage)
+                operations += (SetData(bell, b"") for bell in bells)
+            await self._write(operations)
+        await clear_away(self._engine, store, self.writer)
+
+    async def abort(self, batch: int) -> int:
+        """Give a batch up, and remove what was put of it; return how many messages that were."""
+        if (await self._read())[0] is None:
+            return 0
+        return await give_up(self._engine, self._store, self.writer, batch)
+
+    async def parts(self) -> list[str]:
+        """List what the parts of its batches have written down, by name."""
+        return sorted(await below(self._zookeeper, self.path))
+
+    async def forget_parts(self) -> None:
+        """Remove what its parts have written down; which batch it is at stays."""
+        for name in await self.parts():
+            await self._write([Delete(f"{self.path}/{name}")])
+
+    async def forget(self) -> None:
+        """Remove all that is known of it, which must have no batch under way: it would begin anew."""
+        await self.forget_parts()
+        await self._write([Delete(self.path)])
+
+    async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
+        """Try once to begin a batch under a new name, or to take it over; the caller looks whether it took."""
+        if record is not None and record.batch == batch and record.stage is not None:
+            mine = replace(record, run=run, client=self._engine.ids.client)
+            await self._write([SetData(self.path, mine.encode(), version)])
+            return
+        stage = "b" + key_hash(f"{self._name} {batch} {self._engine.ids.next()}")
+        begun = replace(self._record(batch, record), stage=stage, complete=False, run=run, origin=origin)
+        lock = Create(self._store.paths.lock(stage), LockRecord(stage, self._engine.ids.client).encode())
+        if record is None:
+            await self._zookeeper.ensure(self._store.paths.sinks)
+            await self._write([Create(self.path, begun.encode()), lock])
+        else:
+            await self._write([SetData(self.path, begun.encode(), version), lock])
+
+    def _given_up(self, batch: int) -> NotCommittedError:
+        return NotCommittedError(
+            f"queue {self._store.name!r}: batch {batch} of {self._name!r} has been given up, or another run is at it"
+        )
+
+    def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:
+        """Return the record of a batch that is complete."""
+        aborted = () if before is None else before.aborted
+        if before is not None and before.batch < batch and before.stage is not None:
+            aborted = (*aborted, before.stage)  # nobody will go on with it
+        return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._engine.ids.client)
+
+    async def _read(self) -> tuple[WriterRecord | None, int]:
+        await self._zookeeper.sync(self._store.paths.base)
+        try:
+            with allowed(self._store.name):
+                data, stat = await self._zookeeper.read(self.path)
+        except NoNodeError:
+            return None, -1
+        record = WriterRecord.decode(data)
+        if record is None:
+            msg = f"queue {self._store.name!r}: {self.path} does not decode; nothing was put"
+            raise NotCommittedError(msg)
+        return record, stat.version
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        """Try once; the caller looks what came of it."""
+        try:
+            await self._zookeeper.multi(operations)
+        except (ConnectionLossError, SessionExpiredError):
+            await self._zookeeper.wait_connected()
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoAuthError):
+                raise denied(self._store.name, refusal.error) from refusal
+            if isinstance(refusal.error, NoNodeError | NodeExistsError):
+                self._store.stale()
+                await self._store.open()

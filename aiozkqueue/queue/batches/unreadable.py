@@ -1,0 +1,60 @@
+"""Messages that a stream can neither read nor remove: each is told of once, and the stream goes on."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.zookeeper import NoAuthError
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Stat, ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+
+class Obstacles:
+    """What is in the way of one stream of one queue."""
+
+    def __init__(self, store: QueueStore, group: str) -> None:
+        self._store = store
+        self._group = group
+        self._sealed: set[str] = set()
+
+    async def look(self, zookeeper: ZooKeeper, path: str) -> Stat | None:
+        """Look at an item; one that this user may not read is passed by, as if it were not there."""
+        try:
+            return await zookeeper.exists(path)
+        except NoAuthError as error:
+            if path not in self._sealed:
+                self._sealed.add(path)
+                log.warning(
+                    "queue %s: stream %r passes a message by that may not be read by this user: %s; let this user read "
+                    "it, or remove it",
+                    self._store.name,
+                    self._group,
+                    error,
+                    extra={"queue": self._store.name},
+                )
+            return None
+
+    def without_sealed(self, places: list[str]) -> list[str]:
+        """Leave out what is known to be closed to this user."""
+        if not self._sealed:
+            return places
+        return [place for place in places if self._store.paths.at(place) not in self._sealed]
+
+    def tell_kept(self, found: Found, path: str) -> None:
+        """Tell of a message that has been handled and cannot be deleted. It stays locked: nobody is handed it again."""
+        log.error(
+            "queue %s: stream %r has handled message %s, which cannot be removed, since there are znodes below %s: it "
+            "stays locked; delete it and %s by hand",
+            self._store.name,
+            self._group,
+            found.id,
+            path,
+            self._store.paths.lock(found.locked_by),
+            extra={"queue": self._store.name},
+        )

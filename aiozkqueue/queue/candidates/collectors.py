@@ -1,0 +1,179 @@
+"""What is kept of a listing that comes in piece by piece: collectors for `children_into`. Pure.
+
+A piece has some thousand names. A collector does only a bounded amount of work with each, so that the loop serves
+others between two pieces however long the listing is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from heapq import merge
+from itertools import chain, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .partition import Share
+
+_SEQUENCE_DIGITS: Final = 10
+#: Names sorted at a time: a few milliseconds.
+_RUN: Final = 8192
+#: Names judged at a time.
+_CHUNK: Final = 1024
+#: One name in so many stands for those before it when it is estimated how far the first ``limit`` reach.
+_STEP: Final = 64
+
+#: What ZooKeeper numbers the children of a parent by, in the order in which they were made.
+sequence_of: Callable[[str], Any] = itemgetter(slice(-_SEQUENCE_DIGITS, None))
+
+
+class Matching:
+    """The names that pass a test, in no order."""
+
+    def __init__(self, passes: Callable[[str], object] | None = None) -> None:
+        self._passes = passes
+        self.names: list[str] = []
+        self.size: int = 0
+        """How long the listing is, bytes."""
+
+    def take(self, names: list[str]) -> None:
+        """Keep those that pass."""
+        self.size += _size(names)
+        if self._passes is None:
+            self.names += names
+            return
+        self.names += filter(self._passes, names)
+
+
+class Earliest:
+    """Of the names that pass a test, the first ``limit`` in the order of a key; without a limit, all.
+
+    However many come, few more are held at a time: a quarter, and a piece. Most names of a long listing are too late to
+    be tested: once there are enough, only those before the last of them are. Names are kept in sorted runs,
+    which are merged when they are read: nothing here sorts a million names in one step.
+    """
+
+    def __init__(
+        self, limit: int | None, passes: Callable[[str], object] | None = None, key: Callable[[str], Any] = sequence_of
+    ) -> None:
+        self._limit = limit
+        self._most = None if limit is None else limit + max(1, limit // 4)
+        self._passes = passes
+        self._key = key
+        self._runs: list[list[str]] = []
+        self._fresh: list[str] = []
+        self._held = 0
+        self._last: Any = None
+        """The key that the first ``limit`` of the names so far do not go beyond; None: there are fewer."""
+
+    def take(self, names: list[str]) -> None:
+        """Keep those that pass, and may be among the first."""
+        for start in range(0, len(names), _CHUNK):  # the first chunk tells what of the others need be tested
+            self._take(names[start : start + _CHUNK])
+
+    def _take(self, names: list[str]) -> None:
+        if self._last is not None:
+            key, last = self._key, self._last
+            names = [name for name in names if key(name) < last]
+        before = len(self._fresh)
+        self._fresh += names if self._passes is None else filter(self._passes, names)
+        self._held += len(self._fresh) - before
+        if self._most is not None and self._held >= self._most:
+            self._prune()
+        elif len(self._fresh) >= _RUN:
+            self._close_run()
+
+    @property
+    def held(self) -> int:
+        """How many names are held."""
+        return self._held
+
+    def in_order(self) -> Iterator[str]:
+        """Give the names one by one and once, the first first; what comes in later is not among them.
+
+        Each is let go as it is given: to free a million at once takes a tenth of a second.
+        """
+        self._close_run()
+        runs, self._runs, self._held = [emptied(run) for run in self._runs], [], 0
+        return islice(runs[0] if len(runs) == 1 else merge(*runs, key=self._key), self._limit)
+
+    def names(self) -> list[str]:
+        """Return all names at once, the first first."""
+        return list(self.in_order())
+
+    def kept(self) -> Iterator[str]:
+        """Give all that is held, which may be more than ``limit``, in no order."""
+        return chain(self._fresh, *self._runs)
+
+    def _close_run(self) -> None:
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            fresh.sort(key=self._key)
+            self._runs.append(fresh)
+
+    def _prune(self) -> None:
+        """Drop names that are not among the first ``limit``: all of them when few are held, else most of them."""
+        assert self._limit is not None  # noqa: S101 - who calls this has a limit
+        self._close_run()
+        key, runs = self._key, self._runs
+        if self._held <= 4 * _RUN:
+            whole = sorted((name for run in runs for name in run), key=key)
+            del whole[self._limit :]
+            self._runs = [whole]
+            self._last = key(whole[-1]) if len(whole) == self._limit and whole else self._last
+        else:
+            steps = sorted(key(name) for run in runs for name in islice(run, _STEP - 1, None, _STEP))
+            enough = -(-self._limit // _STEP)  # as many steps have at least `limit` names up to the last of them
+            if enough <= len(steps):
+                self._last = steps[enough - 1]
+                for run in runs:
+                    del run[bisect_right(run, self._last, key=key) :]
+                self._runs = [run for run in runs if run]
+        self._held = sum(map(len, self._runs))
+
+
+def emptied(names: list[str]) -> Iterator[str]:
+    """Give the names of a list one by one, and take each from it."""
+    names.reverse()
+    while names:
+        yield names.pop()
+
+
+class Dealt:
+    """A lane's names, dealt out while they come in: this consumer's own, the first of them, and some of the others'."""
+
+    def __init__(
+        self,
+        share: Share,
+        offset: int,
+        passes: Callable[[str], object] | None,
+        *,
+        own_limit: int,
+        others_limit: int,
+    ) -> None:
+        self._share = share
+        self._offset = offset
+        self._passes = passes
+        self.own: Earliest = Earliest(own_limit)
+        self.others: Earliest = Earliest(others_limit)
+        self.size: int = 0
+        """How long the listing is, bytes."""
+
+    def take(self, names: list[str]) -> None:
+        """Deal these out."""
+        self.size += _size(names)
+        if self._passes is not None:
+            names = list(filter(self._passes, names))
+        if self._share.alone:
+            self.own.take(names)
+            return
+        own = self._share.own(names, self._offset)
+        mine = set(own)
+        self.own.take(own)
+        self.others.take([name for name in names if name not in mine])
+
+
+def _size(names: list[str]) -> int:
+    return len(names) * (len(names[0]) + 4) if names else 0

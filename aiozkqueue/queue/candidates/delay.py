@@ -1,0 +1,250 @@
+"""What is scheduled, as one consumer sees it: the items due next, and when to look for those after them.
+
+Items for a later time lie in folders of one hour each, with the time in their names, and are claimed from there when it
+has come. Of the hours that are near, consumers know the items, earliest first; of those that are far, only that there
+is something. So what is far off costs one name of an hour, and nothing is listed again while it does not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
+from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
+
+from .batches import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from aiozkqueue.queue.runtime.clock import Clock
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Stat, ZooKeeper
+
+#: Milliseconds before an hour begins at which its items are listed.
+LEAD: Final = 60_000
+#: Items of one hour that are known at a time, the earliest; the rest is listed when these are due.
+NEAREST: Final = 50_000
+#: Items that become candidates at a time.
+RELEASE: Final = 1024
+#: Hours looked at before what they hold is taken, and those of them that are listed.
+TOGETHER: Final = 200
+LISTED: Final = 16
+#: How often one that is never idle looks for what others have scheduled, seconds; for long listings, less often.
+LOOK: Final = 1.0
+LOOK_PER_LISTING: Final = 50
+
+
+class Hour:
+    """One hour's folder."""
+
+    __slots__ = ("beyond", "changed", "look_after", "unsettled")
+
+    def __init__(self) -> None:
+        self.changed: int | None = None
+        """The zxid of the last change of its children when it was listed; None: it has not been."""
+        self.beyond: int | None = None
+        """When the first item is due that is not known, since there are too many; at least `LOOK` ahead."""
+        self.unsettled: bool = False
+        """Whether something of it was due when it was last looked at: somebody holds it, or is about to take it."""
+        self.look_after: float = 0.0
+        """Not to be listed again before this, on the monotonic clock."""
+
+
+class Later:
+    """The scheduled items of one queue."""
+
+    def __init__(self, zookeeper: ZooKeeper, store: QueueStore, clock: Clock) -> None:
+        self._zookeeper = zookeeper
+        self._store = store
+        self._clock = clock
+        self._hours: dict[int, Hour] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._known: set[str] = set()
+        self._looked = 0.0
+        self._pending: deque[tuple[int, bool]] = deque()  # hours to look at, and whether they must be listed
+        self.must_look: bool = True
+        """Whether events may have been missed."""
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._hours.clear()
+        self._heap.clear()
+        self._known.clear()
+        self._pending.clear()
+        self.must_look = True
+
+    @property
+    def next(self) -> int | None:
+        """When there is something to do, milliseconds of ZooKeeper's time; None: not before something is heard."""
+        times = [self._heap[0][0]] if self._heap else []
+        if self._pending:
+            times.append(0)
+        for number, hour in self._hours.items():
+            if hour.changed is None:  # far, or else it would have been listed
+                times.append(number * HOUR - LEAD)
+            elif hour.beyond is not None:
+                times.append(hour.beyond)
+        return min(times, default=None)
+
+    def due(self, now: int) -> list[str]:
+        """Take out the places of those whose time has come, earliest first, a limited number at a time."""
+        places: list[str] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now and len(places) < RELEASE:
+            due, place = heapq.heappop(heap)
+            if place in self._known:
+                self._known.discard(place)
+                places.append(place)
+                if (hour := self._hours.get(due // HOUR)) is not None:
+                    hour.unsettled = True
+        return places
+
+    # -- told by the watches
+
+    def hear(self, place: str, now: int) -> None:
+        """An item, or the folder of an hour, has appeared, or something about an item has changed."""
+        number = _number(place)
+        if number is None:
+            return
+        self._hours.setdefault(number, Hour())
+        _, _, name = place.rpartition("/")
+        if place.count("/") == 2 and number * HOUR - LEAD <= now:  # noqa: PLR2004 - later/<hour>/<name>
+            self._add(ItemName.parse(name), place)
+
+    def forget(self, place: str) -> None:
+        """An item, or the folder of an hour, has gone."""
+        self._known.discard(place)
+        number = _number(place)
+        if number is not None and place.count("/") == 1:
+            self._hours.pop(number, None)
+
+    # -- looking
+
+    async def look(self, now: int, generation: int, *, heard: bool, asked: bool) -> None:
+        """Find out what is due next: of very many hours some at a time, so that a consumer is not kept from messages.
+
+        ``heard``: a watch would have told of anything new. ``asked``: somebody wants to know all the same, and all.
+        """
+        moment, must = self._clock.monotonic(), self.must_look
+        again = must or asked or (not heard and moment - self._looked > LOOK)
+        self.must_look = False
+        try:
+            if again:
+                self._looked = moment
+                await self._look_for_hours(generation)
+            if must or asked or not self._pending:  # else it would always begin with the first of very many
+                self._pending = deque(self._to_look_at(now, moment, again=again, asked=asked, must=must))
+            await self._look_on(now, generation)
+            while asked and self._pending:
+                await self._look_on(now, generation)
+        except BaseException:
+            self.must_look = True
+            raise
+
+    def _to_look_at(
+        self, now: int, moment: float, *, again: bool, asked: bool, must: bool
+    ) -> Iterator[tuple[int, bool]]:
+        """Give the hours to look at, the earliest first, and whether each must be listed."""
+        for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
+            if number * HOUR - LEAD > now:
+                break
+            beyond = hour.beyond is not None and hour.beyond <= now
+            if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
+                yield number, beyond or must
+
+    async def _look_on(self, now: int, generation: int) -> None:
+        """Look at the next hours: all at once whether there is anything, and then into a few of them."""
+        page = [self._pending.popleft() for _ in range(min(TOGETHER, len(self._pending)))]
+        hours = [self._hours.get(number) for number, _ in page]
+        paths = [self._store.paths.at(later_of(number * HOUR)) for number, _ in page]
+        stats = await asyncio.gather(*(self._zookeeper.exists(path, generation=generation) for path in paths))
+        over: list[int] = []
+        listed = 0
+        for index, ((number, must), hour, stat) in enumerate(zip(page, hours, stats, strict=True)):
+            if hour is None or self._hours.get(number) is not hour:
+                continue  # it has gone meanwhile, and whoever made it again is heard, or looked for
+            if stat is None:
+                del self._hours[number]
+            elif not stat.num_children and (number + 1) * HOUR <= now:
+                over.append(number)
+            elif must or hour.changed != stat.pzxid or (hour.unsettled and stat.num_children):
+                if listed == LISTED:
+                    self._pending.extendleft(reversed(page[index:]))
+                    break
+                listed += 1
+                await self._look_into(number, hour, stat, now, generation)
+        await self._delete(over, generation)
+
+    async def _look_for_hours(self, generation: int) -> None:
+        before = dict(self._hours)
+        names = await below(self._zookeeper, self._store.paths.later, generation=generation)
+        numbers = {int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))}
+        for gone in before.keys() - numbers:
+            if self._hours.get(gone) is before[gone]:  # else it was heard of after the server had read the names
+                del self._hours[gone]
+        for number in numbers:
+            self._hours.setdefault(number, Hour())
+
+    async def _look_into(self, number: int, hour: Hour, stat: Stat, now: int, generation: int) -> None:
+        """List an hour, whose stat was read before."""
+        began = self._clock.monotonic()
+        folder = later_of(number * HOUR)
+        path = self._store.paths.at(folder)
+        try:
+            names, locks = await asyncio.gather(
+                self._zookeeper.children(path, generation=generation),
+                self._zookeeper.children(self._store.paths.locks, generation=generation),
+            )
+        except NoNodeError:
+            self._hours.pop(number, None)
+            return
+        locked = {parse_lock(lock) for lock in locks}
+        if self._store.config.staged:
+            names = visible(names, locked)
+        self._take(hour, folder, names, locked, now)
+        hour.changed = stat.pzxid  # of before the listing: what came meanwhile shows as another change
+        hour.look_after = self._clock.monotonic() + LOOK_PER_LISTING * (self._clock.monotonic() - began)
+
+    def _take(self, hour: Hour, folder: str, names: list[str], locked: set[str | None], now: int) -> None:
+        items = [item for name in names if (item := ItemName.parse(name)) is not None and item.due is not None]
+        items.sort(key=_by_due)
+        hour.unsettled = bool(items) and (items[0].due or 0) <= now
+        free = [item for item in items if item.id not in locked]
+        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(LOOK)) if len(free) > NEAREST else None
+        for item in free[:NEAREST]:
+            self._add(item, f"{folder}/{item.text}")
+
+    def _add(self, item: ItemName | None, place: str) -> None:
+        if item is not None and item.due is not None and place not in self._known:
+            self._known.add(place)
+            heapq.heappush(self._heap, (item.due, place))
+
+    async def _delete(self, numbers: Sequence[int], generation: int) -> None:
+        """Delete the folders of hours that are over; a put that comes too late for one makes it again."""
+        outcomes = await asyncio.gather(
+            *(
+                self._zookeeper.multi([Delete(self._store.paths.at(later_of(number * HOUR)))], generation=generation)
+                for number in numbers
+            ),
+            return_exceptions=True,
+        )
+        for number, outcome in zip(numbers, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                self._hours.pop(number, None)
+            elif not isinstance(outcome, MultiError):  # else somebody was quicker, or something has come
+                raise outcome
+
+
+def _by_due(item: ItemName) -> tuple[int, int]:
+    return item.due or 0, item.sequence
+
+
+def _number(place: str) -> int | None:
+    parts = place.split("/")
+    return int(parts[1]) if len(parts) > 1 and parts[1].isascii() and parts[1].isdigit() else None

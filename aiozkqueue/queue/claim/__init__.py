@@ -1,0 +1,1 @@
+"""How a candidate becomes a message that this session holds."""

@@ -1,0 +1,1 @@
+"""All-or-nothing writes, each applied exactly once."""

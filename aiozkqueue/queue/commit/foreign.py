@@ -1,0 +1,63 @@
+"""The split of an item that holds several messages: the item and its lock go, and its parts come, in one multi."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import AttemptRecord
+from aiozkqueue.queue.state.claim import GONE, LEFT
+from aiozkqueue.zookeeper import Create, Delete
+
+from .dispositions import refusal_of
+from .write import OPERATION_WEIGHT, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+
+class SplitSettlement(Settlement):
+    """The parts of an item in its place. ``done`` is told when they are there.
+
+    The item's version is the fence, as in a commit. A refusal leaves the item and its lock as they were.
+    """
+
+    __slots__ = ("_applied", "_claim", "_parts")
+
+    def __init__(self, transaction_id: str, claim: Claim, parts: Sequence[Create], applied: Callable[[], None]) -> None:
+        weight = sum(len(part.data) + 2 * OPERATION_WEIGHT for part in parts)
+        super().__init__(transaction_id, claim.generation, weight + 4 * OPERATION_WEIGHT)
+        self._claim = claim
+        self._parts = parts
+        self._applied = applied
+
+    def compose(self, sent: list[Operation]) -> None:
+        """Replace the item. Attempts that were counted for it were at its first message."""
+        claim, paths = self._claim, self._claim.store.paths
+        sent.append(Delete(claim.path, claim.version))
+        sent += self._parts
+        sent.append(Delete(claim.lock))
+        if claim.meta_version is not None:
+            first = claim.store.item_id(self._parts[0].path.rpartition("/")[2])
+            sent.append(Delete(paths.meta(claim.id), claim.meta_version))
+            sent.append(Create(paths.meta(first), AttemptRecord(claim.attempts, first).encode()))
+
+    def refused(
+        self,
+        index: int,  # noqa: ARG002 - whichever it is, nothing was applied
+        operation: Operation,
+        error: ZooKeeperError,
+    ) -> Coroutine[object, object, None] | None:
+        """Tell the caller, who holds the item still unless it is lost."""
+        raise refusal_of(self._claim, operation, error)
+
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
+        """The item is gone, and its parts are there."""
+        self._claim.settled(GONE)
+        self._applied()
+
+    def over(self) -> None:
+        """The server has removed the lock."""
+        self._claim.settled(LEFT)

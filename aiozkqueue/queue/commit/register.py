@@ -1,0 +1,59 @@
+"""A change of what is registered beside the messages, a job or a subscriber group: applied exactly once, or refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import AccessDeniedError, QueueError
+from aiozkqueue.zookeeper import NoAuthError
+
+from .write import Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.zookeeper import Operation, ZooKeeperError
+
+
+class RegisterSettlement(Settlement):
+    """Operations applied all together, exactly once: a reply that was lost is not taken for a refusal.
+
+    With none it is the slot's write alone, which tells ZooKeeper's time.
+    """
+
+    __slots__ = ("_explain", "_operations")
+
+    def __init__(
+        self,
+        transaction_id: str,
+        operations: Sequence[Operation],
+        explain: Callable[[int, ZooKeeperError], QueueError],
+    ) -> None:
+        size = sum(len(data) for one in operations if isinstance(data := getattr(one, "data", b""), bytes))
+        super().__init__(transaction_id, None, size + 200 * (len(operations) + 1))
+        self._operations = operations
+        self._explain = explain
+
+    def compose(self, sent: list[Operation]) -> None:
+        """The operations given."""
+        sent += self._operations
+
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Tell the caller why, in its own words."""
+        if isinstance(error, NoAuthError):
+            msg = f"{operation.path}: {error}; connect with `auth=` of a user whom the ACL allows"
+            raise AccessDeniedError(msg) from error
+        raise self._explain(index, error)
+
+
+async def server_time(engine: Engine) -> int:
+    """ZooKeeper's time, milliseconds; learnt by a write when it is not known, however long that takes.
+
+    Raises: QueueError; as `Queue.put`.
+    """
+    if not engine.server_clock.sampled:
+        await engine.settle(RegisterSettlement(engine.ids.next(), (), lambda _, error: QueueError(f"{error}")))
+    return engine.server_clock.now()

@@ -1,0 +1,251 @@
+"""A commit slot: a znode that only this client writes, and the fate of the multis sent under it.
+
+Every multi begins with ``setData(slot, stamp, version)``, and a slot carries one multi at a time. So whether a multi
+was applied can always be found out:
+
+- its reply is lost: the same multi is sent again in the same ZooKeeper session. ``BadVersion`` on the slot, and our
+  stamp in it, mean that the first copy had been applied; success that it had not.
+- the session ends before that: a session created *after* the server's verdict reads the slot. Nothing of the old
+  session can be applied any more, and the new session has seen all that was.
+- the multi is refused after a copy of it was lost: the slot is written once more by itself (*sealed*) before the
+  refusal is reported. From then on no late copy can be applied.
+"""
+
+from __future__ import annotations
+
+import enum
+from contextlib import suppress
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.zookeeper import (
+    BadVersionError,
+    ConnectionLossError,
+    Create,
+    MultiError,
+    NodeExistsError,
+    NoNodeError,
+    NotConnectedError,
+    SessionExpiredError,
+    SetData,
+    Stat,
+    ZooKeeperError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from aiozkqueue.layout import ClientPaths
+    from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeper
+
+
+class Fate(enum.Enum):
+    """What became of a multi that was not refused."""
+
+    APPLIED = enum.auto()
+    NOT_APPLIED = enum.auto()
+    """Certainly not, and never will be: the session ended, or the slot was not what it was believed to be."""
+    UNKNOWN = enum.auto()
+    """The slot is gone, as the slots of the dead are collected."""
+
+
+class Sent(NamedTuple):
+    """The fate of a multi, and what it gave; None when nobody learns from it, or the reply was lost."""
+
+    fate: Fate
+    results: list[Result] | None = None
+
+
+class RefusedError(Exception):
+    """The multi was refused because of one operation, and no copy of it can be applied any more."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        super().__init__(index, error)
+        self.index = index
+        """Which of the operations given to `Slot.send` it was."""
+        self.error = error
+
+
+class Sending(NamedTuple):
+    """A multi that has been sent."""
+
+    multi: list[Operation]
+    generation: int
+    results: int | None
+    reply: Awaitable[list[Result]]
+    sent: float
+    """When, by `ServerClock.local`."""
+
+
+class Slot:
+    """One commit slot."""
+
+    def __init__(
+        self, zookeeper: ZooKeeper, paths: ClientPaths, number: int, clock: ServerClock, about: bytes = b""
+    ) -> None:
+        self._zookeeper = zookeeper
+        self._paths = paths
+        self._about = about
+        self._clock = clock
+        self.path: str = paths.slot(number)
+        self._version: int | None = None
+        self._stamps = count(1)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a multi can be sent under it at once."""
+        return self._version is not None
+
+    def begin(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sending:
+        """Send one multi, now; `finish` tells its fate, and what it gave if anybody learns from that.
+
+        Only under a slot that is `ready`, one at a time.
+        """
+        assert self._version is not None  # noqa: S101 - it is ready
+        multi = [self._stamp(self._version), *operations]
+        results = None if learns else 1
+        sent = self._clock.local()
+        reply = self._zookeeper.multi(multi, generation=generation, results=results)
+        return Sending(multi, generation, results, reply, sent)
+
+    async def send(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sent:
+        """Send one multi in a ZooKeeper session until its fate is known. Raises: as `finish`."""
+        while self._version is None:
+            if not await self._prepare(generation):
+                return Sent(Fate.NOT_APPLIED)
+        return await self.finish(self.begin(operations, generation, learns=learns))
+
+    async def finish(self, sending: Sending) -> Sent:
+        """Find out the fate of a multi, sending it again if need be.
+
+        Raises:
+            RefusedError: one of the operations was refused.
+            RequestTooLargeError: it was not sent.
+            NoAuthError: an ACL refuses the slot itself.
+            ClientClosedError: the client was closed meanwhile; the fate is not known.
+        """
+        multi, generation, wanted, reply, sent = sending
+        in_doubt = False
+        while True:
+            try:
+                results = await reply
+            except MultiError as refusal:
+                return Sent(await self._fate_of_refused(multi[0], refusal, generation, in_doubt=in_doubt))
+            except ConnectionLossError as loss:
+                in_doubt = in_doubt or not isinstance(loss, NotConnectedError)
+                over = not await self._reconnected(generation)
+            except SessionExpiredError:
+                over = True
+            else:
+                self._moved_on(results[0], sent)
+                return Sent(Fate.APPLIED, results[1:] if wanted is None else None)
+            if over:
+                return Sent(await self._read_verdict(multi[0], generation) if in_doubt else Fate.NOT_APPLIED)
+            reply = self._zookeeper.multi(multi, generation=generation, results=wanted)
+
+    async def _fate_of_refused(self, stamp: Operation, refusal: MultiError, generation: int, *, in_doubt: bool) -> Fate:
+        """Tell what a refusal means. Raises: RefusedError."""
+        if refusal.index == 0:
+            return await self._refused(stamp, refusal.error, in_doubt=in_doubt)
+        if in_doubt and await self._seal(stamp, generation) is Fate.APPLIED:
+            return Fate.APPLIED
+        raise RefusedError(refusal.index - 1, refusal.error) from refusal
+
+    async def _seal(self, stamp: Operation, generation: int) -> Fate:
+        """Write a slot by itself, so that no late copy of a lost multi can be applied any more.
+
+        Returns APPLIED when the lost copy turns out to have been applied after all.
+        """
+        assert self._version is not None  # noqa: S101 - a stamp was sent at it
+        seal = self._stamp(self._version)
+        while True:
+            try:
+                results = await self._zookeeper.multi([seal], generation=generation)
+            except MultiError as refusal:
+                return await self._refused(stamp, refusal.error, in_doubt=True)
+            except ConnectionLossError:
+                pass
+            except SessionExpiredError:
+                return await self._read_verdict(stamp, generation)
+            else:
+                self._moved_on(results[0])
+                return Fate.NOT_APPLIED
+            if not await self._reconnected(generation):
+                return await self._read_verdict(stamp, generation)
+
+    async def _refused(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> Fate:
+        if isinstance(error, BadVersionError):
+            # The refusal came by this connection, so that a read on it cannot be older.
+            return await self._compare(stamp, in_doubt=in_doubt)
+        if isinstance(error, NoNodeError):  # collected, as the slots of the dead are
+            self._version = None
+            return Fate.UNKNOWN if in_doubt else Fate.NOT_APPLIED
+        raise error
+
+    async def _read_verdict(self, stamp: Operation, generation: int) -> Fate:
+        """Read the slot in a session created after the server's verdict on the one that sent."""
+        await self._zookeeper.wait_connected(after=generation)
+        # No reply tells a client how far the servers were when its session was made. One that has moved on since, to a
+        # server that lags, could read what was before.
+        await self._zookeeper.sync(self.path)
+        return await self._compare(stamp, in_doubt=True)
+
+    async def _compare(self, stamp: Operation, *, in_doubt: bool) -> Fate:
+        """Tell by the slot's content whether the multi that began with ``stamp`` was the last one applied."""
+        assert isinstance(stamp, SetData)  # noqa: S101 - so built by `_stamp_of`
+        try:
+            node = await self._zookeeper.read(self.path)
+        except NoNodeError:
+            self._version = None
+            return Fate.UNKNOWN if in_doubt else Fate.NOT_APPLIED
+        self._version = node.stat.version
+        return Fate.APPLIED if node.data == stamp.data else Fate.NOT_APPLIED
+
+    def _moved_on(self, result: Result, sent: float | None = None) -> None:
+        if not isinstance(result, Stat):  # not what a server answers to a write: the next multi asks for the version
+            self._version = None
+            return
+        self._version = result.version  # told, not counted: after two thousand million writes the server's wraps
+        self._clock.observe(result.mtime, sent)
+
+    async def _reconnected(self, generation: int) -> bool:
+        """Wait for a connection; False when the session is over."""
+        try:
+            await self._zookeeper.wait_connected(generation=generation)
+        except SessionExpiredError:
+            return False
+        return True
+
+    async def _prepare(self, generation: int) -> bool:
+        """Create the slot, or read the version of the one that is there; False when the session is over."""
+        try:
+            await self._zookeeper.multi([Create(self.path)], generation=generation)
+        except ConnectionLossError:
+            return await self._reconnected(generation)
+        except SessionExpiredError:
+            return False
+        except MultiError as refusal:
+            if isinstance(refusal.error, NoNodeError):
+                await self._make_folder(generation)
+                return True
+            if not isinstance(refusal.error, NodeExistsError):
+                raise refusal.error from refusal
+        stat = await self._zookeeper.exists(self.path)
+        if stat is not None:
+            self._version = stat.version
+            self._clock.observe(stat.mtime)  # at most the time it is: a bound, and usually a close one
+        return True
+
+    async def _make_folder(self, generation: int) -> None:
+        """Make the client's folder, which tells where the client runs."""
+        await self._zookeeper.ensure(self._paths.clients)
+        with suppress(ConnectionLossError, SessionExpiredError):  # whoever needs it will ask again
+            try:
+                await self._zookeeper.multi([Create(self._paths.base, self._about)], generation=generation)
+            except MultiError as refusal:
+                if not isinstance(refusal.error, NodeExistsError | NoNodeError):
+                    raise refusal.error from refusal
+
+    def _stamp(self, version: int) -> SetData:
+        return SetData(self.path, b"%d" % next(self._stamps), version)

@@ -1,0 +1,121 @@
+"""Puts that only one of several who try can make: each goes with a change that fails for all but the first.
+
+So is a dead letter driven back, a message moved to another queue (removed where it lies and put elsewhere, at once),
+and the occurrence of a recurring job put.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import QueueError, QueueFullError
+
+from .conditional import ChangeSettlement
+from .dispositions import obstructed_by
+from .puts import PutSettlement
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from aiozkqueue.queue.put.capacity import Room
+    from aiozkqueue.queue.runtime.deadline import Patience
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
+
+    from .conditional import Change
+    from .puts import Put
+
+
+class GuardedPutSettlement(PutSettlement):
+    """Items put together with a change that only one can make."""
+
+    __slots__ = ("_guard", "_guards")
+
+    def __init__(self, transaction_id: str, puts: Sequence[Put], guard: ChangeSettlement) -> None:
+        super().__init__(transaction_id, puts)
+        self._guard = guard
+        self._guards = 0
+        self.grow(guard.weight)
+
+    @property
+    def left(self) -> bool:
+        """Whether it was left to somebody who was quicker."""
+        return self._guard.left
+
+    @property
+    def obstacle(self) -> str | None:
+        """See `ChangeSettlement`."""
+        return self._guard.obstacle
+
+    def compose(self, sent: list[Operation]) -> None:
+        """Make the change, create the items."""
+        start = len(sent)
+        self._guard.compose(sent)
+        self._guards = len(sent) - start
+        super().compose(sent)
+
+    def refused(
+        self, index: int, operation: Operation, error: ZooKeeperError
+    ) -> Coroutine[object, object, None] | None:
+        """Leave it to whoever was quicker; open the queues put to again when they have changed."""
+        if index < self._guards:
+            return self._guard.refused(index, operation, error)
+        return super().refused(index - self._guards, operation, error)
+
+    async def readmit(self) -> None:
+        """It has room already, or had been sent when the queue got a size, and is let in."""
+
+    def applied(self, results: Sequence[Result] | None) -> None:
+        """See how far the lane's counter has come."""
+        super().applied(None if results is None else results[self._guards :])
+
+
+async def transfer(engine: Engine, items: Sequence[tuple[Put, Change]], patience: Patience) -> list[bool | QueueError]:
+    """Put each item and remove it where it was, all or nothing; tell for each whether that was done, or what failed.
+
+    Those that others were quicker with are left to them: False. Where the queue put to, which must have been opened,
+    has a size, it waits for room as long as there is patience: `QueueFullError` for what got none.
+    """
+    for put, _ in items:
+        if put.plan is not None:
+            await put.plan.prepare()
+    outcomes: list[bool | QueueError] = []
+    while len(outcomes) < len(items):
+        rest = items[len(outcomes) :]
+        room, part = rest[0][0].store.room, rest
+        if room is not None:
+            try:
+                await room.enter(1, patience)
+            except QueueFullError as full:
+                return outcomes + [full] * len(rest)
+            fitting = 1
+            while fitting < len(rest) and room.try_enter(1):
+                fitting += 1
+            part = rest[:fitting]
+        outcomes += await _transfer(engine, part, room)
+    return outcomes
+
+
+async def _transfer(engine: Engine, items: Sequence[tuple[Put, Change]], room: Room | None) -> list[bool | QueueError]:
+    """Do so with as many as there is room for, which has been taken."""
+    settlements: list[GuardedPutSettlement] = []
+    for put, removal in items:
+        change = ChangeSettlement(engine.ids.next(), removal, engine.server_clock)
+        settlement = GuardedPutSettlement(engine.ids.next(), (put,), change)
+        if room is not None:
+            room.passed(settlement, 1)
+        settlements.append(settlement)
+    for settlement in settlements:
+        engine.committer.submit(settlement)
+    for settlement in settlements:
+        await settlement.wait()
+    outcomes: list[bool | QueueError] = []
+    for (put, removal), settlement in zip(items, settlements, strict=True):
+        error = settlement.error
+        if error is not None and not isinstance(error, QueueError):
+            raise error
+        if settlement.obstacle is not None:
+            outcomes.append(obstructed_by(removal.store.name, put.id, settlement.obstacle))
+        else:
+            outcomes.append(not settlement.left if settlement.left or error is None else error)
+    return outcomes

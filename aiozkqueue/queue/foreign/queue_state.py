@@ -1,0 +1,299 @@
+"""A queue of another program: its dialect where our own layout is asked for, our machinery for all else.
+
+Items and locks lie where the other program has them, and every lock of ours there is ephemeral, so that its consumers
+and ours exclude each other. What that program has no place for (configuration, attempts, dead letters, history, who
+takes) lies below ``<root>/.foreign``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from contextlib import suppress
+from dataclasses import fields
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from aiozkqueue.dialects import ForeignPaths
+from aiozkqueue.dialects.dialect import SEQUENCE_DIGITS
+from aiozkqueue.errors import InvalidOptionError, NotCommittedError
+from aiozkqueue.layout import ItemName, QueueConfig, item_prefix
+from aiozkqueue.layout.fields import LARGEST_NUMBER
+from aiozkqueue.queue.admin.stats import put_into
+from aiozkqueue.queue.candidates.backlog import Backlog
+from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.state.queue_state import QueueStore
+from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
+
+from .visibility import warn_if_hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from random import Random
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
+
+_ID_DIGITS = 20
+#: Names that are looked at together when one of them is taken.
+NAMES_LOOKED_AT = 64
+#: The settings of a queue that need no layout of their own.
+SETTINGS = frozenset({"policy", "max_size", "history", "clean_every", "paused"})
+
+
+class ForeignStore(QueueStore):
+    """What a session knows of another program's queue."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        root: str,
+        dialect: Dialect,
+        lane_ends: Callable[[QueueStore, str], None],
+        random: Random,
+    ) -> None:
+        super().__init__(zookeeper, root, dialect.path, lane_ends, random, paths=ForeignPaths(root, dialect))
+        self.dialect: Dialect | None = dialect
+        self._layout = dialect
+        self._visibility_checked = False
+        self.longest_id: int = dialect.longest_name
+
+    def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
+        """See `QueueStore`: an item's lock has its name."""
+        del config
+        return self._layout.id_of(name)
+
+    def item_id(self, name: str) -> str:
+        """See `QueueStore`."""
+        return self._layout.id_of(name)
+
+    def parse_item(self, name: str) -> ItemName | None:
+        """See `QueueStore`. Dead letters have names of ours."""
+        if not self._layout.is_item(name):
+            return ItemName.parse(name)
+        digits = self._layout.whole(name)[-SEQUENCE_DIGITS:]
+        sequence = int(digits) if digits.isascii() and digits.isdigit() else 0
+        return ItemName(name, name, sequence, due=self._layout.due(name) or None)
+
+    def dead(self, claim: Claim) -> str:
+        """See `QueueStore`: one item may become several dead letters, at a version each."""
+        digest = sha256(f"{claim.name} {claim.version}".encode()).hexdigest()[:_ID_DIGITS]
+        item = self.parse_item(claim.name)
+        return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
+
+    def bell(self, path: str, ring: str) -> Sequence[Operation]:
+        """See `QueueStore`: a child that comes and goes at once, which wakes those who watch children, as peers do."""
+        wake = f"{path}/wake-{ring}"
+        return Create(wake), Delete(wake)
+
+    def backlog(self, random: Random) -> Backlog:
+        """See `QueueStore`."""
+        return ForeignBacklog(random, self._layout, self._now)
+
+    def note_sequence(self, path: str) -> None:
+        """See `QueueStore`: another program's queue has no other lane to go on in when the counter nears its end."""
+
+    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+        """See `QueueStore`: the parents may be containers, which go when they are empty."""
+        if isinstance(error, NoAuthError):
+            raise denied(self.name, error)
+        if isinstance(error, BadVersionError | NoNodeError):
+            self.stale()
+            return self.open()
+        if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
+            return self._pass_taken_names(operation.path)
+        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
+        raise NotCommittedError(msg) from error
+
+    async def _pass_taken_names(self, path: str) -> None:
+        """Bring the counter past the names that are taken: a copy of a queue has its items, and a counter below them.
+
+        A refused create does not bring the counter on, so every create would be refused from now on. A child that
+        comes and goes takes a number.
+
+        Raises: NotCommittedError: the counter has reached its last number.
+        """
+        parent, taken = path.rpartition("/")[0], NAMES_LOOKED_AT
+        while taken == NAMES_LOOKED_AT:
+            stat = await self._zookeeper.exists(parent)
+            if stat is None:
+                return  # it is made again by the next try, with a counter of its own
+            number = put_into(stat)
+            if number >= LARGEST_NUMBER:
+                msg = (
+                    f"queue {self.name!r}: ZooKeeper's sequence counter of {parent} has reached its last number, "
+                    f"{number}, and no more can be put; nothing of the commit was applied. Consume what is there, "
+                    f"delete {parent}, and put again: the queue is made again and counts from 0"
+                )
+                raise NotCommittedError(msg)
+            names = [f"{path}{number + offset:0{SEQUENCE_DIGITS}d}" for offset in range(NAMES_LOOKED_AT)]
+            stats = await asyncio.gather(*(self._zookeeper.exists(name) for name in names))
+            taken = next((at for at, one in enumerate(stats) if one is None), NAMES_LOOKED_AT)
+            steps = [(Create(passing := f"{parent}/wake-passing-{at}"), Delete(passing)) for at in range(taken)]
+            with suppress(MultiError):  # another session is just as far
+                await self._zookeeper.multi([operation for step in steps for operation in step])
+
+    async def configure(self, config: QueueConfig) -> None:
+        """See `QueueStore`. Raises: InvalidOptionError: a setting has no place in this layout."""
+        neutral = QueueConfig()
+        for setting in (field.name for field in fields(QueueConfig) if field.compare):
+            if setting not in SETTINGS and getattr(config, setting) != getattr(neutral, setting):
+                msg = (
+                    f"queue {self.name!r}: {setting}={getattr(config, setting)!r}: {self._layout.title()} has no place "
+                    f"for it; it takes {', '.join(sorted(SETTINGS))}"
+                )
+                raise InvalidOptionError(msg)
+        await super().configure(config)
+
+    async def _try_open(self) -> None:
+        await self._ensure(self._layout.items)
+        if self._layout.locks is not None:
+            await self._ensure(self._layout.locks)
+        await super()._try_open()
+        if not self._visibility_checked:
+            self._visibility_checked = True
+            await warn_if_hidden(self._zookeeper, self.name, self._layout.items, self.paths.base)
+
+    def _folders(self) -> list[str]:
+        paths = self.paths
+        own = [paths.lanes, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
+        return own if self._layout.locks is not None else [*own, paths.locks]
+
+    async def _ensure(self, path: str) -> None:
+        """Create a znode of the other program's, and those above it as that program does."""
+        if await self._zookeeper.exists(path) is not None:
+            return
+        if not self._layout.containers:
+            await self._zookeeper.ensure(path)
+            return
+        above = path.rpartition("/")[0]
+        if above:
+            await self._ensure_container(above)
+        await self._create(Create(path))
+
+    async def _ensure_container(self, path: str) -> None:
+        if await self._zookeeper.exists(path) is not None:
+            return
+        above = path.rpartition("/")[0]
+        if above:
+            await self._ensure_container(above)
+        await self._create(Create(path, container=True))
+
+    async def _create(self, create: Create) -> None:
+        try:
+            await self._zookeeper.multi([create])
+        except MultiError as error:
+            if not isinstance(error.error, NodeExistsError):
+                raise
+
+    def _now(self) -> int:
+        return 0 if self.clock is None else self.clock.now()
+
+
+class ForeignBacklog(Backlog):
+    """Candidates in the order that the dialect promises, whenever they were heard of, and none before its time."""
+
+    def __init__(self, random: Random, dialect: Dialect, now: Callable[[], int]) -> None:
+        super().__init__(random)
+        self._dialect = dialect
+        self._order = dialect.order
+        self._server_now = now
+        self._lane = "items"
+        self._since: list[str] = []  # names that came, or came back, while the listing is under way
+
+    def begin_listing(self, lane: str) -> None:
+        """See `Backlog`."""
+        super().begin_listing(lane)
+        self._since.clear()
+
+    def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
+        """See `Backlog`: what came after the server had read the names is not among them."""
+        super().fill(lane, names, locked, now)
+        for name in self._since:
+            self._insert(name)
+
+    def forget(self, place: str) -> None:
+        """See `Backlog`: peers consume what is listed here, too, and a lock on what is gone would be in vain."""
+        super().forget(place)
+        name = place.rpartition("/")[2]
+        at = self._position(name)
+        if at < len(self._listed) and self._listed[at] == name:
+            del self._listed[at]
+        for names, one in ((self._since, name), (self._front, place)):
+            with suppress(ValueError):
+                names.remove(one)
+
+    def try_later(self, place: str, now: float) -> bool:
+        """See `Backlog`: it takes its place among the others."""
+        lane, _, name = place.rpartition("/")
+        if self._distance(lane, name):
+            self._others.setdefault(lane, {}).setdefault(name, now)
+            return False
+        self._insert(name)
+        return True
+
+    def put_back(self, places: Sequence[str]) -> None:
+        """See `Backlog`: to their own places."""
+        for place in places:
+            self._unlock(place)
+            self._insert(place.rpartition("/")[2])
+
+    def put_last(self, places: Iterable[str]) -> None:
+        """See `Backlog`: to their own places, since whoever holds another is known by its lock."""
+        for place in places:
+            self._insert(place.rpartition("/")[2])
+
+    def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
+        """See `Backlog`: the first of them."""
+        free = [(lane, name) for lane, others in self._others.items() for name in others if self._free(name, excluded)]
+        return self._remove(sorted(free, key=lambda one: self._order(one[1]))[:limit])
+
+    @property
+    def next_due(self) -> int | None:
+        """See `Backlog`."""
+        if not self._dialect.scheduled:
+            return None
+        ahead = [self._dialect.due(name) for others in self._others.values() for name in others]
+        if self._listed:
+            ahead.append(self._dialect.due(self._listed[-1]))
+        now = self._server_now()
+        return min((due for due in ahead if due > now), default=None)
+
+    def _pop_listed(self, places: list[str], limit: int, excluded: Callable[[str], bool], now: float) -> None:
+        ahead = self._split_ahead()
+        super()._pop_listed(places, limit, excluded, now)
+        self._listed = ahead + self._listed
+
+    def _split_ahead(self) -> list[str]:
+        """Take out what may not be taken yet: in the order of time it comes last, so first in the list."""
+        if not self._dialect.scheduled:
+            return []
+        cut = bisect_left(self._listed, -self._server_now(), key=lambda name: -self._dialect.due(name))
+        ahead, self._listed = self._listed[:cut], self._listed[cut:]
+        return ahead
+
+    def _insert(self, name: str) -> None:
+        """Put a name where it belongs; the list is newest first."""
+        if self._freed is not None:
+            self._since.append(name)
+        at = self._position(name)
+        if at == len(self._listed) or self._listed[at] != name:
+            self._listed.insert(at, name)
+
+    def _position(self, name: str) -> int:
+        """Where a name is in the list, or belongs."""
+        low, high, order = 0, len(self._listed), self._order(name)
+        while low < high:
+            middle = (low + high) // 2
+            if self._order(self._listed[middle]) > order:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _free(self, name: str, excluded: Callable[[str], bool]) -> bool:
+        return self._dialect.due(name) <= self._server_now() and super()._free(name, excluded)
+
+    def _lock_id(self, name: str) -> str:
+        return self._dialect.id_of(name)

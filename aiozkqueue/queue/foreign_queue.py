@@ -1,0 +1,108 @@
+"""Queues of other programs as users hold them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from aiozkqueue.dialects.curator import bears_id
+from aiozkqueue.errors import InvalidOptionError
+from aiozkqueue.queue.admin.listing import list_items
+from aiozkqueue.queue.commit.conditional import apply
+from aiozkqueue.queue.commit.dispositions import REMOVED
+from aiozkqueue.queue.commit.unclaimed import find_pages, removal
+from aiozkqueue.queue.options import collection, seconds
+from aiozkqueue.queue.put.foreign import prepare_foreign
+from aiozkqueue.queue.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Unpack
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.queue.admin.alter import Alteration
+    from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.destination import Undecodable
+    from aiozkqueue.queue.leases import Leases
+    from aiozkqueue.queue.options import PutOptions, Seconds
+    from aiozkqueue.queue.session_core import Engine
+
+T = TypeVar("T")
+
+
+class ForeignQueue(Queue[T]):
+    """A queue that another program's clients use, too; made by `QueueSession.kazoo_queue`.
+
+    A destination as any other: in transactions, with consumers and listeners, policies, dead letters and history. A
+    message's id is its item's name, which the server completes; what `put` returns names the put only. A failed message
+    keeps its place, priority and time: while it waits for its retry this session holds its lock, which peers respect,
+    and which ends with the session. Bare messages have no headers.
+    """
+
+    def __init__(self, engine: Engine, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
+        super().__init__(engine, dialect.path, codec, undecodable)
+        self.dialect: Dialect | None = dialect
+        self._layout: Dialect = dialect
+        engine.foreign(dialect)
+
+    @property
+    def leases(self) -> Leases[T]:
+        """Not for these: a lease is a lock that no session ends. Raises: InvalidOptionError."""
+        msg = f"queue {self.name!r}: its other consumers know no lock with a time; take in a transaction instead"
+        raise InvalidOptionError(msg)
+
+    async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Not for these. Raises: InvalidOptionError."""
+        del id, key
+        msg = f"queue {self.name!r}: an id that a put returns is not stored in another program's queue; take it instead"
+        raise InvalidOptionError(msg)
+
+    async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+        """Not for these. Raises: InvalidOptionError."""
+        del value
+        return await self.cancel(id=id, key=key)
+
+
+class CuratorQueue(ForeignQueue[T]):
+    """A queue that Curator's clients use, too; made by `QueueSession.curator_queue`."""
+
+    async def put_multi(
+        self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
+    ) -> str:
+        """Put several messages as one item, as Curator's ``putMulti``: all or none of them are stored.
+
+        The first consumer of ours that takes the item splits it, so that its messages come one by one, in their order.
+
+        ``timeout`` is as for `put`.
+
+        Raises: as `put`; InvalidOptionError: items of a simple queue hold one.
+        """
+        engine, patience = self.engine, seconds(timeout, "timeout")
+        self._warn_of_transaction(engine)
+        listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
+        payloads = [self.codec.encode(value, self.name) for value in listed]
+        if len(payloads) != 1 and self._layout.prefix == "qn-":
+            msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
+            raise InvalidOptionError(msg)
+        put = prepare_foreign(engine, self.store, payloads, options)
+        await self._put(engine, [put], patience)
+        return put.id
+
+    async def remove(self, key: str) -> int:
+        """Remove the items put with this ``key=`` that nobody holds; return how many. For ``kind="id"``.
+
+        Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
+        """
+        engine, store = self.engine, self.store
+        dialect = self._layout
+        bears_id(dialect, "", key)
+        if not await store.exists():
+            return 0
+        await store.open()
+        placed = await list_items(engine, store, [store.paths.items], lambda name: bears_id(dialect, name, key))
+        places = [store.paths.place_of(one.path) for one in placed]
+        removed = 0
+        async for page in find_pages(engine, store, places):
+            removed += sum(
+                await apply(engine, [removal(engine, store, one, REMOVED) for one in page if not one.in_flight])
+            )
+        return removed

@@ -1,1 +1,0 @@
-"""What operators and dashboards ask of a queue, and do to it."""

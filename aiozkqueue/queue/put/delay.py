@@ -1,0 +1,57 @@
+"""Where an item is put that has a priority, or is for a later time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import LAST_MOMENT, later_of, scheduled_prefix, unscheduled_prefix
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+
+class Placing:
+    """The place of one put, by its priority and due time. A time that has come is no time: the item is put plainly."""
+
+    __slots__ = ("_delay", "_due", "_engine", "_from", "_priority", "_store")
+
+    def __init__(
+        self, engine: Engine, store: QueueStore, priority: int, *, due: int | None = None, delay: float | None = None
+    ) -> None:
+        """``due`` is in milliseconds of ZooKeeper's time; ``delay`` in seconds from now, instead of it."""
+        self._engine = engine
+        self._store = store
+        self._priority = priority
+        self._due = due
+        self._delay = delay
+        self._from = engine.clock.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """See `Place`."""
+        known = self._due is not None or self._delay is None or self._engine.server_clock.bounded
+        return known and self._store.admits(self._priority, scheduled=self._scheduled)
+
+    async def prepare(self) -> None:
+        """Learn ZooKeeper's time, and have consumers look for such messages when this is the first of them."""
+        if self._delay is not None and self._due is None:
+            await self._engine.learn_time()
+        await self._store.admit(self._priority, scheduled=self._scheduled)
+
+    def path(self, prefix: str) -> str:
+        """See `Place`. The due time is found out once: every attempt says the same."""
+        if self._due is None and self._delay is not None:
+            # Never too early, however far the server's clock is ahead of what is known of it.
+            self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
+        if self._due is None or self._is_past(self._due):
+            return f"{self._store.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
+        return f"{later_of(self._due)}/{scheduled_prefix(prefix, self._due, self._priority)}"
+
+    @property
+    def _scheduled(self) -> bool:
+        return self._delay is not None if self._due is None else not self._is_past(self._due)
+
+    def _is_past(self, due: int) -> bool:
+        clock = self._engine.server_clock
+        return clock.sampled and due <= clock.now()

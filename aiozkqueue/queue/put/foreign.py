@@ -1,0 +1,102 @@
+"""Puts to queues of other programs: what their layout has no place for is refused before anything is sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from aiozkqueue.dialects import PutNames
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
+from aiozkqueue.layout import LAST_MOMENT, Header, MalformedError, decode
+from aiozkqueue.queue.commit.dispositions import FOREIGN_NAME
+from aiozkqueue.queue.commit.put_plan import PutPlan
+from aiozkqueue.queue.commit.puts import Put
+from aiozkqueue.queue.options import schedule_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import ItemName
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+_NEUTRAL: Final[dict[str, object]] = {"priority": 0, "unique": False}
+
+
+class DueName:
+    """The place of one put with a delay: its name is made when it is first sent."""
+
+    __slots__ = ("_delay", "_due", "_engine", "_from", "_store")
+
+    def __init__(self, engine: Engine, store: QueueStore, delay: float) -> None:
+        """``delay`` is in seconds from now."""
+        self._engine = engine
+        self._store = store
+        self._delay = delay
+        self._from = engine.clock.monotonic()
+        self._due: int | None = None
+
+    @property
+    def ready(self) -> bool:
+        """See `Place`."""
+        return self._engine.server_clock.bounded
+
+    async def prepare(self) -> None:
+        """Learn ZooKeeper's time."""
+        await self._engine.learn_time()
+
+    def path(self, prefix: str) -> str:
+        """See `Place`. Every attempt says the same, and never too early."""
+        if self._due is None:
+            self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
+        dialect = self._store.dialect
+        return f"items/{prefix if dialect is None else dialect.name(PutNames(due=self._due))}"
+
+
+def prepare_foreign(
+    engine: Engine, store: QueueStore, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
+) -> Put:
+    """Make the put of a payload, or of several that share an item, which must be bytes. Sends nothing.
+
+    Raises:
+        MessageTooLargeError, InvalidOptionError.
+    """
+    dialect = store.dialect
+    if dialect is None:
+        msg = f"queue {store.name!r} has no dialect"
+        raise AssertionError(msg)
+    for option, value in options.items():
+        if option not in dialect.options and value is not None and value != _NEUTRAL.get(option):
+            taken = f"; it takes {', '.join(sorted(dialect.options))}" if dialect.options else ""
+            msg = f"queue {store.name!r}: {dialect.title()} has no place for {option}={value!r}{taken}"
+            raise InvalidOptionError(msg)
+    delay, due = schedule_of(store.name, options)
+    prefix = dialect.name(PutNames(options.get("priority"), due, options.get("key")))
+    data = dialect.item([payload] if isinstance(payload, bytes) else payload)
+    if len(data) > engine.max_message:
+        msg = (
+            f"queue {store.name!r}: the item takes {len(data)} bytes, ZooKeeper takes {engine.max_message}; "
+            "store the payload elsewhere and put a reference to it"
+        )
+        raise MessageTooLargeError(msg)
+    plan = None if delay is None else PutPlan(place=DueName(engine, store, delay))
+    return Put(store, engine.ids.next(), prefix, data, plan)
+
+
+def restore_foreign(store: QueueStore, dialect: Dialect, item: ItemName, data: bytes) -> Put:
+    """Return the put of a dead letter back into the queue: under the name it had, so with its priority, time and id.
+
+    One that did not decode goes back as it was stored.
+    """
+    try:
+        header, body = decode(data)
+    except MalformedError:
+        header, body = Header(), data
+    name = header.unknown.get(FOREIGN_NAME)
+    prefix = dialect.prefix_of(name) if isinstance(name, str) and dialect.is_item(name) else dialect.prefix
+    whole = header.dead is not None and header.dead.reason.startswith(UNREADABLE)
+    return Put(store, item.id, prefix, body if whole else dialect.item([body]))
+
+
+#: How the reason begins for which what does not decode is a dead letter.
+UNREADABLE: Final = "what is stored does not decode"

@@ -1,0 +1,53 @@
+"""Where the messages of a group are put: one lane, so that their sequence is their order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiozkqueue.errors import ConfigConflictError
+from aiozkqueue.queue.commit.put_plan import PutPlan
+from aiozkqueue.queue.state.lanes import lane_of_group
+
+if TYPE_CHECKING:
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+
+class GroupLane:
+    """The lane of one group, by the configuration that each attempt of the put is checked against."""
+
+    __slots__ = ("_group", "_store")
+
+    def __init__(self, store: QueueStore, group: str) -> None:
+        self._store = store
+        self._group = group
+
+    @property
+    def ready(self) -> bool:
+        """See `Place`."""
+        self._store.expect_groups()
+        return self._store.ready and not self._store.sticky
+
+    async def prepare(self) -> None:
+        """Have the configuration tell that there are groups, before there is a message of one.
+
+        Raises: ConfigConflictError: the queue is sticky.
+        """
+        await self._store.open()
+        if self._store.sticky:
+            msg = (
+                f"queue {self._store.name!r} is sticky: a message is taken by the node that put it, so a group has no "
+                "order; put without group=, or to another queue"
+            )
+            raise ConfigConflictError(msg)
+
+    def path(self, prefix: str) -> str:
+        """See `Place`."""
+        return f"{lane_of_group(self._store.config, self._group)}/{prefix}"
+
+
+def group_plan(store: QueueStore, group: str | None) -> PutPlan | None:
+    """Return the plan of a put to a group, given by its hash; None: it is in no group."""
+    if group is None:
+        return None
+    store.expect_groups()
+    return PutPlan(place=GroupLane(store, group))

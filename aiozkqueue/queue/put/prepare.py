@@ -1,0 +1,175 @@
+"""A value on its way to a queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError
+from aiozkqueue.layout import (
+    FIRST_PRIORITY,
+    LAST_PRIORITY,
+    MalformedError,
+    check_queue_name,
+    decode,
+    encode,
+    key_hash,
+    lifetime,
+    plain_prefix,
+    unscheduled_prefix,
+)
+from aiozkqueue.moments import moment_at
+from aiozkqueue.queue.codec import BytesCodec, Codec
+from aiozkqueue.queue.commit.put_plan import PutPlan, join
+from aiozkqueue.queue.commit.puts import Put, new_put
+from aiozkqueue.queue.commit.unique_keys import UniqueKey
+from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
+
+from .delay import Placing
+from .filters import tags_plan
+from .foreign import prepare_foreign, restore_foreign
+from .groups import group_plan
+from .queue_defaults import key_of
+from .ttl import lasting, without_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from aiozkqueue.layout import Header, ItemName
+    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.zookeeper import Node
+
+_BYTES = BytesCodec()
+
+
+class Prepared(NamedTuple):
+    """A value checked and encoded for one queue."""
+
+    queue: str
+    header: Header | None
+    data: bytes
+
+
+def prepare(engine: Engine, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
+    """Check and encode a value, and give it its id. Sends nothing.
+
+    Raises:
+        PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
+    """
+    name, codec = _codec_of(queue)
+    if isinstance(queue, Destination):
+        if queue.owner is not engine:
+            raise not_own(queue.name)
+        if queue.dialect is not None:
+            return prepare_foreign(engine, engine.store(name), codec.encode(value, name), options)
+    if not options and engine.tracing is None:
+        data = _encoded(name, codec.encode(value, name), None, engine.max_message)
+        store, message_id = engine.store(name), engine.ids.next()
+        if store.dialect is not None:
+            check_queue_name(name)  # a path, and no queue's name: refused
+        return new_put((store, message_id, plain_prefix(message_id), data, None))
+    message_id = engine.ids.next()
+    if engine.tracing is not None:
+        options = engine.tracing.creating(name, message_id, options)
+    _, header, data = check(queue, value, options, engine.max_message)
+    store = engine.store(name)
+    plan = join([plan_of(engine, store, options), tags_plan(store, header.filters) if header is not None else None])
+    unique: str | None = None
+    if mode := unique_mode(name, options.get("unique")):
+        unique = key_of(header, data)
+        plan = join([plan, PutPlan((UniqueKey(store, unique, message_id, ignore=mode == "ignore"),))])
+    if (ttl := options.get("ttl")) is not None:
+        plan = lasting(plan, store, engine.server_clock, lifetime(ttl))
+    return Put(store, message_id, prefix_of(message_id, header, unique=unique), data, plan)
+
+
+async def make_ready(puts: Iterable[Put]) -> None:
+    """Open the queues put to, and find out what the puts' plans must know. Raises: as `QueueStore.open`."""
+    for put in puts:
+        if not put.store.ready:
+            await put.store.open()
+        if put.plan is not None:
+            await put.plan.prepare()
+
+
+def plan_of(engine: Engine, store: QueueStore, options: Mapping[str, Any]) -> PutPlan | None:
+    """Return what options that have been checked add to the create of an item; None when that is nothing.
+
+    Each capability adds its part here. What depends on the queue's configuration is its `QueueStore.shape`'s.
+    """
+    priority, group = options.get("priority", 0), options.get("group")
+    if group is not None:
+        return group_plan(store, key_hash(group))
+    delay, due = schedule_of(store.name, options)
+    if not priority and delay is None and due is None:
+        return None
+    return PutPlan(place=Placing(engine, store, priority, due=due, delay=delay))
+
+
+def check(queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int) -> Prepared:
+    """Check and encode a value for a queue or a queue's name; ``limit`` is what the server takes, bytes. Pure.
+
+    Raises:
+        PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
+    """
+    name, codec = _codec_of(queue)
+    if codec is _BYTES:
+        check_queue_name(name)
+    header = put_header(name, options)
+    return Prepared(name, header, _encoded(name, codec.encode(value, name), header, limit))
+
+
+def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
+    """Return the name of what is put to, which is not checked, and how values of it become bytes."""
+    given: object = queue
+    if isinstance(given, Destination):
+        return given.name, given.codec
+    if isinstance(given, str):
+        return given, _BYTES
+    msg = f"put takes a queue or its name, not {type(queue).__name__}"
+    raise InvalidOptionError(msg)
+
+
+def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> bytes:
+    data = encode(payload, header)
+    if len(data) > limit:
+        msg = (
+            f"queue {queue!r}: the message takes {len(data)} bytes, ZooKeeper takes {limit}; "
+            "store the payload elsewhere and put a reference to it"
+        )
+        raise MessageTooLargeError(msg)
+    return data
+
+
+def restored(engine: Engine, store: QueueStore, item: ItemName, node: Node) -> Put:
+    """Return the put of what an item or a dead letter holds, into this queue: its id, headers and time of put are kept.
+
+    One whose envelope does not decode is put as it is stored.
+    """
+    if store.dialect is not None:
+        return restore_foreign(store, store.dialect, item, node.data)
+    try:
+        header, body = decode(node.data)
+    except MalformedError:
+        return Put(store, item.id, unscheduled_prefix(item.prefix), node.data, group_plan(store, item.group))
+    enqueued = node.stat.ctime if header.enqueued_at is None else header.enqueued_at
+    data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
+    placed = group_plan(store, item.group) or plan_of(engine, store, options_of(item, header))
+    plan = join([placed, tags_plan(store, header.filters)])
+    if item.unique and item.key is not None:
+        plan = join([plan, PutPlan((UniqueKey(store, item.key, item.id, ignore=False),))])
+    # A dead letter begins a new life, and that lasts as its queue says.
+    prefix = unscheduled_prefix(item.prefix)
+    return Put(store, item.id, prefix if header.dead is None else without_end(prefix), data, plan)
+
+
+def options_of(item: ItemName, header: Header) -> dict[str, Any]:
+    """Return the put options that a stored item shows, as far as they have a plan."""
+    options: dict[str, Any] = {}
+    if FIRST_PRIORITY <= header.priority <= LAST_PRIORITY:  # else it was not put by us
+        options["priority"] = header.priority
+    if item.due is not None:
+        options["at"] = moment_at(item.due)
+    return options

@@ -1,0 +1,99 @@
+"""How long a message may wait: when its life ends, and what becomes of it then.
+
+The end is part of the item's name (``-e<ms>``, ZooKeeper's time), fixed when the put is sent: it counts from when the
+message is due, or from the put. It is judged when the message is claimed, by the time at which ZooKeeper made the lock,
+and again when it is handed over. What nobody claims is removed by `sweeping`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aiozkqueue.layout import LAST_MOMENT, End, ItemName
+from aiozkqueue.moments import milliseconds_in, moment_at
+from aiozkqueue.queue.commit.dispositions import Ending
+from aiozkqueue.queue.commit.put_plan import PutPlan
+from aiozkqueue.zookeeper import MultiError
+
+if TYPE_CHECKING:
+    from aiozkqueue.layout import QueueConfig
+    from aiozkqueue.queue.commit.put_plan import Place
+    from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.queue.state.queue_state import QueueStore
+
+
+EXPIRED = Ending("remove", outcome=End.EXPIRED)
+
+
+class Lifetime:
+    """The place of an item whose name says when its life ends: another place, or the lane whose turn it is."""
+
+    __slots__ = ("_clock", "_end", "_seconds", "_store", "within")
+
+    def __init__(self, store: QueueStore, clock: ServerClock, seconds: float, within: Place | None) -> None:
+        self._store = store
+        self._clock = clock
+        self._seconds = seconds
+        self.within: Place | None = within
+        """Where the item is created; None: in the lane whose turn it is."""
+        self._end: int | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether ZooKeeper's time is known, and the place."""
+        return (self._clock.sampled or self._seconds == math.inf) and (self.within is None or self.within.ready)
+
+    async def prepare(self) -> None:
+        """Learn ZooKeeper's time."""
+        if self.within is not None and not self.within.ready:
+            await self.within.prepare()
+        while not self.ready:
+            try:
+                await self._clock.learned(self._store.paths.due)
+            except MultiError:
+                self._store.stale()  # somebody deleted the queue, or a part of it
+                await self._store.open()
+
+    def path(self, prefix: str) -> str:
+        """Return the path to create the item under, its end in its name."""
+        path = f"{self._store.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
+        if self._seconds == math.inf:
+            return path
+        lane, _, prefix = path.rpartition("/")
+        if self._end is None:  # later attempts say the same
+            self._end = _end(prefix, self._seconds, self._clock.now())
+        return f"{lane}/{with_field(prefix, f'e{self._end}')}"
+
+
+def lasting(plan: PutPlan | None, store: QueueStore, clock: ServerClock, seconds: float) -> PutPlan:
+    """Return the plan with an end of the message's life; ``math.inf``: it has none, whatever the queue's is."""
+    if plan is None:
+        return PutPlan(place=Lifetime(store, clock, seconds, None))
+    return replace(plan, place=Lifetime(store, clock, seconds, plan.place))
+
+
+def with_field(prefix: str, field: str) -> str:
+    """Return an item's name up to its sequence with another field in front of its id."""
+    head, _, rest = prefix.rpartition("-i")
+    return f"{head}-{field}-i{rest}"
+
+
+def without_end(prefix: str) -> str:
+    """Return an item's name up to its sequence without the end of its life."""
+    head, end, rest = prefix.partition("-e")
+    return f"{head}-{rest.partition('-')[2]}" if end and rest.partition("-")[0].isdigit() else prefix
+
+
+def at_its_end(config: QueueConfig, end: int) -> Ending:
+    """Say how a message ends whose life has ended."""
+    if config.expired != "dead-letter":
+        return EXPIRED
+    return Ending("dead", reason=f"its life ended at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")
+
+
+def _end(prefix: str, seconds: float, now: int) -> int:
+    name = ItemName.parse(f"{prefix}0000000000")
+    start = now if name is None or name.due is None else max(now, name.due)
+    return min(start + max(1, milliseconds_in(seconds)), LAST_MOMENT)

@@ -1,0 +1,1 @@
+"""The lowest layer: clocks, tasks, timers, deadlines and logs. It knows nothing about queues."""

@@ -1,0 +1,135 @@
+"""What a session counts once somebody wants to know: integers, and histograms of integers. Pure.
+
+A session without a meter counts nothing. It is told of what was applied, so what it says has happened has happened.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.queue.outcome import Outcome
+from aiozkqueue.zookeeper import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from aiozkqueue.queue.commit.dispositions import Ending
+    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.state.claim import Claim
+
+#: Upper bounds, seconds: from what a message takes that is waited for, to an hour in the queue.
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+#: Upper bounds, settlements in one request.
+SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Histogram:
+    """How many observations lie within each of some bounds, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Sequence[float] = bounds
+        self.counts: list[int] = [0] * (len(bounds) + 1)
+        """By bound, not cumulative; the last is what lies beyond all of them."""
+        self.total: float = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class QueueFigures:
+    """What this session has done with one queue; they only grow."""
+
+    __slots__ = ("consumed", "dead", "handling", "put", "reaped", "retried", "wait")
+
+    def __init__(self) -> None:
+        self.put: int = 0
+        """Messages stored."""
+        self.consumed: int = 0
+        """Messages handed over and removed by a commit."""
+        self.retried: int = 0
+        """Messages handed over and given back: they come again."""
+        self.dead: int = 0
+        """Messages moved into the dead letters."""
+        self.reaped: int = 0
+        """Messages handed on that their node has left lying."""
+        self.wait: Histogram = Histogram(SECONDS)
+        """Of hand-overs numbered 1 (see `Message.attempt`): from the put, or when it was due, to the claim."""
+        self.handling: Histogram = Histogram(SECONDS)
+        """From the hand-over until its end was stored."""
+
+
+class Meter:
+    """What one session has done."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self.queues: dict[str, QueueFigures] = {}
+        self.outcomes: dict[Outcome, int] = dict.fromkeys((Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.UNKNOWN), 0)
+        """How transactions and deliveries have ended."""
+        self.groups: Histogram = Histogram(SIZES)
+        """Settlements that shared a request."""
+        self.reconnects: int = 0
+        self.expirations: int = 0
+        """ZooKeeper sessions that the server has declared over."""
+
+    def of(self, queue: str) -> QueueFigures:
+        """Return the figures of a queue."""
+        figures = self.queues.get(queue)
+        if figures is None:
+            figures = self.queues[queue] = QueueFigures()
+        return figures
+
+    def applied(self, group: Sequence[Settlement]) -> None:
+        """These were applied, in one request."""
+        self.groups.observe(len(group))
+        for settlement in group:
+            settlement.tally(self)
+
+    def put(self, queue: str) -> None:
+        """A message was stored."""
+        self.of(queue).put += 1
+
+    def handed(self, claims: Iterable[Claim]) -> None:
+        """These have just been handed over."""
+        now = self._monotonic()
+        for claim in claims:
+            claim.handed_at = now
+
+    def ended(self, claim: Claim, ending: Ending) -> None:
+        """The hold on a message has ended."""
+        figures = self.of(claim.store.name)
+        if ending.kind == "dead":
+            figures.dead += 1
+        if not claim.handed:
+            return
+        if ending.kind == "consume":
+            figures.consumed += 1
+        elif ending.kind == "release":
+            figures.retried += 1
+        if claim.handed_at is not None:
+            figures.handling.observe(self._monotonic() - claim.handed_at)
+        if claim.attempt == 1 and claim.since is not None:
+            figures.wait.observe(max(0, claim.since - _ready_at(claim)) / 1000)
+
+    def decided(self, outcome: Outcome) -> None:
+        """A transaction or delivery has ended."""
+        self.outcomes[outcome] += 1
+
+    def state_changed(self, state: State) -> None:
+        """The connection has changed."""
+        if state is State.CONNECTED:
+            self.reconnects += 1
+        elif state is State.LOST:
+            self.expirations += 1
+
+
+def _ready_at(claim: Claim) -> int:
+    """From when on a message could be taken, ms in ZooKeeper's time."""
+    if claim.fields is not None and claim.fields.due is not None:
+        return claim.fields.due
+    return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at

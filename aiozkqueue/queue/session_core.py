@@ -1,0 +1,354 @@
+"""The machinery of one session, shared by everything that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from functools import partial
+from random import Random
+from threading import get_ident
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueError, SessionClosedError, WrongLoopError
+from aiozkqueue.layout import ClientPaths, IdSource
+from aiozkqueue.zookeeper import ZooKeeperError
+
+from .admin.janitor import Janitor
+from .candidates.registration import this_process
+from .claim.dispatcher import Dispenser
+from .commit.group_commit import CLOSED, Committer
+from .commit.history import Chronicler, process_of
+from .commit.puts import PutSettlement
+from .foreign.queue_state import ForeignStore
+from .outcome import Outcome
+from .put.affinity import node_hash
+from .put.capacity import Room
+from .put.queue_defaults import Shaping
+from .runtime.clock import ServerClock
+from .runtime.meter import Meter
+from .runtime.tasks import TaskOwner, wait_settled
+from .state.claim import SessionBudget
+from .state.queue_state import QueueStore
+
+if TYPE_CHECKING:
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import Condition
+    from aiozkqueue.zookeeper import State, ZooKeeper
+
+    from .claim.claimer import ClaimCounts
+    from .commit.write import Settlement
+    from .runtime.clock import Clock
+    from .tracing import Tracing
+    from .unit_of_work import Work
+
+log: Final = logging.getLogger(__name__)
+
+#: How many outcomes of past transactions `Engine.outcome` remembers, at the least.
+OUTCOMES_KEPT = 10_000
+#: What a request of the server's largest size leaves for the names and reasons around one message.
+MESSAGE_MARGIN = 64 * 1024
+#: What it leaves at the least for what a transaction does beside its puts.
+PUTS_MARGIN = 32 * 1024
+#: Requests estimated below this share of the server's limit are not measured exactly.
+SURELY_SMALL = 0.5
+
+
+class _Process:
+    """Stands for a process: another one in a forked child. Asking the system for the pid costs a call each time."""
+
+    current: ClassVar[object] = object()
+
+    @classmethod
+    def forked(cls) -> None:
+        """Take note that this is a child now."""
+        cls.current = object()
+
+
+if hasattr(os, "register_at_fork"):  # where there is no fork there is no child
+    os.register_at_fork(after_in_child=_Process.forked)
+
+
+class Engine:
+    """Client, clocks, ids, committer and, for each queue in use, its store and dispenser."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        root: str,
+        clock: Clock,
+        ids: IdSource | None = None,
+        about: bytes | None = None,
+        *,
+        janitor: bool = False,
+        node: str | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
+        zookeeper = clock.view(zookeeper)
+        self.zookeeper = zookeeper
+        self.tracing = tracing
+        """Who follows the messages; None: nobody does."""
+        self.meter: Meter | None = None
+        """What is counted; None: nothing is."""
+        self.root = root
+        self.clock = clock
+        self.ids: IdSource = ids or IdSource()
+        #: Spreads load and retries; all chance in a session comes from its ids, so that a simulation can repeat it.
+        self.random: Random = Random(self.ids.client)  # noqa: S311 - it guards nothing
+        self.about: bytes = this_process() if about is None else about
+        self.node: str = node_hash(process_of(self.about)[0] if node is None else node)
+        """The hash of the node's name: of the host's, if it has not been given another."""
+        self.server_clock: ServerClock = ServerClock(clock, zookeeper)
+        self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)
+        self.committer: Committer = Committer(
+            zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
+        )
+        self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
+        """The largest item that can be put and still be dead-lettered, bytes."""
+        self.max_puts: Final = zookeeper.max_request - PUTS_MARGIN
+        """What all puts of one transaction may take, bytes."""
+        self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
+        """What is estimated to take no more fits into one request, bytes."""
+        self._undecided: dict[str, Work] = {}
+        self._outcomes: dict[str, Outcome] = {}
+        self._older_outcomes: dict[str, Outcome] = {}
+        self._budgets = SessionBudget()
+        self._stores: dict[str, QueueStore] = {}
+        self._rooms: list[Room] = []
+        self._moving_on: set[str] = set()
+        self._dispensers: dict[tuple[str, Condition | None], Dispenser] = {}
+        self._janitor = Janitor(self) if janitor else None
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        self._process = _Process.current
+        self._closed = False
+        self._usable = True  # neither closed nor failed
+        self._forget_state = zookeeper.on_state(self._state_changed)
+
+    @property
+    def grace(self) -> float:
+        """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
+        return self.zookeeper.session_timeout
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has begun."""
+        return self._closed
+
+    async def start(self) -> None:
+        """Start the session's own tasks."""
+        await self.tasks.start()
+        self.committer.start()
+        if self._janitor is not None:
+            self.tasks.spawn(self._janitor.run, name="janitor")
+
+    def check(self) -> None:
+        """Refuse use after the end, on another loop, or in a child process.
+
+        Raises:
+            SessionClosedError: the session has been closed, or has failed.
+            WrongLoopError: another loop runs here, or none, or this is a forked child.
+        """
+        # Asking for the loop that runs here is a system call; one that runs, and whose thread this is, is that loop.
+        if (
+            self._usable
+            and _Process.current is self._process
+            and get_ident() == self._thread
+            and self._loop.is_running()
+        ):
+            return
+        if self._closed:
+            raise SessionClosedError(f"{CLOSED}; open another with aiozkqueue.connect()")
+        if self.tasks.failure is not None:
+            msg = f"the session has failed: {self.tasks.failure!r}"
+            raise SessionClosedError(msg) from self.tasks.failure
+        if _Process.current is not self._process:
+            msg = (
+                "this process was forked from the one that opened the session; open one here with aiozkqueue.connect()"
+            )
+            raise WrongLoopError(msg)
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, or code that runs beside the loop
+            here = None
+        if here is not self._loop:
+            msg = (
+                "the session belongs to another event loop than the one that runs here, if any does; use it on its own "
+                "loop, or open one on this loop with aiozkqueue.connect()"
+            )
+            raise WrongLoopError(msg)
+
+    def store(self, name: str) -> QueueStore:
+        """Return what the session knows of a queue. Raises: InvalidNameError."""
+        store = self._stores.get(name)
+        if store is None:
+            store = self._equip(QueueStore(self.zookeeper, self.root, name, self._lane_ends, self.random))
+        return store
+
+    def foreign(self, dialect: Dialect) -> QueueStore:
+        """Return what the session knows of another program's queue; its name is its path, as no queue's of ours is.
+
+        Raises:
+            ConfigConflictError: this session uses it in another layout.
+        """
+        store = self._stores.get(dialect.path)
+        if store is None:
+            return self._equip(ForeignStore(self.zookeeper, self.root, dialect, self._lane_ends, self.random))
+        if store.dialect != dialect:
+            msg = f"queue {dialect.path!r} is used as {store.dialect} by this session, not as {dialect}"
+            raise ConfigConflictError(msg)
+        return store
+
+    def _equip(self, store: QueueStore) -> QueueStore:
+        self._stores[store.name] = store
+        store.clock = self.server_clock
+        room = Room(
+            store,
+            self.zookeeper,
+            client=self.ids.client,
+            clock=self.clock,
+            tasks=self.tasks,
+            budgets=self._budgets,
+        )
+        self._rooms.append(room)
+        store.followers.append(room.follow)
+        store.followers.append(Shaping(store, self.server_clock, self.node).follow)
+        chronicler = Chronicler(store, self.zookeeper, client=self.ids.client, about=self.about)
+        store.followers.append(chronicler.follow)
+        if self._janitor is not None:
+            store.followers.append(partial(self._janitor.follow, store))
+        return store
+
+    def measure(self) -> Meter:
+        """Count from now on, unless it does already; return what is counted."""
+        if self.meter is None:
+            self.meter = self.committer.meter = Meter(self.clock.monotonic)
+        return self.meter
+
+    def queues_used(self) -> list[str]:
+        """The queues of ours that this session has named."""
+        return [name for name, store in self._stores.items() if store.dialect is None]
+
+    def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
+        """How the claims went so far, of each queue and filter."""
+        return [(name, dispenser.counts) for (name, _), dispenser in list(self._dispensers.items())]
+
+    def dispenser(self, store: QueueStore, condition: Condition | None = None) -> Dispenser:
+        """Return who hands out a queue's claims, to those who take by a filter or everything.
+
+        Raises: InvalidOptionError: a filter on a queue whose messages have no tags.
+        """
+        dispenser = self._dispensers.get((store.name, condition))
+        if dispenser is None:
+            if condition is not None and store.dialect is not None:
+                msg = f"queue {store.name!r}: messages of {store.dialect.title()} have no tags; leave filters= out"
+                raise InvalidOptionError(msg)
+            dispenser = Dispenser(
+                store,
+                self.zookeeper,
+                committer=self.committer,
+                tasks=self.tasks,
+                clock=self.clock,
+                server_clock=self.server_clock,
+                ids=self.ids,
+                about=self.about,
+                budgets=self._budgets,
+                random=self.random,
+                condition=condition,
+            )
+            self._dispensers[store.name, condition] = dispenser
+            self.tasks.spawn(dispenser.run, name=f"dispenser of {store.name}")
+        return dispenser
+
+    async def settle(self, settlement: Settlement) -> None:
+        """Submit a settlement and wait for its fate, through cancellations for up to the grace.
+
+        Raises: what the settlement fails with; SessionClosedError.
+        """
+        self.committer.submit(settlement)
+        await settlement.wait()
+        settlement.outcome()
+
+    async def learn_time(self) -> None:
+        """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
+        while not self.server_clock.bounded:
+            await self.settle(PutSettlement(self.ids.next(), ()))  # of nothing: a commit slot is written
+
+    def undecided(self, work: Work) -> None:
+        """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
+        self._undecided[work.id] = work
+
+    def decided(self, work: Work, outcome: Outcome) -> None:
+        """Remember how work ended."""
+        if self.meter is not None:
+            self.meter.decided(outcome)
+        self._undecided.pop(work.id, None)
+        self._outcomes[work.id] = outcome
+        if len(self._outcomes) >= OUTCOMES_KEPT:  # one each time would cost more than all else
+            self._older_outcomes, self._outcomes = self._outcomes, {}
+
+    async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
+        """Tell how a transaction ended, waiting for what is under way."""
+        work = self._undecided.get(transaction_id)
+        if work is not None:
+            await work.decision(limit)
+            return work.outcome
+        older = self._older_outcomes.get(transaction_id, Outcome.UNKNOWN)
+        return self._outcomes.get(transaction_id, older)
+
+    async def close(self) -> None:
+        """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""
+        if self._closed:
+            return
+        self._closed, self._usable = True, False
+        for dispenser in self._dispensers.values():
+            dispenser.close()
+        self._close_rooms(SessionClosedError(CLOSED))
+        self._forget_state()
+        try:
+            drained = asyncio.ensure_future(self.committer.drain())
+            try:
+                await wait_settled(drained, limit=self.grace)
+            finally:
+                drained.cancel()
+        finally:
+            self.committer.close()
+            try:
+                await self.tasks.close()
+            finally:
+                # Within a second or so, and whoever is cancelled: a client left open would keep the locks for ever.
+                await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
+
+    def _state_changed(self, state: State, generation: int) -> None:
+        if self.meter is not None:
+            self.meter.state_changed(state)
+        for dispenser in self._dispensers.values():
+            dispenser.state_changed(state, generation)
+
+    def _lane_ends(self, store: QueueStore, path: str) -> None:
+        if store.name not in self._moving_on:
+            self._moving_on.add(store.name)
+            self.tasks.spawn(self._move_on, store, path, name=f"next lane of {store.name}")
+
+    async def _move_on(self, store: QueueStore, path: str) -> None:
+        try:
+            await store.next_generation(path)
+        except (QueueError, ZooKeeperError) as error:
+            # Puts go on until the counter's very end, which is 2**30 items away; the next put tries again.
+            log.warning("queue %s: %s", store.name, error, extra={"queue": store.name})
+        finally:
+            self._moving_on.discard(store.name)
+
+    def _failed(self, failure: BaseException) -> None:
+        """A task of the session failed, which is a defect: nobody may wait for it any longer."""
+        self._usable = False
+        error = QueueError(f"the session has failed: {failure!r}; open another")
+        error.__cause__ = failure
+        for dispenser in self._dispensers.values():
+            dispenser.close()
+        self._close_rooms(error)
+        self.committer.close()
+
+    def _close_rooms(self, error: QueueError) -> None:
+        for room in self._rooms:  # also of a queue that has no size any more: some may wait there still
+            room.close(error)
