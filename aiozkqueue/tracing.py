@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
     from aiozkqueue.queue.state.claim import Claim
@@ -131,7 +131,7 @@ class OpenTelemetry:
         work_id: str,
         claims: Iterable[Claim],
         puts: Sequence[Put],
-        sent: Settlement,
+        sent: AtomicWrite,
     ) -> None:
         """See `Tracing`."""
         held = list(claims)
@@ -147,7 +147,7 @@ class OpenTelemetry:
             links=_links([*(claim.header.headers for claim in held), *map(_headers, puts)]),
         )
 
-        def over(settled: Settlement) -> None:
+        def over(settled: AtomicWrite) -> None:
             if settled.error is not None:
                 _fail(span, settled.error)
             span.end()

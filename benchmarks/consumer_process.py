@@ -105,7 +105,7 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
 def counts_of(session: zq.QueueSession, queue: str) -> ClaimCounts:
     """How the session's claims on a queue went."""
     ours = session.queue(queue)
-    return ours.engine.dispenser(ours.store).counts
+    return ours.engine.dispatcher(ours.store).counts
 
 
 def sums(counts: list[ClaimCounts]) -> dict[str, int]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .measure import Server
 
     #: Given Spark, the options of a queue, and how many messages.
-    Work = Callable[["Local", Mapping[str, str], int], Mapping[str, float]]
+    UnitOfWork = Callable[["Local", Mapping[str, str], int], Mapping[str, float]]
 
 TOGETHER = 500
 TASKS = 4
@@ -128,7 +128,7 @@ def spark() -> Local:
     return Local()
 
 
-def measured(server: Server, messages: int, work: Work, *, depth: int = 0) -> Sample:
+def measured(server: Server, messages: int, work: UnitOfWork, *, depth: int = 0) -> Sample:
     """Warm up and measure; with ``depth``, the queue holds so many times the messages before."""
     local = spark()
     try:
@@ -211,7 +211,7 @@ def put_directly(server: Server, messages: int) -> Sample:
     return asyncio.run(main())
 
 
-def _case(name: str, work: Work, *, messages: int = 50_000, depth: int = 0) -> Case:
+def _case(name: str, work: UnitOfWork, *, messages: int = 50_000, depth: int = 0) -> Case:
     return Case(name, "spark", messages, partial(measured, work=work, depth=depth), rounds=2)
 
 

@@ -91,7 +91,7 @@ def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY, 
     async def main() -> Sample:
         async with opened(server, beside) as (session, queue):
             await queue.put_many([body] * messages)
-            counts = queue.engine.dispenser(queue.store).counts
+            counts = queue.engine.dispatcher(queue.store).counts
             before = counts.batches
             with Stopwatch(server) as watch:
                 await drain(session, queue, messages)

@@ -40,7 +40,7 @@ INTERNAL: Final = {
     # What is stored beside what users decide.
     | {"counted", "generations", "groups", "priorities", "scheduled", "stored", "width"},
     "QueueSession": {"engine"},
-    "Transaction": {"claims", "let_go", "work"},
+    "Transaction": {"claims", "release_unseen", "work"},
 }
 
 

@@ -14,11 +14,11 @@ from aiozkqueue.layout import ConsumeTimes, Fixed
 from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
-from aiozkqueue.queue.commit.puts import PutSettlement
+from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.runtime.deadline import Patience
+from aiozkqueue.queue.runtime.deadline import Deadline
 
 from .events import DONE, EVENT, EventTypes
 from .groups import Groups, GroupsChangedError
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.options import PutOptions, Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.queue.transaction import Transaction
 
 log: Final = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Bus(Generic[E]):
         engine = self._session.engine
         if tx is not None:
             tx.work.require_of(engine)
-        patience = Patience(seconds(timeout, "timeout"), engine.clock)
+        patience = Deadline(seconds(timeout, "timeout"), engine.clock)
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
         if EVENT in headers or DONE in headers:
@@ -127,15 +127,15 @@ class Bus(Generic[E]):
                     tx.work.add_put(put)
                 return [put.id for put in puts]
             await make_ready(puts)
-            settlement = PutSettlement(engine.ids.next(), puts)
-            await enter(settlement, puts, patience)
+            atomic_write = PutWrite(engine.ids.next(), puts)
+            await enter(atomic_write, puts, patience)
             try:
-                await engine.settle(settlement)
+                await engine.settle(atomic_write)
             except GroupsChangedError:
                 continue
             return [put.id for put in puts]
 
-    async def _puts(self, engine: Engine, body: bytes, options: dict[str, Any]) -> list[Put]:
+    async def _puts(self, engine: SessionCore, body: bytes, options: dict[str, Any]) -> list[Put]:
         groups, check = await self._groups.known()
         puts = [prepare(engine, self._queue(group, self._policy), body, options) for group in (None, *groups)]
         # The check goes with one of them: all are in one multi.
@@ -200,11 +200,11 @@ class Bus(Generic[E]):
         if self._policy is not None and queue.name not in self._compared:
             self._compared[queue.name] = None
             compare = partial(self._compare, queue.store, self._policy)
-            queue.store.followers.append(compare)
+            queue.store.config_listeners.append(compare)
             compare()
         return queue
 
-    def _compare(self, store: QueueStore, policy: Policy) -> None:
+    def _compare(self, store: QueueState, policy: Policy) -> None:
         """Warn, once for each, of a policy in force that is not the one named here."""
         if store.config.policy not in (None, policy, self._compared[store.name]):
             self._compared[store.name] = store.config.policy

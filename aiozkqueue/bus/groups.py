@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, ConflictError, NotFoundError, PayloadError, QueueError
 from aiozkqueue.layout.buses import BusPaths, BusRecord
 from aiozkqueue.layout.errors import MalformedError
-from aiozkqueue.queue.commit.put_plan import PutCompanion
-from aiozkqueue.queue.commit.register import RegisterSettlement
+from aiozkqueue.queue.commit.put_plan import PutHook
+from aiozkqueue.queue.commit.register import RegistrationWrite
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -23,7 +23,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
@@ -34,7 +34,7 @@ class GroupsChangedError(ConflictError):
 class Groups:
     """What a session knows of a bus's groups."""
 
-    def __init__(self, engine: Engine, paths: BusPaths) -> None:
+    def __init__(self, engine: SessionCore, paths: BusPaths) -> None:
         self._engine = engine
         self._paths = paths
         self._record = BusRecord()
@@ -77,7 +77,7 @@ class Groups:
                 return
             operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
             try:
-                await engine.settle(RegisterSettlement(engine.ids.next(), [operation], self._explain))
+                await engine.settle(RegistrationWrite(engine.ids.next(), [operation], self._explain))
             except GroupsChangedError:
                 continue
             self.forget()
@@ -107,7 +107,7 @@ class Groups:
             self._version, self._known = stat.version, True
 
 
-class GroupsCheck(PutCompanion):
+class GroupsCheck(PutHook):
     """Asserts that a bus has the groups that an event is put to."""
 
     __slots__ = ("_changed", "_path", "_version")
@@ -121,7 +121,7 @@ class GroupsCheck(PutCompanion):
         """The check."""
         return Check(self._path, self._version)
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """A group has come or gone: whoever posts decides anew where the event goes.
 
         Raises: GroupsChangedError, AccessDeniedError.

@@ -198,7 +198,7 @@ class Backend:
 
         @functools.wraps(handler)
         async def limited(request: Request, *args: P.args, **kwargs: P.kwargs) -> Response:
-            limit = patience.Patience(self.settings.patience + parameters.asked_to_wait(request))
+            limit = patience.Deadline(self.settings.patience + parameters.asked_to_wait(request))
             patience.attach(request, limit)
             try:
                 await self._wait_connected()  # so that nothing is begun that would hang
@@ -228,7 +228,7 @@ class Backend:
         async with asyncio.timeout(left):
             await zookeeper.wait_connected()
 
-    async def _within(self, limit: patience.Patience, work: Coroutine[Any, Any, Response]) -> Response:
+    async def _within(self, limit: patience.Deadline, work: Coroutine[Any, Any, Response]) -> Response:
         task = asyncio.create_task(work)
         try:
             ends: list[asyncio.Future[Any]] = [task, limit.over]

@@ -31,7 +31,7 @@ from .names import Kind
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import ZooKeeper
 
 ROOT: Final = "/ostrich"
@@ -96,7 +96,7 @@ async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[s
 
 
 @asynccontextmanager
-async def registered(engine: Engine, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def registered(engine: SessionCore, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Keep a server registered while the block lasts, across its ZooKeeper sessions.
 
     Yields a function that withdraws the registration before the block ends. It takes at most `WITHDRAWAL` seconds: a

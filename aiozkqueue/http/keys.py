@@ -36,7 +36,7 @@ from .permissions import Permissions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
 
 #: Seconds for which a key that was read is believed.
 FRESH: Final = 5.0
@@ -79,7 +79,7 @@ class _Remembered(NamedTuple):
 class Keys:
     """The keys of all servers under one root."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SessionCore) -> None:
         self._engine = engine
         self._base = f"{engine.root}/.keys"
         self._known: OrderedDict[str, _Remembered] = OrderedDict()

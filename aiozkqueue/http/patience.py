@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SLICE: Final = 0.005
 
 
-class Patience:
+class Deadline:
     """The deadline of one request. It stands still while the request's body is read.
 
     Args:
@@ -54,14 +54,14 @@ class Patience:
             self.over.set_result(None)
 
 
-def attach(request: Request, patience: Patience) -> None:
+def attach(request: Request, patience: Deadline) -> None:
     """Let those who read the request's body find its deadline."""
     request.state.patience = patience
 
 
-def of(request: Request) -> Patience:
+def of(request: Request) -> Deadline:
     """Return the deadline of a request."""
-    patience: Patience = request.state.patience
+    patience: Deadline = request.state.patience
     return patience
 
 

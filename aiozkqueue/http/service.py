@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from aiozkqueue.queue.admin.moves import MoveStatus
-    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
 
     from .tokens import MessageIds
 
@@ -201,12 +201,12 @@ class QueueService:
         collapse = self.kind is Kind.DEDUPQ
         return await self._shown(queue, await showing.claimable(engine, queue.store, limit, collapse=collapse))
 
-    async def _shown(self, queue: Queue[bytes], found: Sequence[Found]) -> list[Polled]:
+    async def _shown(self, queue: Queue[bytes], found: Sequence[ItemSnapshot]) -> list[Polled]:
         signer = await self._ids.signer()
         return [Polled(signer.message_id(queue.name, one.place), one.body) for one in found]
 
 
-async def is_there(engine: Engine, native: str) -> bool:
+async def is_there(engine: SessionCore, native: str) -> bool:
     """Whether there is a queue of this name in ZooKeeper, without making a store of it. Raises: AccessDeniedError."""
     paths = QueuePaths(engine.root, native)
     with allowed(native):

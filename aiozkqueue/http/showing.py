@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.admin.listing import Placed
-    from aiozkqueue.queue.commit.unclaimed import Found
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 #: Messages among which equal ones are looked for; those behind them are not compared.
 COMPARED: Final = 4_000
 
 
-async def everything(engine: Engine, store: QueueStore, limit: int) -> list[Found]:
+async def everything(engine: SessionCore, store: QueueState, limit: int) -> list[ItemSnapshot]:
     """Return the first messages, held ones too. Raises: AccessDeniedError, PayloadError."""
     placed = await first_items(engine, store, await lanes(engine, store), 2 * limit)
     return await _read(engine, store, placed, limit, lambda _: True)
 
 
-async def claimable(engine: Engine, store: QueueStore, limit: int, *, collapse: bool) -> list[Found]:
+async def claimable(engine: SessionCore, store: QueueState, limit: int, *, collapse: bool) -> list[ItemSnapshot]:
     """Return the first messages that are due and that nobody holds; of equal ones, the newest.
 
     Raises: AccessDeniedError, PayloadError.
@@ -65,10 +65,10 @@ def _newest(placed: Sequence[Placed]) -> list[Placed]:
 
 
 async def _read(
-    engine: Engine, store: QueueStore, placed: Sequence[Placed], limit: int, shows: Callable[[Found], bool]
-) -> list[Found]:
+    engine: SessionCore, store: QueueState, placed: Sequence[Placed], limit: int, shows: Callable[[ItemSnapshot], bool]
+) -> list[ItemSnapshot]:
     """Read so many of these; those that are gone by now are passed over."""
-    shown: list[Found] = []
+    shown: list[ItemSnapshot] = []
     async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in placed]):
         shown += filter(shows, page)
         if len(shown) >= limit:

@@ -36,7 +36,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import Operation
 
 #: Seconds for which secrets that were read are believed.
@@ -79,7 +79,7 @@ class _Secrets(BaseModel):
 class MessageIds:
     """Signs and checks message ids, with secrets that all servers under one root share."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SessionCore) -> None:
         self._engine = engine
         self._path = f"{engine.root}/.tokens"
         self._known: _Secrets | None = None

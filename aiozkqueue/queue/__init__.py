@@ -1,33 +1,29 @@
-"""The queue itself: sessions, transactions, consumers and listeners.
+"""The queue: sessions, transactions, consumers and listeners.
 
-What lives here, from the bottom up (imports run one way, downwards; a test sees to it):
+The folder is the stage of a message's way and the file is the feature; a feature has the same name in every stage.
+Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. From the top:
 
-``lanes`` ``conflicts`` ``folders``   what a queue's configuration means: the lane of the next put, what excludes what
-``clock`` ``tasks`` ``crew`` ``deadlines`` ``patience`` ``background`` ``run``   time, and what runs beside the caller
-``codec`` ``options`` ``outcome`` ``destination`` ``connection_state`` ``middleware``   what callers say and are told
-``candidates``   what could be taken: items seen and not claimed, their order, and what tells of new ones
-``access``       what a caller is told whom an ACL refuses
-``logs``         what records of the log carry beside their words
-``meter``        what a session counts, if anybody wants to know
-``tracing``      who follows messages on their way, if anybody
-``store``        one queue as this session knows it: paths, configuration and its version, creation on first use
-``claim``        an item locked by us, and the cap on a session's locks
-``message``      what users read
-``commits``      all-or-nothing changes, each exactly once: what they consist of, and how they share multis
-``puts``         a value on its way into a queue
-``claims``       from candidates to messages that this session holds
-``operators``    looking into queues, and changing what lies in them
-``upkeep``       clean-up, by one session at a time
-``hand_over``    the step from a claim to a message that a handler sees
-``work``         one unit of work: claims and puts, decided together; transactions and deliveries are faces of it
-``taking``       how a transaction comes by its messages
-``ahead``        what a loop has claimed ahead
-``transaction`` ``delivery`` ``consumer`` ``listener`` ``leases`` ``ledger`` ``staging`` ``queue``    the public faces
-``foreign``      queues of other programs, by their dialect
-``engine``       the machinery of one session, shared by all faces
-``session``      the rest of the public API
-``connecting``   opens a session, and closes it
+``connect``            opens a session and closes it
+``session``            `QueueSession`, where users begin
+``session_core``       builds what a session consists of, and closes it
+``foreign_queue`` ``foreign_shards``   queues of other programs, as users hold them
+``queue``              `Queue`
+``consumer`` ``listener``   loops and handlers
+``transaction`` ``delivery`` ``leases``   how a message is held
+``batches``            repeatable batches out of a queue, and batches that become visible as a whole; for Spark
+``unit_of_work``       claims and puts that are decided together: the state machine of a transaction
+``admin``              what operators read and do, and the clean-up; nothing on a message's way
+``claim``              a candidate becomes a message that this session holds
+``redelivery``         what happens to a message that was not finished
+``put``                a value on its way into a queue
+``commit``             all-or-nothing writes, each applied exactly once
+``foreign``            a queue in another program's layout
+``state``              what a session knows of a queue: configuration, lanes, claims
+``candidates``         pure: what could be claimed, and in what order
+``message`` ``options`` ``outcome`` ``codec`` ``middleware`` ``run`` ``background`` ``destination``
+``tracing`` ``connection_state``   the words that callers use
+``runtime``            clocks, tasks, timers, deadlines and logs; no word about queues
 
-Data comes in by `Queue.put` and `Transaction.put`, goes out by `Transaction.take`, `Queue.consume` and listeners.
-Nothing here knows aiozk; everything goes through `aiozkqueue.zookeeper.ZooKeeper`.
+Data comes in by `Queue.put` and `Transaction.put` and goes out by `Transaction.take`, `Queue.consume` and listeners.
+Nothing here knows aiozk: every request goes through `aiozkqueue.zookeeper.ZooKeeper`.
 """

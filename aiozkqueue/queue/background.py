@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from .runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
-    from .session_core import Engine
+    from .session_core import SessionCore
 
 
 class Service(Protocol):
@@ -38,7 +38,7 @@ class Background:
         self._left = False
         self._cancelled_body = False
 
-    def start(self, engine: Engine) -> None:
+    def start(self, engine: SessionCore) -> None:
         """Begin."""
         engine.check()
         engine.tasks.spawn(self._serve, name=type(self._service).__name__.lower())

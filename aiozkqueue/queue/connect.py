@@ -15,7 +15,7 @@ from aiozkqueue.zookeeper import connect as connect_zookeeper
 from .options import required_seconds
 from .runtime.clock import Clock
 from .session import QueueSession
-from .session_core import Engine
+from .session_core import SessionCore
 from .tracing import tracing_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Connecting:
         self._node = node
         self._tracing = tracing
         self._options = options
-        self._engine: Engine | None = None
+        self._engine: SessionCore | None = None
 
     async def __aenter__(self) -> QueueSession:
         try:
@@ -70,7 +70,9 @@ class _Connecting:
             raise AccessDeniedError(str(error)) from error
         except ZooKeeperError as error:
             raise ConnectionLostError(str(error)) from error
-        engine = Engine(zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing)
+        engine = SessionCore(
+            zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing
+        )
         try:
             await engine.start()
         except BaseException:  # whatever ends it here, nobody else closes what is open

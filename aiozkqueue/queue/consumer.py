@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
-from .claim.prefetch import PACE, Ahead
+from .claim.prefetch import PACE, Prefetcher
 from .commit.group_commit import unknown
 from .delivery import Delivery, WorkSettling, deliver
 from .outcome import Outcome
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
 
-    from .commit.write import Settlement
+    from .commit.write import AtomicWrite
     from .destination import Destination
     from .runtime.clock import Timer
-    from .session_core import Engine
+    from .session_core import SessionCore
     from .state.claim import Claim
     from .tracing import Handling
-    from .unit_of_work import Work
+    from .unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Consumer(Generic[T]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SessionCore,
         queue: Destination[T],
         *,
         prefetch: int,
@@ -65,7 +65,9 @@ class Consumer(Generic[T]):
         self._prefetch = prefetch
         self._settle = settle
         self._until_idle = until_idle
-        self._ahead = Ahead(engine, engine.store(queue.name), prefetch, patient=until_idle != 0, condition=condition)
+        self._ahead = Prefetcher(
+            engine, engine.store(queue.name), prefetch, patient=until_idle != 0, condition=condition
+        )
         self._overtaken = False  # whether the loop has done something since, or still does, that an answer lacks
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
@@ -166,7 +168,7 @@ class Consumer(Generic[T]):
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
             return
-        settlement = None
+        atomic_write = None
         try:
             while len(self._commits.under_way) >= self._prefetch:
                 self._commits.landed.clear()
@@ -174,7 +176,7 @@ class Consumer(Generic[T]):
             # Takes room in the queues put to, for which commits under way may wait: so not before one has landed.
             alone = self._prefetch == 1 or not work.ready
             if not alone:
-                settlement = work.begin_commit()
+                atomic_write = work.begin_commit()
         except BaseException as error:  # nobody else holds this delivery any more
             if work.outcome is Outcome.OPEN:
                 await leave(work, error)
@@ -184,9 +186,9 @@ class Consumer(Generic[T]):
                 await commit_or_leave(work)
             except PASSING as error:
                 self._absorb(error)
-        elif settlement is not None:
-            self._commits.under_way[settlement] = work
-            settlement.watch(self._commits.land)
+        elif atomic_write is not None:
+            self._commits.under_way[atomic_write] = work
+            atomic_write.watch(self._commits.land)
 
     def _absorb(self, error: BaseException) -> None:
         self.absorbed += 1
@@ -315,7 +317,7 @@ class Consumer(Generic[T]):
             asyncio.get_running_loop()
             self._ahead.abandon()
             if delivery is not None and open_delivery:
-                _work(delivery).give_back_soon()
+                _work(delivery).release_nowait()
         except RuntimeError:
             pass  # no loop runs here any more: the locks go with the session
         warnings.warn(
@@ -339,11 +341,11 @@ class _Commits:
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self._left = False
-        self.under_way: dict[Settlement, Work] = {}
-        self.failures: deque[tuple[Work, BaseException]] = deque()
+        self.under_way: dict[AtomicWrite, UnitOfWork] = {}
+        self.failures: deque[tuple[UnitOfWork, BaseException]] = deque()
         self.landed = asyncio.Event()
 
-    def land(self, commit: Settlement) -> None:
+    def land(self, commit: AtomicWrite) -> None:
         """One has come to its end."""
         work = self.under_way.pop(commit)
         if commit.error is not None:
@@ -369,7 +371,7 @@ class _Commits:
         return passing
 
 
-def _work(delivery: Delivery[T]) -> Work:
+def _work(delivery: Delivery[T]) -> UnitOfWork:
     settling = delivery._settling  # noqa: SLF001 - a consumer's deliveries are of its own making
     assert isinstance(settling, WorkSettling)  # noqa: S101
     return settling.work

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
 from aiozkqueue.errors import InvalidOptionError, QueueError, Reject, Retry
 from aiozkqueue.layout import ConsumeOnce, ItemName, encode
 
-from .commit.dispositions import Ending
+from .commit.dispositions import Disposition
 from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome
@@ -18,7 +18,7 @@ from .put.prepare import prepare
 from .runtime.log_context import about
 from .state.claim import UNDECODED
 from .transaction import commit_or_leave, describe, leave
-from .unit_of_work import Work
+from .unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .message import Content
     from .options import PutOptions, Seconds
     from .queue import Queue
-    from .session_core import Engine
+    from .session_core import SessionCore
     from .state.claim import Claim
 
 log: Final = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Delivery(Message[T_co]):
         """Whether an ``async with`` block has taken charge of settling it."""
 
     @property
-    def work(self) -> Work:
+    def work(self) -> UnitOfWork:
         """What is decided by it; for the package's own use. Raises: InvalidOptionError: it was made for a test."""
         if not isinstance(self._settling, WorkSettling):
             msg = f"{self!r} was made for a test: only `put` adds to it"
@@ -189,11 +189,11 @@ class WorkSettling:
 
     __slots__ = ("_claim", "word", "work")
 
-    def __init__(self, engine: Engine, claim: Claim) -> None:
+    def __init__(self, engine: SessionCore, claim: Claim) -> None:
         self._claim = claim
         self.word: Mapping[str, str] = {}
         """What a message that is given back bears besides its own headers."""
-        self.work: Work = Work(engine, engine.ids.next(), claim, LATE)
+        self.work: UnitOfWork = UnitOfWork(engine, engine.ids.next(), claim, LATE)
         self.work.hold((claim,))
 
     @property
@@ -227,7 +227,7 @@ class WorkSettling:
 
     async def reject(self, reason: str) -> None:
         """See `Delivery`."""
-        self.work.end(self._claim.store.name, self._claim.id, Ending("dead", reason=reason))
+        self.work.end(self._claim.store.name, self._claim.id, Disposition("dead", reason=reason))
         self.work.drop_puts()
         await self.work.commit()
 
@@ -258,7 +258,7 @@ class WorkSettling:
             )
             return
         if self.work.open:
-            self.work.end(self._claim.store.name, self._claim.id, Ending("dead", reason=reason))
+            self.work.end(self._claim.store.name, self._claim.id, Disposition("dead", reason=reason))
             await commit_or_leave(self.work)
 
     async def _retry(self, error: Retry) -> None:
@@ -318,6 +318,6 @@ async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
         await error.exhausted(delivery)
 
 
-def deliver(engine: Engine, queue: Destination[T], claim: Claim) -> Delivery[T]:
+def deliver(engine: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
     """Make the delivery of a claim that has been handed over."""
     return Delivery(content_of(claim), queue.codec, WorkSettling(engine, claim), claim.value)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
 
     from .codec import Codec
-    from .session_core import Engine
+    from .session_core import SessionCore
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Destination(Generic[T]):
     """A queue's name, how its values become bytes, and what is done with bytes that are no value."""
 
     def __init__(
-        self, owner: Engine | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
+        self, owner: SessionCore | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
     ) -> None:
         self.owner: Final = owner
         """The machinery of the session that made it; None: made for a test."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.destination import Undecodable
     from aiozkqueue.queue.leases import Leases
     from aiozkqueue.queue.options import PutOptions, Seconds
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class ForeignQueue(Queue[T]):
     and which ends with the session. Bare messages have no headers.
     """
 
-    def __init__(self, engine: Engine, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
+    def __init__(self, engine: SessionCore, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
         super().__init__(engine, dialect.path, codec, undecodable)
         self.dialect: Dialect | None = dialect
         self._layout: Dialect = dialect

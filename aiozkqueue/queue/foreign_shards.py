@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from aiozkqueue.queue.options import PutOptions, Seconds
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
 
     from .foreign_queue import CuratorQueue
 
@@ -25,7 +25,7 @@ class CuratorShards(Generic[T]):
     """The queues that a Curator ``QueueSharder`` spreads its items over; made by `QueueSession.curator_shards`."""
 
     def __init__(
-        self, engine: Engine, path: str, queue: Callable[[str], CuratorQueue[T]], threshold: int, max_queues: int
+        self, engine: SessionCore, path: str, queue: Callable[[str], CuratorQueue[T]], threshold: int, max_queues: int
     ) -> None:
         self._engine = engine
         self._path = path

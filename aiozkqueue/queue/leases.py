@@ -1,7 +1,7 @@
 """Leases: messages held for a time, by whoever bears their token, in whatever process.
 
 A message is claimed as by any transaction; the commit swaps its ephemeral lock for a persistent one with an end, as a
-backoff does (see `HoldSettlement`), and counts the attempt. From then on no session holds it: its token, which names
+backoff does (see `EndClaims`), and counts the attempt. From then on no session holds it: its token, which names
 the item's place, is all that an acknowledgement needs. A lease that ends is taken off by any consumer (see `reaper`).
 
 Each change below is one multi that a second copy of it fails, made from what was just read and applied only if that
@@ -22,7 +22,7 @@ from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 from .candidates.groups import is_group
 from .claim.group_lock import due_data
 from .commit.conditional import Change, settle
-from .commit.dispositions import CONSUME, Ending, obstructed_by
+from .commit.dispositions import CONSUME, Disposition, obstructed_by
 from .commit.unclaimed import find, opening, removal
 from .message import Message
 from .options import collection, positive, required_seconds, seconds
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .codec import Codec
-    from .commit.unclaimed import Found, Sealed
+    from .commit.unclaimed import ItemSnapshot, Sealed
     from .options import Seconds
     from .queue import Queue
-    from .session_core import Engine
-    from .state.queue_state import QueueStore
+    from .session_core import SessionCore
+    from .state.queue_state import QueueState
     from .transaction import Transaction
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Lease(Message[T]):
 class Leases(Generic[T]):
     """The leases on one queue: `Queue.leases`."""
 
-    def __init__(self, engine: Engine, queue: Queue[T], store: QueueStore, codec: Codec[T]) -> None:
+    def __init__(self, engine: SessionCore, queue: Queue[T], store: QueueState, codec: Codec[T]) -> None:
         self._engine = engine
         self._queue = queue
         self._store = store
@@ -136,12 +136,14 @@ class Leases(Generic[T]):
             async with TransactionBlock(self._engine, commits=True) as transaction:
                 messages = await transaction.take_many(self._queue, limit, timeout=patience)
                 # One lease a group: what comes behind it waits for its end.
-                later = [claim for claim in transaction.claims if claim.tenure and claim.tenure.live[0] is not claim]
-                await transaction.let_go(later)
+                later = [
+                    claim for claim in transaction.claims if claim.group_lock and claim.group_lock.live[0] is not claim
+                ]
+                await transaction.release_unseen(later)
                 messages = [one for one in messages if one.id not in {claim.id for claim in later}]
                 places = {claim.id: claim.place for claim in transaction.claims}
                 for message in messages:
-                    held = Ending("release", delay=lasting, leased=True)
+                    held = Disposition("release", delay=lasting, leased=True)
                     transaction._work.end(message.queue, message.id, held)  # noqa: SLF001 - as `Transaction.release`
                 leases = [Lease(message, lease_token(self._store.name, places[message.id])) for message in messages]
         except BaseException:  # cancelled while the commit was under way, which then goes on
@@ -168,7 +170,7 @@ class Leases(Generic[T]):
             await self._store.open()
         return True
 
-    async def _change(self, places: list[str], make: Callable[[Found], Change | None]) -> None:
+    async def _change(self, places: list[str], make: Callable[[ItemSnapshot], Change | None]) -> None:
         """Make and apply a change for each, anew for those that others were quicker with."""
         if not places or not await self._is_there():
             return
@@ -181,10 +183,10 @@ class Leases(Generic[T]):
             made = [(one, change) for one in found if (change := make(one))]
             settled = await settle(self._engine, [change for _, change in made])
             places = []
-            for (one, _), settlement in zip(made, settled, strict=True):
-                if settlement.obstacle is not None:
-                    obstructed.append(obstructed_by(self._store.name, one.id, settlement.obstacle))
-                elif settlement.left:
+            for (one, _), atomic_write in zip(made, settled, strict=True):
+                if atomic_write.obstacle is not None:
+                    obstructed.append(obstructed_by(self._store.name, one.id, atomic_write.obstacle))
+                elif atomic_write.left:
                     places.append(one.place)
             if not places:
                 break
@@ -209,7 +211,7 @@ class Leases(Generic[T]):
         msg = f"queue {self._store.name!r}: a lease token is a str, not {type(token).__name__}"
         raise InvalidOptionError(msg)
 
-    def _extension(self, found: Found, end: int) -> Change | None:
+    def _extension(self, found: ItemSnapshot, end: int) -> Change | None:
         paths = self._store.paths
         grouped, path = is_group(found.locked_by), paths.lock(found.locked_by)
         if grouped and (found.lock is None or LockRecord.decode(found.lock.data).claim != found.id):

@@ -17,7 +17,7 @@ from .delivery import deliver
 from .outcome import Outcome
 from .redelivery.attempts import hand_over, show
 from .runtime.log_context import about
-from .runtime.task_pool import Crew
+from .runtime.task_pool import TaskPool
 from .runtime.tasks import wait_settled
 from .transaction import commit_or_leave, describe
 from .unit_of_work import PASSING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .claim.waiters import Waiter
     from .delivery import Delivery
     from .destination import Destination
-    from .session_core import Engine
+    from .session_core import SessionCore
     from .state.claim import Claim
 
 log: Final = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Listener(Generic[T_co]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: SessionCore,
         queue: Destination[T_co],
         handler: Callable[[Delivery[T_co]], Awaitable[None]],
         *,
@@ -72,7 +72,7 @@ class Listener(Generic[T_co]):
         self._stopped = asyncio.Event()
         self._wake = asyncio.Event()
         self._busy = 0
-        self._crew = Crew(self._handle)
+        self._task_pool = TaskPool(self._handle)
         self._scopes: dict[anyio.CancelScope, int] = {}
         self._scope: anyio.CancelScope | None = None
         self._failure: BaseException | None = None
@@ -151,7 +151,7 @@ class Listener(Generic[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Line up for slots as they become free, without waiting for what was asked for before."""
-        dispenser = self._engine.dispenser(self._engine.store(self._queue.name), self._condition)
+        dispatcher = self._engine.dispatcher(self._engine.store(self._queue.name), self._condition)
         waiters: list[Waiter] = []
         asked = 0
         try:
@@ -161,29 +161,29 @@ class Listener(Generic[T_co]):
                     asked -= waiter.limit
                     for claim in waiter.future.result():
                         self._busy += 1
-                        if not self._crew.rouse(claim):
-                            handlers.start_soon(self._crew.work)
+                        if not self._task_pool.submit(claim):
+                            handlers.start_soon(self._task_pool.work)
                 free = self._concurrency - self._busy - asked
                 if free > 0:
-                    if not (waiters and dispenser.request_more(waiters[-1], free)):
-                        waiters.append(dispenser.request(free))
+                    if not (waiters and dispatcher.request_more(waiters[-1], free)):
+                        waiters.append(dispatcher.request(free))
                         waiters[-1].future.add_done_callback(self._answered)
                     asked += free
                 self._wake.clear()
                 await self._wake.wait()
         finally:
             for waiter in waiters:  # some may have been answered in the same moment
-                dispenser.give_up(waiter)
+                dispatcher.give_up(waiter)
 
     def _answered(self, _: object) -> None:
         self._wake.set()
 
     async def _give_back_unstarted(self) -> None:
         """Give back what was claimed for workers that were cancelled before they could begin."""
-        claims, self._busy = self._crew.close(), 0
-        self._crew = Crew(self._handle)
+        claims, self._busy = self._task_pool.close(), 0
+        self._task_pool = TaskPool(self._handle)
         if claims and not self._engine.closed:
-            released = self._engine.dispenser(claims[0].store).release(claims)
+            released = self._engine.dispatcher(claims[0].store).release(claims)
             if released is not None:
                 await wait_settled(released, limit=self._engine.grace)
 
@@ -266,7 +266,7 @@ class Listener(Generic[T_co]):
                 self._queue.name,
                 delivery.id,
                 claim.attempt,
-                delivery.work.foresee(claim, describe(error)),
+                delivery.work.predict_disposition(claim, describe(error)),
                 exc_info=error,
                 extra=about(claim, delivery.work.id),
             )

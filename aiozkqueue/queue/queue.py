@@ -26,7 +26,7 @@ from .admin.history_pins import pins, unpin
 from .admin.ledgers import ledgers, release
 from .admin.message_state import MessageState, state_of
 from .batches.ledger import Ledger
-from .commit.puts import PutSettlement, weigh_puts
+from .commit.puts import PutWrite, weigh_puts
 from .commit.unique_keys import bearer, stored_as
 from .consumer import Consumer
 from .destination import Destination
@@ -36,7 +36,7 @@ from .options import collection, positive, seconds
 from .put.capacity import credits_of
 from .put.prepare import prepare
 from .runtime.acl_errors import allowed
-from .runtime.deadline import Patience
+from .runtime.deadline import Deadline
 from .unit_of_work import current
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from .admin.ledgers import LedgerInfo
     from .commit.puts import Put
     from .options import PutOptions, Seconds
-    from .session_core import Engine
-    from .state.queue_state import QueueStore
+    from .session_core import SessionCore
+    from .state.queue_state import QueueState
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Queue(Destination[T]):
     """A named queue of values of one type, made by `QueueSession.queue`. Costs nothing until it is used."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> SessionCore:
         """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
         if self.owner is None:
             msg = f"queue {self.name!r} was made for a test and belongs to no session"
@@ -75,7 +75,7 @@ class Queue(Destination[T]):
         return self.owner
 
     @property
-    def store(self) -> QueueStore:
+    def store(self) -> QueueState:
         """What the session knows of it."""
         return self.engine.store(self.name)
 
@@ -104,10 +104,10 @@ class Queue(Destination[T]):
                 return put.id if put.plan is None else stored_as(put)
         put = prepare(engine, self, value, options)
         if put.plan is None and put.store.ready and put.store.room is None:  # as most are: nothing to wait for before
-            settlement = PutSettlement(put.id, (put,))
-            engine.committer.submit(settlement)
-            await settlement.wait()
-            settlement.outcome()
+            atomic_write = PutWrite(put.id, (put,))
+            engine.committer.submit(atomic_write)
+            await atomic_write.wait()
+            atomic_write.outcome()
             return put.id
         await self._put(engine, [put], patience)
         return put.id if put.plan is None else stored_as(put)
@@ -159,7 +159,7 @@ class Queue(Destination[T]):
             msg = f"settle={settle!r}: give 'next' or 'explicit'"
             raise InvalidOptionError(msg)
         if policy is not None:
-            self.store.choose(policy)
+            self.store.request_policy(policy)
         return Consumer(
             engine,
             self,
@@ -346,7 +346,7 @@ class Queue(Destination[T]):
         Raises: PayloadError: what is stored is none; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         store = self.store
-        store.stale()
+        store.invalidate()
         await store.open()
         return store.config
 
@@ -378,7 +378,7 @@ class Queue(Destination[T]):
         return f"<Queue {self.name!r}>"
 
     async def _prepare_many(
-        self, engine: Engine, values: Iterable[T], options: PutOptions
+        self, engine: SessionCore, values: Iterable[T], options: PutOptions
     ) -> tuple[list[Put], list[str]]:
         """Return what is to be put, and for each value the id of its message: two of one unique key are one."""
         puts: list[Put] = []
@@ -395,9 +395,9 @@ class Queue(Destination[T]):
         return puts, ids
 
     async def _put_many(
-        self, engine: Engine, values: Iterable[T], options: PutOptions, timeout: float | None
+        self, engine: SessionCore, values: Iterable[T], options: PutOptions, timeout: float | None
     ) -> list[str]:
-        patience = Patience(timeout, engine.clock)
+        patience = Deadline(timeout, engine.clock)
         puts, ids = await self._prepare_many(engine, values, options)
         start = 0
         while start < len(puts):
@@ -418,7 +418,7 @@ class Queue(Destination[T]):
         left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
         return [left_out.get(one, one) for one in ids] if left_out else ids
 
-    async def _put(self, engine: Engine, puts: list[Put], patience: Patience | float | None) -> None:
+    async def _put(self, engine: SessionCore, puts: list[Put], patience: Deadline | float | None) -> None:
         store = puts[0].store
         if not store.ready:
             await store.open()
@@ -426,12 +426,12 @@ class Queue(Destination[T]):
             if put.plan is not None:
                 await put.plan.prepare()
         if store.room is None:
-            await engine.settle(PutSettlement(engine.ids.next(), puts))
+            await engine.settle(PutWrite(engine.ids.next(), puts))
         else:
-            begun = patience if isinstance(patience, Patience) else Patience(patience, engine.clock)
+            begun = patience if isinstance(patience, Deadline) else Deadline(patience, engine.clock)
             await put_bounded(engine, store, puts, begun)
 
-    def _warn_of_transaction(self, engine: Engine) -> None:
+    def _warn_of_transaction(self, engine: SessionCore) -> None:
         work = current.get()
         if work is not None and work.engine is engine and work.open and asyncio.current_task() is not None:
             warnings.warn(
@@ -442,7 +442,7 @@ class Queue(Destination[T]):
             )
 
 
-async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patience: Patience) -> None:
+async def put_bounded(engine: SessionCore, store: QueueState, puts: list[Put], patience: Deadline) -> None:
     """Put to a queue that has a size, as many at once as it lets in; what is stored is taken out of ``puts``.
 
     Raises: as `Queue.put`.
@@ -450,12 +450,12 @@ async def put_bounded(engine: Engine, store: QueueStore, puts: list[Put], patien
     while puts:
         room = store.room
         part = puts[: len(puts) if room is None else credits_of(store.config.max_size or 1)]
-        settlement = PutSettlement(engine.ids.next(), part)
+        atomic_write = PutWrite(engine.ids.next(), part)
         if room is not None:
             await room.enter(len(part), patience)
-            room.passed(settlement, len(part))
+            room.passed(atomic_write, len(part))
         try:
-            await engine.settle(settlement)
+            await engine.settle(atomic_write)
         except QueueFullError:  # it had no size when this was sent
             if patience.left == 0:
                 raise

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .middleware import Middleware
     from .options import Seconds
     from .outcome import Outcome
-    from .session_core import Engine
+    from .session_core import SessionCore
 
 T = TypeVar("T")
 
@@ -53,12 +53,12 @@ class QueueSession:
     For one event loop and one process.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SessionCore) -> None:
         self._engine = engine
         self._codecs: dict[Any, Codec[Any]] = {}
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> SessionCore:
         """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
         self._engine.check()
         return self._engine
@@ -98,7 +98,7 @@ class QueueSession:
         check_queue_name(name)
         _checked(undecodable)
         if policy is not None:
-            self._engine.store(name).choose(policy)
+            self._engine.store(name).request_policy(policy)
         return Queue(self._engine, name, self._codec(name, type, adapter), undecodable)
 
     @overload
@@ -157,7 +157,7 @@ class QueueSession:
             _checked(undecodable),
         )
         if policy is not None:
-            queue.store.choose(policy)
+            queue.store.request_policy(policy)
         return queue
 
     @overload
@@ -251,7 +251,7 @@ class QueueSession:
             self.engine, kazoo(path, locking=locking), self._codec(path, type, None), _checked(undecodable)
         )
         if policy is not None:
-            queue.store.choose(policy)
+            queue.store.request_policy(policy)
         return queue
 
     def on_connection_state(self, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
@@ -316,7 +316,7 @@ class QueueSession:
         if queue.owner is not self._engine:
             raise not_own(queue.name)
         if policy is not None:
-            queue.store.choose(policy)
+            queue.store.request_policy(policy)
         tracing = self._engine.tracing
         layers = middleware if tracing is None else (tracing.around, *middleware)
         return Listener(

@@ -16,20 +16,20 @@ from aiozkqueue.zookeeper import ZooKeeperError
 
 from .admin.janitor import Janitor
 from .candidates.registration import this_process
-from .claim.dispatcher import Dispenser
-from .commit.group_commit import CLOSED, Committer
-from .commit.history import Chronicler, process_of
-from .commit.puts import PutSettlement
-from .foreign.queue_state import ForeignStore
+from .claim.dispatcher import ClaimDispatcher
+from .commit.group_commit import CLOSED, GroupCommitter
+from .commit.history import HistoryHook, process_of
+from .commit.puts import PutWrite
+from .foreign.queue_state import ForeignQueueState
 from .outcome import Outcome
 from .put.affinity import node_hash
-from .put.capacity import Room
-from .put.queue_defaults import Shaping
+from .put.capacity import CapacityGate
+from .put.queue_defaults import QueueDefaults
 from .runtime.clock import ServerClock
 from .runtime.meter import Meter
 from .runtime.tasks import TaskOwner, wait_settled
 from .state.claim import SessionBudget
-from .state.queue_state import QueueStore
+from .state.queue_state import QueueState
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import State, ZooKeeper
 
     from .claim.claimer import ClaimCounts
-    from .commit.write import Settlement
+    from .commit.write import AtomicWrite
     from .runtime.clock import Clock
     from .tracing import Tracing
-    from .unit_of_work import Work
+    from .unit_of_work import UnitOfWork
 
 log: Final = logging.getLogger(__name__)
 
-#: How many outcomes of past transactions `Engine.outcome` remembers, at the least.
+#: How many outcomes of past transactions `SessionCore.outcome` remembers, at the least.
 OUTCOMES_KEPT = 10_000
 #: What a request of the server's largest size leaves for the names and reasons around one message.
 MESSAGE_MARGIN = 64 * 1024
@@ -69,7 +69,7 @@ if hasattr(os, "register_at_fork"):  # where there is no fork there is no child
     os.register_at_fork(after_in_child=_Process.forked)
 
 
-class Engine:
+class SessionCore:
     """Client, clocks, ids, committer and, for each queue in use, its store and dispenser."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Engine:
         """The hash of the node's name: of the host's, if it has not been given another."""
         self.server_clock: ServerClock = ServerClock(clock, zookeeper)
         self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)
-        self.committer: Committer = Committer(
+        self.committer: GroupCommitter = GroupCommitter(
             zookeeper, ClientPaths(root, self.ids.client), self.tasks, self.server_clock, self.about
         )
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
@@ -109,14 +109,14 @@ class Engine:
         """What all puts of one transaction may take, bytes."""
         self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
         """What is estimated to take no more fits into one request, bytes."""
-        self._undecided: dict[str, Work] = {}
+        self._undecided: dict[str, UnitOfWork] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
-        self._stores: dict[str, QueueStore] = {}
-        self._rooms: list[Room] = []
+        self._stores: dict[str, QueueState] = {}
+        self._rooms: list[CapacityGate] = []
         self._moving_on: set[str] = set()
-        self._dispensers: dict[tuple[str, Condition | None], Dispenser] = {}
+        self._dispensers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._janitor = Janitor(self) if janitor else None
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -178,14 +178,14 @@ class Engine:
             )
             raise WrongLoopError(msg)
 
-    def store(self, name: str) -> QueueStore:
+    def store(self, name: str) -> QueueState:
         """Return what the session knows of a queue. Raises: InvalidNameError."""
         store = self._stores.get(name)
         if store is None:
-            store = self._equip(QueueStore(self.zookeeper, self.root, name, self._lane_ends, self.random))
+            store = self._equip(QueueState(self.zookeeper, self.root, name, self._lane_ends, self.random))
         return store
 
-    def foreign(self, dialect: Dialect) -> QueueStore:
+    def foreign(self, dialect: Dialect) -> QueueState:
         """Return what the session knows of another program's queue; its name is its path, as no queue's of ours is.
 
         Raises:
@@ -193,16 +193,16 @@ class Engine:
         """
         store = self._stores.get(dialect.path)
         if store is None:
-            return self._equip(ForeignStore(self.zookeeper, self.root, dialect, self._lane_ends, self.random))
+            return self._equip(ForeignQueueState(self.zookeeper, self.root, dialect, self._lane_ends, self.random))
         if store.dialect != dialect:
             msg = f"queue {dialect.path!r} is used as {store.dialect} by this session, not as {dialect}"
             raise ConfigConflictError(msg)
         return store
 
-    def _equip(self, store: QueueStore) -> QueueStore:
+    def _equip(self, store: QueueState) -> QueueState:
         self._stores[store.name] = store
         store.clock = self.server_clock
-        room = Room(
+        room = CapacityGate(
             store,
             self.zookeeper,
             client=self.ids.client,
@@ -211,12 +211,12 @@ class Engine:
             budgets=self._budgets,
         )
         self._rooms.append(room)
-        store.followers.append(room.follow)
-        store.followers.append(Shaping(store, self.server_clock, self.node).follow)
-        chronicler = Chronicler(store, self.zookeeper, client=self.ids.client, about=self.about)
-        store.followers.append(chronicler.follow)
+        store.config_listeners.append(room.follow)
+        store.config_listeners.append(QueueDefaults(store, self.server_clock, self.node).follow)
+        chronicler = HistoryHook(store, self.zookeeper, client=self.ids.client, about=self.about)
+        store.config_listeners.append(chronicler.follow)
         if self._janitor is not None:
-            store.followers.append(partial(self._janitor.follow, store))
+            store.config_listeners.append(partial(self._janitor.follow, store))
         return store
 
     def measure(self) -> Meter:
@@ -231,19 +231,19 @@ class Engine:
 
     def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
         """How the claims went so far, of each queue and filter."""
-        return [(name, dispenser.counts) for (name, _), dispenser in list(self._dispensers.items())]
+        return [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispensers.items())]
 
-    def dispenser(self, store: QueueStore, condition: Condition | None = None) -> Dispenser:
+    def dispatcher(self, store: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
         """Return who hands out a queue's claims, to those who take by a filter or everything.
 
         Raises: InvalidOptionError: a filter on a queue whose messages have no tags.
         """
-        dispenser = self._dispensers.get((store.name, condition))
-        if dispenser is None:
+        dispatcher = self._dispensers.get((store.name, condition))
+        if dispatcher is None:
             if condition is not None and store.dialect is not None:
                 msg = f"queue {store.name!r}: messages of {store.dialect.title()} have no tags; leave filters= out"
                 raise InvalidOptionError(msg)
-            dispenser = Dispenser(
+            dispatcher = ClaimDispatcher(
                 store,
                 self.zookeeper,
                 committer=self.committer,
@@ -256,29 +256,29 @@ class Engine:
                 random=self.random,
                 condition=condition,
             )
-            self._dispensers[store.name, condition] = dispenser
-            self.tasks.spawn(dispenser.run, name=f"dispenser of {store.name}")
-        return dispenser
+            self._dispensers[store.name, condition] = dispatcher
+            self.tasks.spawn(dispatcher.run, name=f"dispenser of {store.name}")
+        return dispatcher
 
-    async def settle(self, settlement: Settlement) -> None:
+    async def settle(self, atomic_write: AtomicWrite) -> None:
         """Submit a settlement and wait for its fate, through cancellations for up to the grace.
 
         Raises: what the settlement fails with; SessionClosedError.
         """
-        self.committer.submit(settlement)
-        await settlement.wait()
-        settlement.outcome()
+        self.committer.submit(atomic_write)
+        await atomic_write.wait()
+        atomic_write.outcome()
 
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
         while not self.server_clock.bounded:
-            await self.settle(PutSettlement(self.ids.next(), ()))  # of nothing: a commit slot is written
+            await self.settle(PutWrite(self.ids.next(), ()))  # of nothing: a commit slot is written
 
-    def undecided(self, work: Work) -> None:
+    def undecided(self, work: UnitOfWork) -> None:
         """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
         self._undecided[work.id] = work
 
-    def decided(self, work: Work, outcome: Outcome) -> None:
+    def decided(self, work: UnitOfWork, outcome: Outcome) -> None:
         """Remember how work ended."""
         if self.meter is not None:
             self.meter.decided(outcome)
@@ -301,8 +301,8 @@ class Engine:
         if self._closed:
             return
         self._closed, self._usable = True, False
-        for dispenser in self._dispensers.values():
-            dispenser.close()
+        for dispatcher in self._dispensers.values():
+            dispatcher.close()
         self._close_rooms(SessionClosedError(CLOSED))
         self._forget_state()
         try:
@@ -322,15 +322,15 @@ class Engine:
     def _state_changed(self, state: State, generation: int) -> None:
         if self.meter is not None:
             self.meter.state_changed(state)
-        for dispenser in self._dispensers.values():
-            dispenser.state_changed(state, generation)
+        for dispatcher in self._dispensers.values():
+            dispatcher.state_changed(state, generation)
 
-    def _lane_ends(self, store: QueueStore, path: str) -> None:
+    def _lane_ends(self, store: QueueState, path: str) -> None:
         if store.name not in self._moving_on:
             self._moving_on.add(store.name)
             self.tasks.spawn(self._move_on, store, path, name=f"next lane of {store.name}")
 
-    async def _move_on(self, store: QueueStore, path: str) -> None:
+    async def _move_on(self, store: QueueState, path: str) -> None:
         try:
             await store.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
@@ -344,8 +344,8 @@ class Engine:
         self._usable = False
         error = QueueError(f"the session has failed: {failure!r}; open another")
         error.__cause__ = failure
-        for dispenser in self._dispensers.values():
-            dispenser.close()
+        for dispatcher in self._dispensers.values():
+            dispatcher.close()
         self._close_rooms(error)
         self.committer.close()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from .commit.puts import Put
-    from .commit.write import Settlement
+    from .commit.write import AtomicWrite
     from .delivery import Delivery
     from .message import Message
     from .state.claim import Claim
@@ -48,7 +48,7 @@ class Tracing(Protocol):
         work_id: str,
         claims: Iterable[Claim],
         puts: Sequence[Put],
-        sent: Settlement,
+        sent: AtomicWrite,
     ) -> None:
         """A transaction or delivery is being settled; ``sent`` tells when that is over."""
         ...

@@ -12,13 +12,13 @@ from aiozkqueue.layout import check_condition
 
 from .admin.alter import Wanted, cancel, update
 from .claim.take import take
-from .commit.dispositions import Ending
+from .commit.dispositions import Disposition
 from .destination import Destination, not_own
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds
 from .put.prepare import prepare
 from .redelivery.attempts import outlived
-from .unit_of_work import Work, current
+from .unit_of_work import UnitOfWork, current
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .options import PutOptions, Seconds
     from .outcome import Outcome
     from .queue import Queue
-    from .session_core import Engine
+    from .session_core import SessionCore
     from .state.claim import Claim
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class Transaction:
 
     __slots__ = ("__weakref__", "_engine", "_work")
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SessionCore) -> None:
         self._engine = engine
-        self._work = work = Work(engine, engine.ids.next())
+        self._work = work = UnitOfWork(engine, engine.ids.next())
         engine.undecided(work)
 
     @property
@@ -61,7 +61,7 @@ class Transaction:
         return self._work.outcome
 
     @property
-    def work(self) -> Work:
+    def work(self) -> UnitOfWork:
         """What is decided by it; for the package's own use."""
         return self._work
 
@@ -70,9 +70,9 @@ class Transaction:
         """What it holds; for the package's own use."""
         return self._work.claims
 
-    async def let_go(self, claims: Iterable[Claim]) -> None:
+    async def release_unseen(self, claims: Iterable[Claim]) -> None:
         """Give back what it holds as if it had never been taken; for the package's own use."""
-        await self._work.let_go(list(claims))
+        await self._work.release_unseen(list(claims))
 
     async def take(
         self, queue: Queue[T], *, timeout: Seconds | None = 0, filters: Condition | None = None
@@ -116,7 +116,7 @@ class Transaction:
                     break
                 held += claims
         except BaseException:
-            await self._work.let_go(held)  # nobody is shown them: a commit must not remove them
+            await self._work.release_unseen(held)  # nobody is shown them: a commit must not remove them
             raise
         messages = [Message(content_of(claim), queue.codec, claim.value) for claim in held]
         if tracing is not None and messages:
@@ -145,7 +145,7 @@ class Transaction:
 
         Raises: TransactionClosedError; InvalidOptionError: not taken by this transaction.
         """
-        self._work.end(message.queue, message.id, Ending("dead", reason=reason_text(reason)))
+        self._work.end(message.queue, message.id, Disposition("dead", reason=reason_text(reason)))
 
     def release(self, message: Message[Any], *, delay: Seconds | None = None) -> None:
         """Give a message back when this commits, offered again after ``delay`` seconds (None: at once).
@@ -155,7 +155,7 @@ class Transaction:
         Raises: TransactionClosedError; InvalidOptionError: not taken by this transaction, or a bad delay.
         """
         wait = 0.0 if delay is None else required_seconds(delay, "delay")
-        self._work.end(message.queue, message.id, Ending("release", delay=wait))
+        self._work.end(message.queue, message.id, Disposition("release", delay=wait))
 
     async def cancel(self, queue: Queue[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
         """Remove a message that waits when this commits, by its id, or all that wait under a key.
@@ -222,11 +222,11 @@ class TransactionBlock:
 
     __slots__ = ("_commits", "_engine", "_outer", "_work")
 
-    def __init__(self, engine: Engine, *, commits: bool) -> None:
+    def __init__(self, engine: SessionCore, *, commits: bool) -> None:
         self._engine = engine
         self._commits = commits
-        self._work: Work | None = None
-        self._outer: Work | None = None
+        self._work: UnitOfWork | None = None
+        self._outer: UnitOfWork | None = None
 
     async def __aenter__(self) -> Transaction:
         self._engine.check()
@@ -264,7 +264,7 @@ class TransactionBlock:
             await work.rollback(0)
 
 
-def _taking(engine: Engine, queue: object, timeout: Seconds | None) -> float | None:
+def _taking(engine: SessionCore, queue: object, timeout: Seconds | None) -> float | None:
     """Check what a take is given; return how long it waits."""
     if not isinstance(queue, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
@@ -274,7 +274,7 @@ def _taking(engine: Engine, queue: object, timeout: Seconds | None) -> float | N
     return seconds(timeout, "timeout")
 
 
-async def commit_or_leave(work: Work, timeout: float | None = None) -> None:
+async def commit_or_leave(work: UnitOfWork, timeout: float | None = None) -> None:
     """Commit; what could not even be sent is undone, and costs no delay when it was the caller that gave up."""
     try:
         await work.commit(timeout)
@@ -283,13 +283,13 @@ async def commit_or_leave(work: Work, timeout: float | None = None) -> None:
         raise
 
 
-async def leave_unsent(work: Work, error: BaseException) -> None:
+async def leave_unsent(work: UnitOfWork, error: BaseException) -> None:
     """Undo work whose commit failed before it was sent."""
     if work.open:
         await leave(work, error)
 
 
-async def leave(work: Work, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
+async def leave(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
     """Undo the work that a block left with an error: after the policy's delay when it is the work that failed."""
     interrupted = not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError)
     await work.rollback(0 if interrupted else None, None if interrupted else describe(error), rewrite=rewrite)

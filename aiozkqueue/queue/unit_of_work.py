@@ -28,16 +28,16 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 
-from .commit.capacity import admit, needs_of, try_admit
-from .commit.dispositions import CONSUME, Ending, aside, fate, refuse_to_overtake, release_ending
+from .commit.capacity import ensure_lane, needs_of, try_admit
+from .commit.dispositions import CONSUME, Disposition, aside, fate, refuse_to_overtake, release_disposition
 from .commit.group_commit import unknown
-from .commit.held import CommitSettlement
-from .commit.puts import PutSettlement
-from .commit.release import ReleaseSettlement
+from .commit.held import CommitWrite
+from .commit.puts import PutWrite
+from .commit.release import ReleaseWrite
 from .commit.unique_keys import bearer
 from .outcome import Outcome
 from .put.prepare import make_ready
-from .runtime.deadline import FOREVER, Patience
+from .runtime.deadline import FOREVER, Deadline
 from .runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import Operation
 
-    from .commit.alterations import Beside
-    from .commit.capacity import Admission
+    from .commit.alterations import TransactionalAlteration
+    from .commit.capacity import Reservation
     from .commit.puts import Put
-    from .commit.write import Settlement
-    from .put.capacity import Room
-    from .session_core import Engine
+    from .commit.write import AtomicWrite
+    from .put.capacity import CapacityGate
+    from .session_core import SessionCore
     from .state.claim import Claim
 
 #: The transaction whose block this task is in, for `DirectPutWarning`.
-current: ContextVar[Work | None] = ContextVar("aiozkqueue_transaction", default=None)
+current: ContextVar[UnitOfWork | None] = ContextVar("aiozkqueue_transaction", default=None)
 
 #: About what a put takes in a request besides its data and the item's name, bytes: header, path of the lane, ACL.
 PUT_WEIGHT = 200
@@ -84,20 +84,20 @@ _OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
 
 
-class Work:
+class UnitOfWork:
     """Claims and puts that are committed, or undone, together."""
 
     __slots__ = (
         "__weakref__",
         "_admission",
+        "_atomic_write",
         "_beside",
         "_claims",
-        "_drawn",
         "_hint",
+        "_jittered_delay",
         "_keys",
         "_puts",
         "_release",
-        "_settlement",
         "_shown",
         "_size",
         "_state",
@@ -105,23 +105,23 @@ class Work:
         "id",
     )
 
-    def __init__(self, engine: Engine, work_id: str, shown: Claim | None = None, hint: str = "") -> None:
-        self.engine: Engine = engine
+    def __init__(self, engine: SessionCore, work_id: str, shown: Claim | None = None, hint: str = "") -> None:
+        self.engine: SessionCore = engine
         """The machinery it uses."""
         self.id: str = work_id
         self._shown = shown  # the message that it is the delivery of
         self._hint = hint
         self._state = _OPEN
-        self._claims: dict[Claim, Ending] = {}
+        self._claims: dict[Claim, Disposition] = {}
         # Most transactions have none of these, and an empty dictionary each would cost as much as the claim.
-        self._beside: dict[tuple[str, str], Beside] | None = None
+        self._beside: dict[tuple[str, str], TransactionalAlteration] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
-        self._admission: Admission | None = None
+        self._admission: Reservation | None = None
         self._size = 0
-        self._settlement: Settlement | None = None
+        self._atomic_write: AtomicWrite | None = None
         self._release: asyncio.Future[None] | None = None
-        self._drawn: float | None = None
+        self._jittered_delay: float | None = None
 
     @property
     def what(self) -> str:
@@ -188,7 +188,7 @@ class Work:
             msg = f"{self.what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
             raise TransactionClosedError(msg)
 
-    def require_of(self, engine: Engine) -> None:
+    def require_of(self, engine: SessionCore) -> None:
         """Raise InvalidOptionError when it is another session's, which may have its queues elsewhere."""
         if self.engine is not engine:
             msg = f"{self.what} is another session's; give one of the session that this was made with"
@@ -229,7 +229,7 @@ class Work:
         self._puts.append(put)
         return put.id
 
-    def end(self, queue: str, message_id: str, ending: Ending) -> None:
+    def end(self, queue: str, message_id: str, disposition: Disposition) -> None:
         """Decide how the hold on one message ends with the commit.
 
         Raises:
@@ -239,12 +239,12 @@ class Work:
         self.require_open()
         for claim in self._claims:
             if claim.id == message_id and claim.store.name == queue:
-                self._claims[claim] = ending
+                self._claims[claim] = disposition
                 return
         msg = f"message {message_id} of queue {queue!r} was not taken by {self.what}"
         raise InvalidOptionError(msg)
 
-    def alter(self, place: str, beside: Beside) -> None:
+    def alter(self, place: str, beside: TransactionalAlteration) -> None:
         """Make an alteration of a message that lies there part of this, in the place of an earlier one of the same.
 
         Raises: TransactionClosedError.
@@ -265,9 +265,9 @@ class Work:
         self._beside = self._keys = None
         self._size = 0
 
-    async def let_go(self, claims: list[Claim]) -> None:
+    async def release_unseen(self, claims: list[Claim]) -> None:
         """Give claims back that nobody is going to see, as if they had never been taken."""
-        if not self._state.final and self._settlement is None:
+        if not self._state.final and self._atomic_write is None:
             for claim in claims:
                 self._claims.pop(claim, None)
         else:  # how those end that were part of this has been decided, and a lock given back twice may be another's
@@ -286,28 +286,28 @@ class Work:
         try:
             if self._puts and not self.ready:
                 await self._make_ready(timeout)
-            settlement = self.begin_commit()
+            atomic_write = self.begin_commit()
         except QueueError as error:
             if self.open:
                 await self._undo_refused(error, patient=timeout is None)
             raise
-        if settlement is None:
+        if atomic_write is None:
             return
         if deadline is not None:
-            await settlement.wait(limit=max(0.0, deadline - self.engine.clock.monotonic()))
-        elif not settlement.settled:  # as `wait` does, a coroutine less on every message's way
+            await atomic_write.wait(limit=max(0.0, deadline - self.engine.clock.monotonic()))
+        elif not atomic_write.settled:  # as `wait` does, a coroutine less on every message's way
             try:
-                await settlement.waiter()
+                await atomic_write.waiter()
             except asyncio.CancelledError:
-                await settlement.see_out()
+                await atomic_write.wait_shielded()
                 raise
-        if not settlement.settled:
-            raise self._withdraw(settlement, timeout)
+        if not atomic_write.settled:
+            raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
             await wait_settled(self._release, limit=self.engine.grace)
-        settlement.outcome()
+        atomic_write.outcome()
 
-    def begin_commit(self) -> Settlement | None:
+    def begin_commit(self) -> AtomicWrite | None:
         """Send the commit; return what will know its fate. None when there was nothing to commit.
 
         The queues that are put to must have been opened.
@@ -324,31 +324,31 @@ class Work:
             self._move(_COMMITTED)
             return None
         engine = self.engine
-        endings = self._claims
-        settlement: Settlement
-        if endings or self._beside:
-            if len(endings) > 1:
-                refuse_to_overtake(self.what, endings)
+        dispositions = self._claims
+        atomic_write: AtomicWrite
+        if dispositions or self._beside:
+            if len(dispositions) > 1:
+                refuse_to_overtake(self.what, dispositions)
             beside = tuple(self._beside.values()) if self._beside else ()
-            settlement = CommitSettlement(
-                self.id, endings, self._puts, engine.server_clock, self.generation, beside=beside
+            atomic_write = CommitWrite(
+                self.id, dispositions, self._puts, engine.server_clock, self.generation, beside=beside
             )
         else:
-            settlement = PutSettlement(self.id, self._puts, FOREVER)
-        if settlement.weight > engine.surely_small:
-            self._refuse_too_large(settlement)
-        engine.committer.submit(settlement)
+            atomic_write = PutWrite(self.id, self._puts, FOREVER)
+        if atomic_write.weight > engine.surely_small:
+            self._refuse_too_large(atomic_write)
+        engine.committer.submit(atomic_write)
         if self._admission is not None:
-            self._admission.passed(settlement)
+            self._admission.passed(atomic_write)
             self._admission = None
         self._move(_SETTLING)
         if self._shown is not None:
             engine.undecided(self)  # as a transaction is from its beginning
-        self._settlement = settlement
+        self._atomic_write = atomic_write
         if engine.tracing is not None:
-            engine.tracing.settling("commit", self.id, endings, self._puts, settlement)
-        settlement.debtor = self
-        return settlement
+            engine.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
+        atomic_write.owner = self
+        return atomic_write
 
     async def rollback(
         self, delay: float | None = None, error: str | None = None, *, rewrite: bytes | None = None
@@ -378,7 +378,7 @@ class Work:
         if self._release is not None:
             await wait_settled(self._release, limit=self.engine.grace)
 
-    def foresee(self, claim: Claim, error: str) -> str:
+    def predict_disposition(self, claim: Claim, error: str) -> str:
         """Say what becomes of the one message that it holds, if it is undone for this error: for the log, before that.
 
         The policy's delay, which may be random, is drawn here; the release keeps to it.
@@ -387,12 +387,12 @@ class Work:
             return f"it is {self._state.words} already"
         if self.engine.closed or self.lost:
             return "not given back, since its claim is lost"
-        ending = release_ending(claim, None, error, self.engine.random.random)
-        if ending.kind == "release":
-            self._drawn = ending.delay
-        return fate(ending)
+        disposition = release_disposition(claim, None, error, self.engine.random.random)
+        if disposition.kind == "release":
+            self._jittered_delay = disposition.delay
+        return fate(disposition)
 
-    def give_back_soon(self) -> None:
+    def release_nowait(self) -> None:
         """Undo at once, without waiting: for those that can no longer wait."""
         if self._state is _OPEN:
             self._move(_SETTLING)
@@ -401,8 +401,8 @@ class Work:
 
     async def decision(self, limit: float | None) -> None:
         """Wait until a commit that is under way is decided, ``limit`` seconds at the most."""
-        if self._settlement is not None and not self._settlement.settled:
-            await asyncio.wait((self._settlement.done,), timeout=limit)
+        if self._atomic_write is not None and not self._atomic_write.settled:
+            await asyncio.wait((self._atomic_write.done,), timeout=limit)
 
     # -- inside
 
@@ -415,15 +415,15 @@ class Work:
         if state.final:
             self.engine.decided(self, state.outcome)
 
-    def _withdraw(self, settlement: Settlement, timeout: float | None) -> QueueError:
+    def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
         """Give up on a commit that took too long; return what that means for it."""
-        if not self.engine.committer.withdraw(settlement):
+        if not self.engine.committer.withdraw(atomic_write):
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
-        self.give_back_soon()
+        self.release_nowait()
         error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
-        settlement.debtor = None  # this has been settled without it
-        settlement.fail(error)  # whoever watches it is told: the rooms that it was let into, and its trace
+        atomic_write.owner = None  # this has been settled without it
+        atomic_write.fail(error)  # whoever watches it is told: the rooms that it was let into, and its trace
         return error
 
     async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
@@ -435,13 +435,13 @@ class Work:
             await wait_settled(self._release, limit=self.engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
-        """Open the queues put to, and take the room that they are short of. Raises: also as `Room.enter`."""
-        patience = Patience(timeout, self.engine.clock)
+        """Open the queues put to, and take the room that they are short of. Raises: also as `CapacityGate.enter`."""
+        patience = Deadline(timeout, self.engine.clock)
         self._move(_SETTLING)
         try:
             await self._open_queues(timeout)
             if self._admission is None:
-                self._admission = await admit(self._needs(), patience, self.generation)
+                self._admission = await ensure_lane(self._needs(), patience, self.generation)
         finally:
             self._move(_OPEN)
 
@@ -454,13 +454,13 @@ class Work:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
 
-    def _needs(self) -> dict[Room, int]:
+    def _needs(self) -> dict[CapacityGate, int]:
         return needs_of(self._puts, self._claims, self._beside.values() if self._beside else ())
 
-    def _refuse_too_large(self, settlement: Settlement) -> None:
+    def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
         zookeeper = self.engine.zookeeper
         operations: list[Operation] = []
-        settlement.compose(operations)
+        atomic_write.compose(operations)
         size = zookeeper.request_size(operations) + 512  # the slot's operation comes on top
         if size > zookeeper.max_request:
             msg = (
@@ -469,9 +469,9 @@ class Work:
             )
             raise TransactionTooLargeError(msg)
 
-    def commit_settled(self, settlement: Settlement) -> None:
+    def commit_settled(self, atomic_write: AtomicWrite) -> None:
         """Take note of the commit's fate; for the settlement to call."""
-        error = settlement.error
+        error = atomic_write.error
         if error is None:
             self._move(_COMMITTED)
         elif isinstance(error, OutcomeUnknownError):
@@ -504,30 +504,30 @@ class Work:
         if engine.closed or not self._claims or self.lost:
             return
         if delay is None:
-            delay = self._drawn
+            delay = self._jittered_delay
         chance = engine.random.random
-        endings = {claim: release_ending(claim, delay, error, chance) for claim in self._claims}
-        for claim, ending in endings.items() if obstructed is not None else ():
-            if claim.id == obstructed and ending.kind == "release":
+        dispositions = {claim: release_disposition(claim, delay, error, chance) for claim in self._claims}
+        for claim, disposition in dispositions.items() if obstructed is not None else ():
+            if claim.id == obstructed and disposition.kind == "release":
                 longest = max(aside(claim.attempt), claim.store.policy.backoff.delay(claim.attempt, chance))
-                endings[claim] = ending._replace(delay=longest)
+                dispositions[claim] = disposition._replace(delay=longest)
         if rewrite is not None:
-            endings = {
-                claim: ending._replace(rewrite=rewrite) if ending.kind == "release" else ending
-                for claim, ending in endings.items()
+            dispositions = {
+                claim: disposition._replace(rewrite=rewrite) if disposition.kind == "release" else disposition
+                for claim, disposition in dispositions.items()
             }
-        settlement = ReleaseSettlement(engine.ids.next(), endings, engine.server_clock, self.generation)
+        atomic_write = ReleaseWrite(engine.ids.next(), dispositions, engine.server_clock, self.generation)
         try:
-            engine.committer.submit(settlement)
+            engine.committer.submit(atomic_write)
         except QueueError:
             return  # the session has just been closed, its locks go with it
-        self._release = settlement.done
+        self._release = atomic_write.done
         if engine.tracing is not None:
-            engine.tracing.settling("rollback", self.id, endings, (), settlement)
+            engine.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
 
     async def _undo(self, claims: list[Claim]) -> None:
         """Give claims back that came too late to be part of this."""
-        dispenser = self.engine.dispenser(claims[0].store) if claims else None
-        released = dispenser.release(claims) if dispenser is not None else None
+        dispatcher = self.engine.dispatcher(claims[0].store) if claims else None
+        released = dispatcher.release(claims) if dispatcher is not None else None
         if released is not None:
             await wait_settled(released, limit=self.engine.grace)

@@ -19,7 +19,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.commit.register import RegisterSettlement, server_time
+from aiozkqueue.queue.commit.register import RegistrationWrite, server_time
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.put.prepare import check
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.queue import Queue
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 log: Final = logging.getLogger(__name__)
@@ -297,13 +297,15 @@ def readable(path: str) -> Iterator[None]:
 
 
 async def apply(
-    engine: Engine, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
+    engine: SessionCore, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
 ) -> None:
     """Apply operations exactly once. Raises: what ``explain`` makes of a refusal; as `Queue.put`."""
-    await engine.settle(RegisterSettlement(engine.ids.next(), operations, explain))
+    await engine.settle(RegistrationWrite(engine.ids.next(), operations, explain))
 
 
-async def read_jobs(engine: Engine, paths: SchedulePaths, names: set[str] | None) -> dict[str, tuple[JobRecord, int]]:
+async def read_jobs(
+    engine: SessionCore, paths: SchedulePaths, names: set[str] | None
+) -> dict[str, tuple[JobRecord, int]]:
     """Read jobs (None: all) with their versions; those that are not there, or do not decode, are left out."""
     zookeeper = engine.zookeeper
     if names is None:
@@ -331,7 +333,7 @@ def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[st
 
 
 async def _record(
-    engine: Engine,
+    engine: SessionCore,
     cron: str,
     queue: Destination[Any] | str,
     value: object,

@@ -32,10 +32,10 @@ from aiozkqueue.queue.admin.stats import lanes
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
-from aiozkqueue.queue.commit.dispositions import Ending
-from aiozkqueue.queue.commit.puts import PutSettlement
+from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.unclaimed import Found, attempts_of, find, removal
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.put.ttl import with_field
@@ -141,9 +141,9 @@ class Notifications:
             try:
                 await apply(engine, [Create(path), settings], explain)
             except ConflictError:  # the queue's configuration has just been changed by another
-                store.stale()
+                store.invalidate()
                 continue
-            store.stale()
+            store.invalidate()
             return made
 
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
@@ -214,9 +214,9 @@ class NotificationQueue(Generic[T]):
             tx.work.add_put(put)
             return put.id
         await make_ready([put])
-        settlement = PutSettlement(engine.ids.next(), [put])
-        await enter(settlement, [put], AT_ONCE)
-        await engine.settle(settlement)
+        atomic_write = PutWrite(engine.ids.next(), [put])
+        await enter(atomic_write, [put], AT_ONCE)
+        await engine.settle(atomic_write)
         return put.id
 
     async def find(
@@ -354,7 +354,7 @@ class NotificationQueue(Generic[T]):
             folder for folder, hour in hours if hour == folder or not hour.isdecimal() or int(hour) <= until // HOUR
         ]
 
-    async def _find(self, wanted: _Wanted) -> list[Found]:
+    async def _find(self, wanted: _Wanted) -> list[ItemSnapshot]:
         engine, store = self._session.engine, self._queue.store
         field = _search_field(wanted.key1, wanted.key2)
         if field is not None and wanted.key1 is None:
@@ -370,21 +370,21 @@ class NotificationQueue(Generic[T]):
         found = await find(engine, store, places)
         return [one for one in found if _is_wanted(one, wanted)]
 
-    async def _by_id(self, notification_id: str) -> list[Found]:
+    async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
         engine, store = self._session.engine, self._queue.store
         base = len(store.paths.base) + 1
         items = await list_items(engine, store, await lanes(engine, store), lambda name: notification_id in name)
         return await find(engine, store, [one.path[base:] for one in items if one.item.id == notification_id])
 
-    async def _remove(self, found: list[Found], tx: Transaction | Delivery[Any] | None) -> int:
+    async def _remove(self, found: list[ItemSnapshot], tx: Transaction | Delivery[Any] | None) -> int:
         engine, store = self._session.engine, self._queue.store
         await store.open()
-        ending = Ending("remove", outcome=End.REMOVED)
-        changes = [(one, removal(engine, store, one, ending)) for one in found if not one.in_flight]
+        disposition = Disposition("remove", outcome=End.REMOVED)
+        changes = [(one, removal(engine, store, one, disposition)) for one in found if not one.in_flight]
         return await self._alter(changes, tx, removes=True)
 
     async def _alter(
-        self, changes: list[tuple[Found, Change]], tx: Transaction | Delivery[Any] | None, *, removes: bool
+        self, changes: list[tuple[ItemSnapshot, Change]], tx: Transaction | Delivery[Any] | None, *, removes: bool
     ) -> int:
         """Make these changes, or have them made by a commit; return how many were, or are to be."""
         if tx is None:
@@ -392,7 +392,7 @@ class NotificationQueue(Generic[T]):
         tx.work.require_of(self._session.engine)
         return alter_with(tx.work, changes, removes=removes)
 
-    def _shown(self, found: Found) -> Notification[T]:
+    def _shown(self, found: ItemSnapshot) -> Notification[T]:
         header, body = decode(found.item.data)
         created = moment_at(found.item.stat.ctime)
         return Notification(
@@ -442,7 +442,7 @@ def _matches(fields: tuple[str, ...], wanted: str | None) -> bool:
     return wanted is None or any(field.startswith(wanted) for field in fields)
 
 
-def _is_wanted(found: Found, wanted: _Wanted) -> bool:
+def _is_wanted(found: ItemSnapshot, wanted: _Wanted) -> bool:
     """Look at the keys themselves: the field in a name stands for them, and may stand for others, too."""
     try:
         headers = decode(found.item.data)[0].headers

@@ -19,10 +19,10 @@ from aiozkqueue.layout.jobs import SchedulePaths
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.background import Background
 from aiozkqueue.queue.commit.capacity import enter
-from aiozkqueue.queue.commit.conditional import Change, ChangeSettlement
+from aiozkqueue.queue.commit.conditional import Change, ConditionalWrite
 from aiozkqueue.queue.commit.puts import weigh_puts
 from aiozkqueue.queue.commit.register import server_time
-from aiozkqueue.queue.commit.transfer import GuardedPutSettlement
+from aiozkqueue.queue.commit.transfer import GuardedPuts
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
@@ -192,13 +192,13 @@ class Scheduler:
                 puts = puts[: credits_of(puts[0].store.config.max_size or 1)]
             decided = replace(record, last=due[len(puts) - 1])
             change = Change(puts[0].store, [SetData(self._paths.job(name), decided.encode(), version)])
-            guard = ChangeSettlement(engine.ids.next(), change, engine.server_clock)
-            settlement = GuardedPutSettlement(engine.ids.next(), puts, guard)
-            await enter(settlement, puts, AT_ONCE)
+            guard = ConditionalWrite(engine.ids.next(), change, engine.server_clock)
+            atomic_write = GuardedPuts(engine.ids.next(), puts, guard)
+            await enter(atomic_write, puts, AT_ONCE)
             try:
-                await engine.settle(settlement)
+                await engine.settle(atomic_write)
             except NotCommittedError:
-                if not settlement.left:
+                if not atomic_write.left:
                     raise
         except QueueError as error:
             engine.check()  # when the session is over, that is what ends this

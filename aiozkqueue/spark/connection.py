@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
 
     from .options import Options, Servers
@@ -93,12 +93,12 @@ class Link(NamedTuple):
             future.cancel()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> SessionCore:
         """The session's machinery; for code that runs on its loop."""
         return self.session.engine
 
     @property
-    def store(self) -> QueueStore:
+    def store(self) -> QueueState:
         """What is known of the queue."""
         return self.session.engine.store(self.options.queue)
 

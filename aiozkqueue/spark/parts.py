@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.queue.admin.batch_writers import marks_of
-from aiozkqueue.queue.batches.staging import FencedError, OvertakenError, StagedSettlement
+from aiozkqueue.queue.batches.staging import FencedError, FencedPuts, OvertakenError
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.put.ttl import with_field
-from aiozkqueue.queue.runtime.deadline import Patience
+from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -34,7 +34,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.batches.staging import Fence, Staging
+    from aiozkqueue.queue.batches.staging import BatchWriter, Fence
     from aiozkqueue.queue.commit.puts import Put
 
     from .connection import Link
@@ -54,7 +54,7 @@ class Progress(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Which batch of which writer; for the others see `Staging.begin`."""
+    """Which batch of which writer; for the others see `BatchWriter.begin`."""
 
     writer: str
     number: int
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 class Part:
     """One partition of one batch."""
 
-    def __init__(self, link: Link, staging: Staging, batch: Batch, partition: int, fence: Fence) -> None:
+    def __init__(self, link: Link, staging: BatchWriter, batch: Batch, partition: int, fence: Fence) -> None:
         self._link = link
         self._staging = staging
         self._batch = batch
@@ -119,12 +119,12 @@ class Part:
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
-        settlement = StagedSettlement(link.engine.ids.next(), puts, self.fence, written)
+        atomic_write = FencedPuts(link.engine.ids.next(), puts, self.fence, written)
         if store.room is not None:
-            await store.room.enter(len(puts), Patience(link.options.put_timeout, link.engine.clock))
-            store.room.passed(settlement, len(puts))
+            await store.room.enter(len(puts), Deadline(link.options.put_timeout, link.engine.clock))
+            store.room.passed(atomic_write, len(puts))
         try:
-            await link.engine.settle(settlement)
+            await link.engine.settle(atomic_write)
         except OvertakenError:
             await self._read()
         except FencedError as error:
@@ -175,7 +175,7 @@ class Part:
 class MarkedPart(Part):
     """One whose rows are told apart by a column: in whatever order and partition they come, none is put twice."""
 
-    def __init__(self, link: Link, staging: Staging, batch: Batch, partition: int, fence: Fence) -> None:
+    def __init__(self, link: Link, staging: BatchWriter, batch: Batch, partition: int, fence: Fence) -> None:
         super().__init__(link, staging, batch, partition, fence)
         self._known: set[str] = set()
 

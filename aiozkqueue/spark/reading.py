@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from aiozkqueue.layout import Header
-    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
 
     from .connection import Link
     from .options import Options
@@ -290,7 +290,7 @@ def payload_values(message_id: str, data: bytes, created: int) -> dict[str, obje
     }
 
 
-def item_values(one: Found, now: int, layout: Layout) -> dict[str, object]:
+def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object]:
     """What an item tells, and, where that is asked for, its lock and its attempts."""
     values = payload_values(one.id, one.item.data, one.item.stat.ctime)
     if not layout.reads_locks:
@@ -306,7 +306,7 @@ def item_values(one: Found, now: int, layout: Layout) -> dict[str, object]:
     return values
 
 
-def owner_of(one: Found) -> str | None:
+def owner_of(one: ItemSnapshot) -> str | None:
     """Who holds an item."""
     return None if one.lock is None else LockRecord.decode(one.lock.data).owner
 

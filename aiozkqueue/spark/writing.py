@@ -1,7 +1,7 @@
 """Rows into a queue, in parallel, each once however often Spark tries a task, and all of them to be seen at once.
 
-A write is one batch of a `Staging`, a micro-batch of a stream one of many: tasks put its rows where nobody sees them
-(see `parts`), and the driver opens the batch when all have ended well, or gives it up.
+A write is one batch of a `BatchWriter`, and a micro-batch of a stream is one of many. Tasks put the rows of a batch
+where nobody sees them (see `parts`). The driver makes the batch visible when all tasks have succeeded, or removes it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.admin.batch_writers import name_of_write
-from aiozkqueue.queue.batches.staging import Staging
+from aiozkqueue.queue.batches.staging import BatchWriter
 
 from .connection import linked
 from .parts import Batch, MarkedPart, Part, read_progress
@@ -107,12 +107,14 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
         return Written(batch.writer, number, link.call(part.finish), part.fence.stage)
 
 
-async def staging_of(link: Link, writer: str) -> Staging:
+async def staging_of(link: Link, writer: str) -> BatchWriter:
     """Return a writer's place at the queue."""
-    return Staging(link.engine, link.store, writer)
+    return BatchWriter(link.engine, link.store, writer)
 
 
-async def complete(link: Link, staging: Staging, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+async def complete(
+    link: Link, staging: BatchWriter, batch: int, messages: Sequence[WriterCommitMessage | None]
+) -> None:
     """Open a batch, if all that is stored of it is what its tasks say. Raises: NotCommittedError.
 
     Where rows are told apart by a column, another try may have put them by other partitions.

@@ -232,7 +232,7 @@ async def test_ten_thousand_due_at_once_are_shared_without_a_herd(on_clock: OnCl
     assert sorted(seen) == sorted(b"%d" % number for number in range(count))
     assert not early
     contended = sum(
-        taker.queue("jobs").engine.dispenser(taker.queue("jobs").store).counts.contended for taker in takers
+        taker.queue("jobs").engine.dispatcher(taker.queue("jobs").store).counts.contended for taker in takers
     )
     assert contended < count / 128
 

@@ -255,16 +255,18 @@ async def test_a_backlog_for_others_is_not_listed_for_every_message(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"x"] * 20_000, filters={"performance_class": "low"})
-    lookout = other._engine.dispenser(other.queue("jobs").store, CLASSES.absolute("standard"))._lookout
+    candidate_source = other._engine.dispatcher(
+        other.queue("jobs").store, CLASSES.absolute("standard")
+    )._candidate_source
     listings = 0
-    listing = lookout._list
+    listing = candidate_source._list
 
     async def counted(*args: Any) -> None:
         nonlocal listings
         listings += 1
         await listing(*args)
 
-    lookout._list = counted  # type: ignore[method-assign, assignment]
+    candidate_source._list = counted  # type: ignore[method-assign, assignment]
     taken = 0
     async with other.queue("jobs").consume(filters=CLASSES.absolute("standard"), prefetch=1) as deliveries:
         for number in range(200):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiozkqueue.queue.admin.history_pins import Pins
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from tests.observer import Observer
 
 NOW = datetime.now(UTC)
@@ -137,7 +137,7 @@ async def test_a_pin_set_while_somebody_cleans_holds_at_once(
     await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
     await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (3, 2)))
 
-    async def slowly(engine: Engine, store: QueueStore) -> Pins:
+    async def slowly(engine: SessionCore, store: QueueState) -> Pins:
         pins = await read_pins(engine, store)
         await pin(engine, store, "audit", NOW - timedelta(days=3))
         return pins

@@ -21,7 +21,7 @@ def main(hosts: str, timeout: float) -> None:
     for line in sys.stdin:
         command, path, *arguments = json.loads(line)
         if command == "reset":
-            let_go(queues)
+            release_unseen(queues)
             say(None)
             continue
         if command == "session":
@@ -51,7 +51,7 @@ def main(hosts: str, timeout: float) -> None:
     client.close()
 
 
-def let_go(queues: dict[str, Any]) -> None:
+def release_unseen(queues: dict[str, Any]) -> None:
     """Release what is held, and forget the queues."""
     for queue in queues.values():
         if isinstance(queue, LockingQueue):

@@ -118,7 +118,7 @@ async def settled(session: zq.QueueSession) -> None:
     """Wait until nothing is under way in the background: claims that nobody waits for any more, and their return."""
     engine = session._engine
     async with asyncio.timeout(30):
-        while any(dispenser.flying for dispenser in engine._dispensers.values()):  # noqa: ASYNC110 -- it tells nobody
+        while any(dispatcher.flying for dispatcher in engine._dispensers.values()):  # noqa: ASYNC110 -- it tells nobody
             await asyncio.sleep(0.01)
         await engine.committer.drain()
 
@@ -168,9 +168,11 @@ async def test_whatever_happens_each_message_is_in_one_place_and_no_lock_is_left
                 account.path("jobs", "consumers", f"{engine.ids.client}-{generation}")
             )
             assert engine._budgets.of(generation).used <= registration + 4, "locks are counted that nobody holds"
-            dispenser = engine._dispensers["jobs", None]
-            if dispenser._generation == generation:  # else it forgets what a session had that is over when it asks next
-                assert dispenser._lookout.held == set()
+            dispatcher = engine._dispensers["jobs", None]
+            if (
+                dispatcher._generation == generation
+            ):  # else it forgets what a session had that is over when it asks next
+                assert dispatcher._candidate_source.held == set()
         # And the rest can still be taken, by one of them, with no other traffic.
         async with asyncio.timeout(30):
             while await feeder.size():  # idle it also seems while its session is on its way back

@@ -287,18 +287,18 @@ async def test_a_message_claimed_while_an_operator_lists_is_forced_open_for_good
         taken = await tx.take_many(other.queue("jobs"), 2)
         assert len(taken) == 2
         listing.release()
-        forced = await forcing
+        forced_version = await forcing
         async with holder.begin() as next_one:
             claimed = await next_one.take_many(jobs, 2)
-            assert len(claimed) == forced
-            if forced:
+            assert len(claimed) == forced_version
+            if forced_version:
                 with pytest.raises(zq.ClaimLostError):
                     await tx.commit()
             else:
                 await tx.commit()
         assert next_one.outcome is zq.Outcome.COMMITTED
     await account.unlocked("jobs")
-    assert len(await account.bodies("jobs")) == (2 - forced if forced else 0)
+    assert len(await account.bodies("jobs")) == (2 - forced_version if forced_version else 0)
 
 
 async def test_a_message_that_comes_back_while_an_operator_lists_is_not_taken_from_its_holder_unnoticed(

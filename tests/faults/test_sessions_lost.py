@@ -32,8 +32,8 @@ def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
     async def of(session: zq.QueueSession) -> AsyncIterator[None]:
         proxy.refuse()
         proxy.reset_connections()
-        ending = session._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
-        close_elsewhere(quick, ending.session_id, ending.password)
+        disposition = session._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
+        close_elsewhere(quick, disposition.session_id, disposition.password)
         async with asyncio.timeout(60):
             while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - the server's doing
                 await asyncio.sleep(0.02)

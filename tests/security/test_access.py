@@ -16,7 +16,7 @@ from aiozkqueue.http.tokens import MessageIds
 from aiozkqueue.layout import key_hash
 from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.batches.staging import Staging
+from aiozkqueue.queue.batches.staging import BatchWriter
 from aiozkqueue.schedule import Jobs, Notifications
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import IDENTITIES, Identity, session_of
@@ -145,7 +145,7 @@ async def fill(jobs: zq.Queue[bytes]) -> None:
     async with jobs.consume(settle="explicit") as deliveries:
         await (await anext(deliveries)).reject("dead")
     assert await Ledger(jobs.engine, jobs.store, "stream").next_batch(-1, 1) == 0
-    await Staging(jobs.engine, jobs.store, "writer").begin(0, "first")
+    await BatchWriter(jobs.engine, jobs.store, "writer").begin(0, "first")
     await pin(jobs.engine, jobs.store, "audit", datetime.now(UTC))
 
 

@@ -77,12 +77,12 @@ class Recorder:
         except HandlerError:
             self.decide(unit, Status.NOT_COMMITTED)
         finally:
-            self.let_go(unit)
+            self.release_unseen(unit)
 
     def decide(self, unit: Unit, status: Status, why: str = "") -> None:
         unit.status, unit.why, unit.decided = status, why, self.loop.time()
 
-    def let_go(self, unit: Unit) -> None:
+    def release_unseen(self, unit: Unit) -> None:
         for one in unit.takes:
             if one.until is None:
                 one.until = self.loop.time()

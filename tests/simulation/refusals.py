@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aiozkqueue.queue.commit.group_commit import Committer
+from aiozkqueue.queue.commit.group_commit import GroupCommitter
 
 if TYPE_CHECKING:
     import asyncio
 
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
     from tests.simulation.workload import Run
 
 
 class Refusal(NamedTuple):
-    settlement: str
+    atomic_write: str
     operation: Operation
     error: str
     state: tuple[int, ...]
@@ -42,13 +42,13 @@ def _state_of(run: Run, path: str) -> tuple[int, ...]:
 
 
 _runs: dict[asyncio.AbstractEventLoop, Run] = {}
-_answer_refusal = Committer._answer_refusal
+_answer_refusal = GroupCommitter._answer_refusal
 
 
 def _noted(
-    self: Committer,
-    batch: list[Settlement],
-    member: Settlement,
+    self: GroupCommitter,
+    batch: list[AtomicWrite],
+    member: AtomicWrite,
     index: int,
     operation: Operation,
     error: ZooKeeperError,
@@ -68,4 +68,4 @@ def _noted(
     _answer_refusal(self, batch, member, index, operation, error)
 
 
-Committer._answer_refusal = _noted  # type: ignore[method-assign]
+GroupCommitter._answer_refusal = _noted  # type: ignore[method-assign]

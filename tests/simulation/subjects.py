@@ -14,7 +14,7 @@ import aiozkqueue.queue.connect
 import aiozkqueue.schedule
 from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
-from aiozkqueue.queue.batches.staging import Staging
+from aiozkqueue.queue.batches.staging import BatchWriter
 from aiozkqueue.queue.connect import _Connecting
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler
@@ -61,7 +61,7 @@ async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
 async def _of_writer(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("staged")
     await queue.put(b"seen")
-    staging = Staging(session.engine, queue.store, "writer")
+    staging = BatchWriter(session.engine, queue.store, "writer")
     await staging.begin(1, "run")
     yield Ready(queue, session, {"writer": staging.writer})
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from aiozkqueue.queue.claim.discovery import Lookout
+from aiozkqueue.queue.claim.discovery import CandidateSource
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -168,10 +168,10 @@ def test_claims_that_are_chosen_again_since_the_configuration_has_changed_take_n
             await jobs.put_many([b"job"] * 128)
             changes = iter(range(64))
 
-            def outdated(_: Lookout) -> bool:
+            def outdated(_: CandidateSource) -> bool:
                 return next(changes, None) is not None
 
-            monkeypatch.setattr(Lookout, "outdated", property(outdated))
+            monkeypatch.setattr(CandidateSource, "outdated", property(outdated))
             async with session.begin() as tx:
                 return len(await tx.take_many(jobs, 128, timeout=60))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiozkqueue.testing.simulator import Cluster
 
 QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
-Work: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
+UnitOfWork: TypeAlias = "Callable[[zq.QueueSession, zq.Queue[bytes], list[bytes]], Awaitable[None]]"
 
 POLICY = zq.AtLeastOnce(backoff=zq.Fixed(1))
 #: Handled at once; the others fail the first time.
@@ -70,7 +70,7 @@ async def take(session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[b
                 await tx.rollback(delay=1)
 
 
-async def go_on(work: Work, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
+async def go_on(work: UnitOfWork, session: zq.QueueSession, queue: zq.Queue[bytes], handled: list[bytes]) -> None:
     """Begin again after each commit that was refused."""
     while True:
         with suppress(zq.NotCommittedError):
@@ -98,7 +98,7 @@ def look(cluster: Cluster, session: zq.QueueSession, handled: list[bytes]) -> li
     ]
     if set(handled) != {b"0", b"1", EASY}:
         trouble.append(f"{handled} were handled")
-    if any(dispenser._lookout.held for dispenser in session._engine._dispensers.values()):
+    if any(dispatcher._candidate_source.held for dispatcher in session._engine._dispensers.values()):
         trouble.append("it takes for held what is free")
     return trouble
 
@@ -113,7 +113,7 @@ async def _put(queue: zq.Queue[bytes], bodies: list[bytes]) -> None:
 
 def consume(
     queue_of: QueueOf,
-    work: Work,
+    work: UnitOfWork,
     number: int = 0,
     fault: Fault | None = None,
     *,
@@ -159,7 +159,7 @@ def consume(
 @pytest.mark.filterwarnings("ignore::aiozkqueue.ImplicitSettleWarning")  # a loop's commit that came too late
 @pytest.mark.parametrize(("queue_of", "work"), [(of_curator, listen), (of_kazoo, loop), (without_locks, take)])
 def test_a_consumer_of_another_programs_queue_that_is_struck_anywhere_goes_on_and_leaves_nothing(
-    queue_of: QueueOf, work: Work
+    queue_of: QueueOf, work: UnitOfWork
 ) -> None:
     undisturbed = consume(queue_of, work)
     assert undisturbed.trouble == []

@@ -12,7 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
-from aiozkqueue.queue.commit.register import RegisterSettlement
+from aiozkqueue.queue.commit.register import RegistrationWrite
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -162,13 +162,13 @@ def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twic
                 async with asyncio.TaskGroup() as tasks:
                     consuming = tasks.create_task(consume(other.queue("jobs")))
                     tx.put("fresh", b"makes the commit open a queue first")
-                    ending = tasks.create_task(tx.commit() if end == "commit" else tx.rollback(delay=0))
+                    disposition = tasks.create_task(tx.commit() if end == "commit" else tx.rollback(delay=0))
                     await asyncio.sleep(milliseconds / 1000)
                     taking.cancel()
                     with suppress(asyncio.CancelledError):
                         await taking
                     assert taking.cancelled(), "it is in the midst of its second look"
-                    await ending
+                    await disposition
                     await asyncio.sleep(10)
                     consuming.cancel()
             return budget.used - used, ends
@@ -186,7 +186,7 @@ def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_tol
         async with simulated() as cluster, cluster.connect() as session:
             await session.queue("jobs").put(b"starts the slots")
             committer, mended = session._engine.committer, asyncio.get_running_loop().create_future()
-            settlement = RegisterSettlement("t", (), lambda _, error: zq.NotCommittedError(str(error)))
+            atomic_write = RegistrationWrite("t", (), lambda _, error: zq.NotCommittedError(str(error)))
             close = committer.close
 
             async def mending() -> None:
@@ -197,13 +197,13 @@ def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_tol
                 if not mended.done():
                     mended.set_result(None)
 
-            committer.submit(settlement)
-            assert committer.withdraw(settlement)  # as one that has been refused
-            committer._begin_mending(settlement, mending())
+            committer.submit(atomic_write)
+            assert committer.withdraw(atomic_write)  # as one that has been refused
+            committer._begin_mending(atomic_write, mending())
             monkeypatch.setattr(committer, "close", close_beside_it)
-            waiting = asyncio.create_task(settlement.wait())
+            waiting = asyncio.create_task(atomic_write.wait())
         async with asyncio.timeout(100):
             await waiting
-        return str(settlement.error)
+        return str(atomic_write.error)
 
     assert "closed before this was sent" in run_virtual(main)

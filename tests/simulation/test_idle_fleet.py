@@ -74,12 +74,12 @@ def waits_of(
     config: zq.QueueConfig | None = None,
     tags: Condition | None = None,
     queue_of: Open = jobs,
-    stale: int = 0,
+    invalidate: int = 0,
     later: float = 0,
 ) -> list[float]:
     """How long as many messages as there are idle sessions have waited until the handler of each began.
 
-    Every session has one handler, which keeps its message. ``stale`` entries below ``consumers/`` are nobody's.
+    Every session has one handler, which keeps its message. ``invalidate`` entries below ``consumers/`` are nobody's.
     """
     begun: list[float] = []
 
@@ -112,9 +112,9 @@ def waits_of(
                 await asyncio.sleep(later)
                 assert len(begun) == busy
             await listen(workers[busy:])
-            if stale:
+            if invalidate:
                 client = await cluster.client()
-                for number in range(stale):
+                for number in range(invalidate):
                     await client.multi([Create(f"/zms/jobs/consumers/stale{number}-1")])
                 await client.close()
                 await asyncio.sleep(QUIET)
@@ -147,7 +147,7 @@ def test_what_would_be_busy_sessions_is_taken_by_the_idle_ones(busy: int, idle: 
 
 
 def test_entries_that_no_session_holds_delay_nothing() -> None:
-    waits = waits_of(2, stale=10)
+    waits = waits_of(2, invalidate=10)
     assert len(waits) == 2
     assert max(waits) < 0.001, "nobody waits for them, not even once"
 

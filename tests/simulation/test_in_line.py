@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
-from aiozkqueue.queue.claim.waiters import Line, Waiter
+from aiozkqueue.queue.claim.waiters import Waiter, WaitQueue
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a request takes to the server, and an answer back.
 FAR = 0.01
-_GIVE, _ANSWER = Line.give, Waiter.answer
+_GIVE, _ANSWER = WaitQueue.give, Waiter.answer
 
 
 def _cluster(seed: int) -> Cluster:
@@ -38,8 +38,8 @@ class _Moment:
         self.come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._left = number
 
-        def giving(line: Line, *what: Any) -> list[Claim]:  # all of it is handed on as it came
-            left = _GIVE(line, *what)
+        def giving(waiters: WaitQueue, *what: Any) -> list[Claim]:  # all of it is handed on as it came
+            left = _GIVE(waiters, *what)
             self._count()
             return left
 
@@ -47,7 +47,7 @@ class _Moment:
             _ANSWER(waiter)
             self._count()
 
-        patch.setattr(Line, "give", giving)
+        patch.setattr(WaitQueue, "give", giving)
         patch.setattr(Waiter, "answer", answering)
 
     def _count(self) -> None:

@@ -175,8 +175,8 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig())
-            dispenser = session._engine.dispenser(jobs.store)
-            left = dispenser.request(2)
+            dispatcher = session._engine.dispatcher(jobs.store)
+            left = dispatcher.request(2)
             await asyncio.sleep(1)  # it listens, and goes on with that
             await jobs.put_many([b"1", b"2"])
             await left.future
@@ -184,7 +184,7 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
             async with session.begin() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 await asyncio.sleep(millisecond / 1000)
-                dispenser.give_up(left)  # as whoever is cancelled while he is answered
+                dispatcher.give_up(left)  # as whoever is cancelled while he is answered
                 return [message.body for message in await taking]
 
     assert {tuple(run_virtual(partial(main, millisecond))) for millisecond in range(60)} == {(b"1", b"2")}

@@ -39,7 +39,11 @@ def asked_of_a_plain_queue(beside: Beside) -> list[tuple[object, ...]]:
                         tx.put(plain, b"result")
                 async with plain.consume(until_idle=0) as deliveries:
                     assert len([delivery async for delivery in deliveries]) == 20
-                return [shape for _, _, request, _ in trace[before:] if (shape := shape_of(request)) is not None]
+                return [
+                    transform_put
+                    for _, _, request, _ in trace[before:]
+                    if (transform_put := shape_of(request)) is not None
+                ]
 
     return run_virtual(main)
 

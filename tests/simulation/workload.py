@@ -222,7 +222,7 @@ class Run(Recorder):
                         messages = await tx.take_many(session.queue(name), 50, timeout=IDLE)
                         for message in messages:
                             self.show(unit, "last", session, message)
-                        self.let_go(unit)
+                        self.release_unseen(unit)
                     self.decide(unit, Status.COMMITTED)
                     left = bool(messages)
 

@@ -25,7 +25,7 @@ from tests.soak.plan import CONNECT_TIMEOUT, LIMIT, MOST_WAITING, NEXT, PAUSE, R
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from aiozkqueue.queue.unit_of_work import Work
+    from aiozkqueue.queue.unit_of_work import UnitOfWork
 
 _STATUS = {
     zq.Outcome.COMMITTED: Status.COMMITTED,
@@ -60,7 +60,7 @@ class Client:
 
     # What is told
 
-    def show(self, unit: Record, message: zq.Message[bytes], work: Work) -> str:
+    def show(self, unit: Record, message: zq.Message[bytes], work: UnitOfWork) -> str:
         zookeeper, generation = self.session._engine.zookeeper, work.generation
         session = zookeeper.session_id if generation == zookeeper.generation else OVER
         unit.show(token := message.value.decode(), message.queue, session)
@@ -121,7 +121,7 @@ class Client:
                 try:
                     await self._transaction(unit, tx, commits=begin == self.session.begin)
                 finally:
-                    unit.let_go()
+                    unit.release_unseen()
 
     async def _transaction(self, unit: Record, tx: zq.Transaction, *, commits: bool) -> None:
         chance = self.chance
@@ -138,7 +138,7 @@ class Client:
                     tx.release(message, delay=chance.choice([None, 0.2]))
                 self._follow(unit, name, tx.put)
         await self._take_time()
-        unit.let_go()
+        unit.release_unseen()
         what = chance.random()
         if what < 0.03:
             await tx.rollback(delay=chance.choice([None, 0, 0.2]))
@@ -193,7 +193,7 @@ class Client:
                     raise zq.Reject("bad")
                 await self._handle(unit, name, delivery)
             finally:
-                unit.let_go()
+                unit.release_unseen()
 
         while not self.over.is_set():
             queue, concurrency = self.session.queue(name), chance.choice([1, 2, 4])
@@ -216,7 +216,7 @@ class Client:
             self._follow(unit, name, delivery.put)
             await self._take_time()
         finally:
-            unit.let_go()
+            unit.release_unseen()
         what = self.chance.random()
         if what < 0.03:
             await delivery.rollback(delay=self.chance.choice([None, 0, 0.1]))

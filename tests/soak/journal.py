@@ -54,7 +54,7 @@ class Record:
     def __init__(self, journal: Journal, name: str) -> None:
         self._journal = journal
         self._name = name
-        self._let_go = False
+        self._release_unseen = False
         self.takes = 0
         self.puts = 0
         self.decided = False
@@ -75,10 +75,10 @@ class Record:
     def keep(self, token: str) -> None:
         self._journal.write("keep", unit=self._name, token=token)
 
-    def let_go(self) -> None:
+    def release_unseen(self) -> None:
         """Before the first request that could end the claims."""
-        if self.takes and not self._let_go:
-            self._let_go = True
+        if self.takes and not self._release_unseen:
+            self._release_unseen = True
             self._journal.write("let go", unit=self._name)
 
     def end(self, status: Status, why: str = "") -> None:

@@ -216,6 +216,6 @@ async def _drain(hosts: str, folder: Path) -> None:
                     messages = await tx.take_many(session.queue(name), 50, timeout=SESSION_TIMEOUT)
                     for message in messages:
                         unit.show(message.value.decode(), name, session._engine.zookeeper.session_id or OVER)
-                    unit.let_go()
+                    unit.release_unseen()
                 unit.end(Status.COMMITTED)
                 left = bool(messages)

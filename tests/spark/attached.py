@@ -24,7 +24,7 @@ PROJECT = Path(__file__).parents[2]
 MOVE = "move"
 _WRITES = ", write "
 
-Work = Callable[["SparkSession", "Sequence[str]", Callable[[str], object]], object]
+UnitOfWork = Callable[["SparkSession", "Sequence[str]", Callable[[str], object]], object]
 
 
 def killed_at(spark: SparkSession, module: str, step: str, *arguments: str) -> None:
@@ -106,7 +106,7 @@ def _die() -> None:
 
 
 def _main(module: str, step: str, arguments: Sequence[str]) -> None:
-    work: Work = import_module(module).work
+    work: UnitOfWork = import_module(module).work
     if _WRITES in step:
         name, _, last = step.partition(_WRITES)
         work(_attached(), arguments, _Writes(name, int(last)).on_step)

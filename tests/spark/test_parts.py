@@ -28,7 +28,7 @@ from tests.spark.test_batch import drained, put, state
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from aiozkqueue.queue.batches.staging import Staging
+    from aiozkqueue.queue.batches.staging import BatchWriter
     from aiozkqueue.spark.connection import Link
 
 pytestmark = pytest.mark.timeout(120)
@@ -39,7 +39,7 @@ class Task:
 
     def __init__(self, link: Link, *, run: str = "first", partition: int = 0) -> None:
         self.link, self.partition = link, partition
-        self.staging: Staging = link.call(staging_of, link, "writer")
+        self.staging: BatchWriter = link.call(staging_of, link, "writer")
         batch = Batch("writer", 0, run)
         fence = link.call(self.staging.begin, 0, run, "")
         assert fence is not None

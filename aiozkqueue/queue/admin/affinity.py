@@ -26,8 +26,8 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.admin.listing import by_rank, list_children, walk
 from aiozkqueue.queue.admin.stats import lanes
 from aiozkqueue.queue.commit.conditional import Change, apply
-from aiozkqueue.queue.commit.dispositions import Ending
-from aiozkqueue.queue.commit.history import Chronicler
+from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import as_claim, find
 from aiozkqueue.queue.put.affinity import node_of, without_node
@@ -36,9 +36,9 @@ from aiozkqueue.zookeeper import Create, Delete, SetData
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from aiozkqueue.queue.commit.unclaimed import Found
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 #: Seconds after its date at which a message that its node has not taken is handed on, if nothing else is configured.
@@ -50,13 +50,13 @@ REAP_LIMIT: Final = 10
 _PAGE: Final = 50
 
 
-async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -> int:
+async def hand_on(engine: SessionCore, store: QueueState, limit: int | None = None) -> int:
     """Hand on the oldest messages that other nodes have left waiting for too long; return how many.
 
     One pass takes at most ``limit`` messages (None: as configured). Messages that somebody holds, that wait for a
     retry, or that this session's own node has put stay where they are.
     """
-    store.stale()  # nothing tells a session that does not take of what another has configured
+    store.invalidate()  # nothing tells a session that does not take of what another has configured
     await store.open()
     config = store.config
     if config.affinity != "producer":
@@ -65,7 +65,7 @@ async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -
     latest = await server_time(engine) - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
     most = limit or config.reap_limit or REAP_LIMIT
     locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
-    late: list[Found] = []
+    late: list[ItemSnapshot] = []
     for folders in by_rank(store, await lanes(engine, store)):
         of_rank = 0
         async for places in _left_lying(engine, store, folders, locked, latest):
@@ -84,7 +84,7 @@ async def hand_on(engine: Engine, store: QueueStore, limit: int | None = None) -
 
 
 async def _left_lying(
-    engine: Engine, store: QueueStore, folders: list[str], locked: Collection[str | None], latest: int
+    engine: SessionCore, store: QueueState, folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
     """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
 
@@ -101,7 +101,7 @@ async def _left_lying(
             yield places[start : start + _PAGE]
 
 
-async def _handing_on(engine: Engine, store: QueueStore, found: Found) -> Change:
+async def _handing_on(engine: SessionCore, store: QueueState, found: ItemSnapshot) -> Change:
     """The change that gives an item to all nodes, refused when anybody holds it or it is gone."""
     paths = store.paths
     lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
@@ -121,16 +121,18 @@ async def _handing_on(engine: Engine, store: QueueStore, found: Found) -> Change
         SetData(target, data, 0),  # an item at version 0 is taken for one without a record of attempts
         Delete(paths.lock(found.locked_by)),
     ]
-    for attendant in store.attendants:
-        if isinstance(attendant, Chronicler):  # it stays where it is for all others: no key comes free, and no room
-            ending = Ending("remove", reason=f"left lying by node {node_of(found.name)}", outcome=End.REAPED)
-            for companion in attendant.companions(as_claim(store, found, engine), ending, engine.server_clock.now):
-                await engine.zookeeper.ensure(companion.operation.path.rpartition("/")[0])
-                operations.append(companion.operation)
+    for end_hook in store.end_hooks:
+        if isinstance(end_hook, HistoryHook):  # it stays where it is for all others: no key comes free, and no room
+            disposition = Disposition("remove", reason=f"left lying by node {node_of(found.name)}", outcome=End.REAPED)
+            for attached_op in end_hook.attached_ops(
+                as_claim(store, found, engine), disposition, engine.server_clock.now
+            ):
+                await engine.zookeeper.ensure(attached_op.operation.path.rpartition("/")[0])
+                operations.append(attached_op.operation)
     return Change(store, operations)
 
 
-def _date(found: Found) -> int:
+def _date(found: ItemSnapshot) -> int:
     """When it was to be taken, ms: its due time, or else when it was put."""
     name = ItemName.parse(found.name)
     if name is not None and name.due is not None:

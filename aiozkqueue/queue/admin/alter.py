@@ -26,9 +26,9 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.claim.group_lock import due_data
-from aiozkqueue.queue.commit.alterations import Beside
+from aiozkqueue.queue.commit.alterations import TransactionalAlteration
 from aiozkqueue.queue.commit.conditional import Change, settle
-from aiozkqueue.queue.commit.dispositions import Ending, obstructed_by
+from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
 from aiozkqueue.queue.commit.unclaimed import find, removal
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
@@ -39,13 +39,13 @@ from .stats import lanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiozkqueue.queue.commit.unclaimed import Found
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
-    from aiozkqueue.queue.unit_of_work import Work
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.unit_of_work import UnitOfWork
     from aiozkqueue.zookeeper import Operation
 
-CANCELLED = Ending("remove", outcome=End.CANCELLED)
+CANCELLED = Disposition("remove", outcome=End.CANCELLED)
 #: How often a message that others change at the same time is looked at anew.
 TRIES = 50
 
@@ -71,14 +71,14 @@ class Wanted(NamedTuple):
     key: object
 
 
-async def cancel(engine: Engine, wanted: Wanted, work: Work | None = None) -> Alteration:
+async def cancel(engine: SessionCore, wanted: Wanted, work: UnitOfWork | None = None) -> Alteration:
     """Remove what waits under an id or key; by the commit of ``work`` if given.
 
     Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
     """
     store = _store_of(engine, wanted)
 
-    def make(found: Found) -> Change:
+    def make(found: ItemSnapshot) -> Change:
         return removal(engine, store, found, CANCELLED)
 
     if work is not None:
@@ -86,7 +86,7 @@ async def cancel(engine: Engine, wanted: Wanted, work: Work | None = None) -> Al
     return await _alter(engine, store, wanted, make)
 
 
-async def update(engine: Engine, wanted: Wanted, value: object, work: Work | None = None) -> Alteration:
+async def update(engine: SessionCore, wanted: Wanted, value: object, work: UnitOfWork | None = None) -> Alteration:
     """Replace the payload of what waits under an id or key; by the commit of ``work`` if given.
 
     Raises: as `cancel`; PayloadError, MessageTooLargeError.
@@ -97,7 +97,7 @@ async def update(engine: Engine, wanted: Wanted, value: object, work: Work | Non
         msg = f"queue {store.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
         raise MessageTooLargeError(msg)
 
-    def make(found: Found) -> Change:
+    def make(found: ItemSnapshot) -> Change:
         return replacement(engine, store, found, body)
 
     if work is not None:
@@ -105,7 +105,7 @@ async def update(engine: Engine, wanted: Wanted, value: object, work: Work | Non
     return await _alter(engine, store, wanted, make)
 
 
-def _store_of(engine: Engine, wanted: Wanted) -> QueueStore:
+def _store_of(engine: SessionCore, wanted: Wanted) -> QueueState:
     """Return what is known of the queue that is meant. Raises: InvalidOptionError."""
     queue: object = wanted.queue
     if not isinstance(queue, Destination):
@@ -121,7 +121,13 @@ def _store_of(engine: Engine, wanted: Wanted) -> QueueStore:
 
 
 async def _join(
-    engine: Engine, store: QueueStore, wanted: Wanted, make: Callable[[Found], Change], work: Work, *, removes: bool
+    engine: SessionCore,
+    store: QueueState,
+    wanted: Wanted,
+    make: Callable[[ItemSnapshot], Change],
+    work: UnitOfWork,
+    *,
+    removes: bool,
 ) -> Alteration:
     """Look once, and make what is to be done of it part of a unit of work."""
     work.require_open()
@@ -140,7 +146,7 @@ async def _join(
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
 
 
-def alter_with(work: Work, changes: Sequence[tuple[Found, Change]], *, removes: bool) -> int:
+def alter_with(work: UnitOfWork, changes: Sequence[tuple[ItemSnapshot, Change]], *, removes: bool) -> int:
     """Have messages altered by the commit of a unit of work, but for those that it removes; return how many are.
 
     Raises: TransactionClosedError.
@@ -148,11 +154,13 @@ def alter_with(work: Work, changes: Sequence[tuple[Found, Change]], *, removes: 
     work.require_open()
     left = [(found, change) for found, change in changes if not work.removes(change.store.name, found.place)]
     for found, change in left:
-        work.alter(found.place, Beside(change, f"message {found.id}", removes=removes))
+        work.alter(found.place, TransactionalAlteration(change, f"message {found.id}", removes=removes))
     return len(left)
 
 
-async def _alter(engine: Engine, store: QueueStore, asked: Wanted, make: Callable[[Found], Change]) -> Alteration:
+async def _alter(
+    engine: SessionCore, store: QueueState, asked: Wanted, make: Callable[[ItemSnapshot], Change]
+) -> Alteration:
     wanted = _named(asked)
     if not await store.exists():
         return Alteration.NOT_FOUND
@@ -206,7 +214,7 @@ def _id_of(name: str) -> str | None:
         return None
 
 
-async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str], bool]) -> list[str]:
+async def _find_places(engine: SessionCore, store: QueueState, wanted: Callable[[str], bool]) -> list[str]:
     """List the queue; return where the items lie that are meant."""
     places: list[str] = []
     for folder in await lanes(engine, store):
@@ -216,7 +224,7 @@ async def _find_places(engine: Engine, store: QueueStore, wanted: Callable[[str]
     return places
 
 
-def replacement(engine: Engine, store: QueueStore, found: Found, body: bytes) -> Change:
+def replacement(engine: SessionCore, store: QueueState, found: ItemSnapshot, body: bytes) -> Change:
     """Give an item another payload; its name, headers, place and attempts stay."""
     paths = store.paths
     try:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pydantic_core.core_schema import CoreSchema, TypedDictField
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Stat
 
 #: Items removed in one multi.
@@ -67,7 +67,7 @@ class WriterRecord:
     aborted: tuple[str, ...] = ()
     """Batches that were given up, and of which there may be items left."""
     run: str = ""
-    """Who is at it: see `Staging.begin`."""
+    """Who is at it: see `BatchWriter.begin`."""
     origin: str = ""
     """See there, too."""
     client: str = ""
@@ -128,7 +128,7 @@ class WriterInfo:
     """When that was, in ZooKeeper's time."""
 
 
-async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
+async def writers(engine: SessionCore, store: QueueState) -> list[WriterInfo]:
     """List the writers of a queue that have a batch under way, or have left something of one.
 
     Raises: AccessDeniedError.
@@ -140,13 +140,13 @@ async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
             continue
         if not counts:
             counts = await _count(engine, store)
-        stages = [one for one in (record.stage, *record.aborted) if one is not None]
+        batch_visibility = [one for one in (record.stage, *record.aborted) if one is not None]
         found.append(
             WriterInfo(
                 writer=writer,
                 name=record.name,
                 batch=record.batch,
-                messages=sum(counts.get(stage, 0) for stage in stages),
+                messages=sum(counts.get(stage, 0) for stage in batch_visibility),
                 client=record.client,
                 changed=datetime.fromtimestamp(stat.mtime / 1000, UTC),
             )
@@ -154,7 +154,7 @@ async def writers(engine: Engine, store: QueueStore) -> list[WriterInfo]:
     return found
 
 
-async def began_by(engine: Engine, store: QueueStore, origin: str, batch: int) -> list[str]:
+async def began_by(engine: SessionCore, store: QueueState, origin: str, batch: int) -> list[str]:
     """Return the names of the writers that have a batch under way which was begun by this origin.
 
     Raises: AccessDeniedError.
@@ -166,7 +166,7 @@ async def began_by(engine: Engine, store: QueueStore, origin: str, batch: int) -
     ]
 
 
-async def _records(engine: Engine, store: QueueStore) -> list[tuple[str, Stat, WriterRecord]]:
+async def _records(engine: SessionCore, store: QueueState) -> list[tuple[str, Stat, WriterRecord]]:
     """Read what each writer of a queue has told of itself."""
     with allowed(store.name):
         writers = sorted(await below(engine.zookeeper, store.paths.sinks))
@@ -178,7 +178,7 @@ async def _records(engine: Engine, store: QueueStore) -> list[tuple[str, Stat, W
     ]
 
 
-async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | None = None) -> int:
+async def give_up(engine: SessionCore, store: QueueState, writer: str, batch: int | None = None) -> int:
     """Remove what has been put of the batch that a writer has under way; return how many messages that were.
 
     Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
@@ -203,7 +203,7 @@ async def give_up(engine: Engine, store: QueueStore, writer: str, batch: int | N
     return await clear_away(engine, store, writer)
 
 
-async def abandon(engine: Engine, store: QueueStore, writer: str, before: int) -> int:
+async def abandon(engine: SessionCore, store: QueueState, writer: str, before: int) -> int:
     """Give up the batch of a run that no other can go on with, if nothing was put for it since a moment (ms).
 
     A run that is alive all the same, and only slow, is refused from then on: by the fence when it puts more, and when
@@ -226,7 +226,7 @@ async def abandon(engine: Engine, store: QueueStore, writer: str, before: int) -
     return await give_up(engine, store, writer, record.batch)
 
 
-async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
+async def clear_away(engine: SessionCore, store: QueueState, writer: str) -> int:
     """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
 
     Raises: AccessDeniedError.
@@ -249,7 +249,7 @@ async def clear_away(engine: Engine, store: QueueStore, writer: str) -> int:
         await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])
 
 
-async def forget(engine: Engine, store: QueueStore, writer: str, before: int) -> int:
+async def forget(engine: SessionCore, store: QueueState, writer: str, before: int) -> int:
     """Forget a writer that has completed its last batch before a moment, ms in ZooKeeper's time; return 1 if so."""
     zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
     try:
@@ -269,14 +269,14 @@ async def forget(engine: Engine, store: QueueStore, writer: str, before: int) ->
     return int(await _write(engine, store, [Delete(path, node.stat.version)]))
 
 
-async def unlocking(engine: Engine, store: QueueStore, stage: str) -> list[Operation]:
+async def unlocking(engine: SessionCore, store: QueueState, stage: str) -> list[Operation]:
     """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
     lock = store.paths.lock(stage)
     with allowed(store.name):
         return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
 
 
-async def _remove(engine: Engine, store: QueueStore, stage: str) -> int:
+async def _remove(engine: SessionCore, store: QueueState, stage: str) -> int:
     removed = 0
     for folder in await lanes(engine, store):
         names = await _of_stage(engine, store, folder, stage)
@@ -285,14 +285,14 @@ async def _remove(engine: Engine, store: QueueStore, stage: str) -> int:
     return removed
 
 
-async def _delete(engine: Engine, store: QueueStore, paths: Sequence[str]) -> int:
+async def _delete(engine: SessionCore, store: QueueState, paths: Sequence[str]) -> int:
     """Delete these; one after the other where another clears away, too."""
     if await _write(engine, store, [Delete(path) for path in paths]):
         return len(paths)
     return sum([await _write(engine, store, [Delete(path)]) for path in paths])
 
 
-async def _write(engine: Engine, store: QueueStore, operations: Sequence[Operation]) -> bool:
+async def _write(engine: SessionCore, store: QueueState, operations: Sequence[Operation]) -> bool:
     """Apply a change that can be tried again; whether it was applied now. Raises: AccessDeniedError."""
     while True:
         try:
@@ -307,7 +307,7 @@ async def _write(engine: Engine, store: QueueStore, operations: Sequence[Operati
             return True
 
 
-async def marks_of(engine: Engine, store: QueueStore, stage: str) -> set[str]:
+async def marks_of(engine: SessionCore, store: QueueState, stage: str) -> set[str]:
     """List the fields ``r`` of the items of a batch: what their writer knows them by."""
     marks: set[str] = set()
     for folder in await lanes(engine, store):
@@ -316,13 +316,13 @@ async def marks_of(engine: Engine, store: QueueStore, stage: str) -> set[str]:
     return marks
 
 
-async def _of_stage(engine: Engine, store: QueueStore, folder: str, stage: str) -> list[str]:
+async def _of_stage(engine: SessionCore, store: QueueState, folder: str, stage: str) -> list[str]:
     """List the items of a batch, and hold no others, however many there are."""
     listed = await collect_children(engine, store, folder, lambda: Matching(lambda name: stage_of(name) == stage))
     return listed.names
 
 
-async def _count(engine: Engine, store: QueueStore) -> dict[str, int]:
+async def _count(engine: SessionCore, store: QueueState) -> dict[str, int]:
     """How many items there are of each batch."""
     counts: Counter[str] = Counter()
     for folder in await lanes(engine, store):

@@ -12,7 +12,7 @@ from aiozkqueue.queue.commit.unclaimed import read_all
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import collection, positive, seconds
 from aiozkqueue.queue.put.prepare import restored
-from aiozkqueue.queue.runtime.deadline import Patience
+from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import PAGE, Delete
 
 from .listing import first_items, walk
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
     from .listing import Placed
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class DeadLetters(Generic[T]):
     """The dead letters of one queue."""
 
-    def __init__(self, engine: Engine, store: QueueStore, codec: Codec[T]) -> None:
+    def __init__(self, engine: SessionCore, store: QueueState, codec: Codec[T]) -> None:
         self._engine = engine
         self._store = store
         self._codec = codec
@@ -73,7 +73,7 @@ class DeadLetters(Generic[T]):
         """
         wait = seconds(timeout, "timeout")
         engine, store = self._usable(), self._store
-        patience = Patience(wait, engine.clock)
+        patience = Deadline(wait, engine.clock)
         left = math.inf if limit is None else positive(limit, "limit")
         moved = 0
         async for chosen in self._chosen(ids):
@@ -106,7 +106,7 @@ class DeadLetters(Generic[T]):
             removed += sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in page]))
         return removed
 
-    def _usable(self) -> Engine:
+    def _usable(self) -> SessionCore:
         self._engine.check()
         return self._engine
 

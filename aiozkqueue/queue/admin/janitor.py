@@ -34,8 +34,8 @@ from .cleaning import Cleaned, clean_clients, clean_queue, made_by, told_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
 log: Final = logging.getLogger(__name__)
@@ -83,13 +83,13 @@ class Duty:
 class Janitor:
     """Cleans what one session uses."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SessionCore) -> None:
         self._engine = engine
         self._duties: dict[str, Duty] = {}
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._add(Duty(engine.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
 
-    def follow(self, store: QueueStore) -> None:
+    def follow(self, store: QueueState) -> None:
         """Take note of a queue that is used, or of its configuration."""
         duty = self._duties.get(store.paths.janitor)
         if duty is None:
@@ -97,7 +97,7 @@ class Janitor:
             self._add(Duty(store.paths.janitor, partial(interval_of, store), work, store.name))
         else:
             duty.at = min(duty.at, self._engine.clock.monotonic() + self._wait(duty))
-            self._bell.set()
+            self._wakeup.set()
         if store.config.affinity == "producer" and store.paths.reaper not in self._duties:
             work = partial(self._hand_on, store)
             interval = partial(reap_interval_of, store)
@@ -107,13 +107,13 @@ class Janitor:
         """Clean for ever."""
         clock = self._engine.clock
         while True:
-            self._bell.clear()
+            self._wakeup.clear()
             duty = min(self._duties.values(), key=lambda one: one.at)
             left = duty.at - clock.monotonic()
             if left > 0:
-                timer = clock.call_later(left, self._bell.set)
+                timer = clock.call_later(left, self._wakeup.set)
                 try:
-                    await self._bell.wait()
+                    await self._wakeup.wait()
                 finally:
                     timer.cancel()
                 continue
@@ -127,7 +127,7 @@ class Janitor:
     def _add(self, duty: Duty) -> None:
         duty.at = self._engine.clock.monotonic() + self._wait(duty)
         self._duties[duty.path] = duty
-        self._bell.set()
+        self._wakeup.set()
 
     def _wait(self, duty: Duty) -> float:
         return min(LOOK_EVERY, duty.interval()) * (1 + SPREAD * self._engine.random.random())
@@ -200,20 +200,20 @@ class Janitor:
                 await zookeeper.wait_connected(generation=generation)
                 await zookeeper.multi(done, generation=generation)
 
-    async def _hand_on(self, store: QueueStore) -> Cleaned:
+    async def _hand_on(self, store: QueueState) -> Cleaned:
         return Cleaned(queue=store.name, reaped=await hand_on(self._engine, store))
 
     async def _clean_clients(self) -> Cleaned:
         return await clean_clients(self._engine, self._engine.server_clock.now())
 
 
-def interval_of(store: QueueStore) -> float:
+def interval_of(store: QueueState) -> float:
     """How often a queue is cleaned, seconds."""
     every = store.config.clean_every
     return every if isinstance(every, float) else CLEAN_EVERY
 
 
-def reap_interval_of(store: QueueStore) -> float:
+def reap_interval_of(store: QueueState) -> float:
     """How often it is looked for messages of a queue that their nodes leave lying, seconds."""
     every = store.config.reap_every
     return every if isinstance(every, float) else REAP_EVERY

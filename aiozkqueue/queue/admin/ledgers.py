@@ -28,8 +28,8 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
 #: Locks read at a time.
@@ -53,7 +53,7 @@ class LedgerInfo:
     """When that was, or when a batch was last begun, in ZooKeeper's time."""
 
 
-async def ledgers(engine: Engine, store: QueueStore) -> list[LedgerInfo]:
+async def ledgers(engine: SessionCore, store: QueueState) -> list[LedgerInfo]:
     """Read what there is of each ledger of a queue that has been used.
 
     Raises: AccessDeniedError; PayloadError: a page of one does not decode.
@@ -89,7 +89,7 @@ async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> L
     )
 
 
-async def count_ledgers(engine: Engine, store: QueueStore) -> int:
+async def count_ledgers(engine: SessionCore, store: QueueState) -> int:
     """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
     held = 0
     with allowed(store.name):
@@ -99,7 +99,7 @@ async def count_ledgers(engine: Engine, store: QueueStore) -> int:
     return held
 
 
-async def release(engine: Engine, store: QueueStore, group: str) -> int:
+async def release(engine: SessionCore, store: QueueState, group: str) -> int:
     """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
 
     A batch that is marked as done stays as it is: `Ledger.finish` removes it.
@@ -117,7 +117,7 @@ class _RefusedError(Exception):
 class _Releasing:
     """A ledger that is being given back. Each step is repeatable: what a lost reply left in doubt is looked at anew."""
 
-    def __init__(self, zookeeper: ZooKeeper, store: QueueStore, group: str) -> None:
+    def __init__(self, zookeeper: ZooKeeper, store: QueueState, group: str) -> None:
         self._zookeeper = zookeeper
         self._store = store
         self._group = group
@@ -171,7 +171,7 @@ class _Releasing:
     async def _give_back(self, manifest: str, page: str) -> int:
         """Remove a page, and the locks that it names, unless its batch is done; return how many locks these were."""
         paths, count = self._store.paths, 0
-        bell = SetData(paths.items, b"")  # what wakes idle consumers
+        wakeup = SetData(paths.items, b"")  # what wakes idle consumers
         while True:
             # A stream that takes the ledger over meanwhile may begin to acknowledge the batch.
             unmarked = await self._unmarked(manifest)
@@ -181,13 +181,15 @@ class _Releasing:
                 entries = await read_page(self._zookeeper.read, page)
             except NoNodeError:  # by a request whose reply was lost, or by another operator
                 return count
-            forced, ours = await self._held([paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries])
+            forced_version, ours = await self._held(
+                [paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries]
+            )
             count = len(ours)
             # Whose lock was forced open since may be another's by now, and that one is told by no version.
-            unforced = Check(paths.locks, forced)
+            unforced = Check(paths.locks, forced_version)
             marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
             with suppress(_RefusedError):
-                await self._change(unmarked, unforced, *(Delete(lock) for lock in ours), *marks, Delete(page), bell)
+                await self._change(unmarked, unforced, *(Delete(lock) for lock in ours), *marks, Delete(page), wakeup)
                 return count
 
     async def _held(self, locks: Sequence[str]) -> tuple[int, list[str]]:

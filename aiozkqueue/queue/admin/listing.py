@@ -21,8 +21,8 @@ from aiozkqueue.zookeeper import Collector, NoNodeError, below
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 C = TypeVar("C", bound=Collector)
 
@@ -42,13 +42,13 @@ class Placed(NamedTuple):
     """Of its lane: each begins its sequence anew."""
 
 
-async def list_children(engine: Engine, store: QueueStore, path: str) -> list[str]:
+async def list_children(engine: SessionCore, store: QueueState, path: str) -> list[str]:
     """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
     with allowed(store.name):
         return await below(engine.zookeeper, path)
 
 
-async def collect_children(engine: Engine, store: QueueStore, path: str, collector: Callable[[], C]) -> C:
+async def collect_children(engine: SessionCore, store: QueueState, path: str, collector: Callable[[], C]) -> C:
     """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
 
     Raises: AccessDeniedError.
@@ -61,8 +61,8 @@ async def collect_children(engine: Engine, store: QueueStore, path: str, collect
 
 
 async def first_items(
-    engine: Engine,
-    store: QueueStore,
+    engine: SessionCore,
+    store: QueueState,
     folders: Sequence[str],
     limit: int,
     passes: Callable[[str], object] | None = None,
@@ -96,8 +96,8 @@ async def first_items(
 
 
 async def walk(
-    engine: Engine,
-    store: QueueStore,
+    engine: SessionCore,
+    store: QueueState,
     folders: Sequence[str],
     passes: Callable[[str], object] | None = None,
     *,
@@ -122,7 +122,7 @@ async def walk(
 
 
 async def list_items(
-    engine: Engine, store: QueueStore, folders: Sequence[str], passes: Callable[[str], object] | None = None
+    engine: SessionCore, store: QueueState, folders: Sequence[str], passes: Callable[[str], object] | None = None
 ) -> list[Placed]:
     """Return all items in these folders whose names pass, in the order of `walk`; each is held in memory.
 
@@ -131,13 +131,13 @@ async def list_items(
     return [one async for page in walk(engine, store, folders, passes) for one in page]
 
 
-async def closed_stages(engine: Engine, store: QueueStore) -> set[str]:
+async def closed_stages(engine: SessionCore, store: QueueState) -> set[str]:
     """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
     locks = await collect_children(engine, store, store.paths.locks, lambda: Matching(_stage))
     return {lock for name in locks.names if (lock := _stage(name)) is not None}
 
 
-async def seen(engine: Engine, store: QueueStore, names: list[str]) -> list[str]:
+async def seen(engine: SessionCore, store: QueueState, names: list[str]) -> list[str]:
     """Leave the items of batches that are not complete out of a listing."""
     if not any("-b" in name for name in names):
         return names
@@ -149,7 +149,7 @@ def _stage(name: str) -> str | None:
     return lock if is_staged(lock) else None
 
 
-def by_rank(store: QueueStore, folders: Sequence[str]) -> list[list[str]]:
+def by_rank(store: QueueState, folders: Sequence[str]) -> list[list[str]]:
     """Group folders whose items are in one order, the first group first."""
     if _foreign(store, folders):
         return [list(folders)]
@@ -164,11 +164,11 @@ def by_rank(store: QueueStore, folders: Sequence[str]) -> list[list[str]]:
     return [list(group) for _, group in groupby(sorted(folders, key=rank), rank)]
 
 
-def _foreign(store: QueueStore, folders: Iterable[str]) -> bool:
+def _foreign(store: QueueState, folders: Iterable[str]) -> bool:
     return store.dialect is not None and store.paths.dlq not in folders
 
 
-def _key(store: QueueStore, folders: Sequence[str]) -> Callable[[str], Any]:
+def _key(store: QueueState, folders: Sequence[str]) -> Callable[[str], Any]:
     """What the names in folders of one rank are sorted by."""
     if store.dialect is not None and _foreign(store, folders):
         return store.dialect.order
@@ -185,8 +185,8 @@ def _scheduled(name: str) -> tuple[int, int, str]:
 
 
 async def _read(
-    engine: Engine,
-    store: QueueStore,
+    engine: SessionCore,
+    store: QueueState,
     folders: Sequence[str],
     limit: int | None,
     passes: Callable[[str], object] | None,
@@ -218,7 +218,7 @@ def _both(one: Callable[[str], object], other: Callable[[str], object] | None) -
     return one if other is None else lambda name: one(name) and other(name)
 
 
-async def _pages(store: QueueStore, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:
+async def _pages(store: QueueState, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:
     """Parse a page at a time; others get their turn between two."""
     while page := list(islice(names, SLICE)):
         yield [

@@ -30,7 +30,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.commit.dispositions import Ending
+from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.transfer import transfer
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.destination import Destination, not_own
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ItemName
     from aiozkqueue.layout.moves import MoveState
-    from aiozkqueue.queue.commit.unclaimed import Found, Sealed
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
 log: Final = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class MoveStatus:
 class Moves:
     """The moves under a session's root: `QueueSession.moves`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: SessionCore) -> None:
         self._engine = engine
         self._paths = MovePaths(engine.root)
 
@@ -257,9 +257,9 @@ class Moves:
 
     async def _transfer(
         self,
-        source: QueueStore,
-        target: QueueStore,
-        free: Sequence[Found],
+        source: QueueState,
+        target: QueueState,
+        free: Sequence[ItemSnapshot],
         names: Mapping[str, ItemName],
         failed: dict[str, QueueError],
     ) -> int:
@@ -267,9 +267,10 @@ class Moves:
 
         Those that the target refuses are added to ``failed``.
         """
-        engine, ending = self._engine, Ending("remove", reason=f"moved to {target.name}")
+        engine, disposition = self._engine, Disposition("remove", reason=f"moved to {target.name}")
         pairs = [
-            (restored(engine, target, names[one.name], one.item), removal(engine, source, one, ending)) for one in free
+            (restored(engine, target, names[one.name], one.item), removal(engine, source, one, disposition))
+            for one in free
         ]
         moved = 0
         for one, outcome in zip(free, await transfer(engine, pairs, FOREVER), strict=True):
@@ -369,7 +370,7 @@ def _foreign(queue: str, what: str) -> InvalidOptionError:
     )
 
 
-def _was_there(found: Found, item: ItemName, record: MoveRecord, node: Node) -> bool:
+def _was_there(found: ItemSnapshot, item: ItemName, record: MoveRecord, node: Node) -> bool:
     """Whether a message lay in the source when the move began: by when it was made, or by the counter of its lane."""
     counter = record.counters.get(found.place.rpartition("/")[0], 0)
     return found.item.stat.czxid <= node.stat.czxid or item.sequence < counter

@@ -41,8 +41,8 @@ from .listing import closed_stages, first_items, list_children, walk
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, Stat
 
 
@@ -107,14 +107,14 @@ class QueueStats:
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 
-async def count(engine: Engine, store: QueueStore, path: str) -> int:
+async def count(engine: SessionCore, store: QueueState, path: str) -> int:
     """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
     with allowed(store.name):
         stat = await engine.zookeeper.exists(path)
     return 0 if stat is None else stat.num_children
 
 
-async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None:
+async def configuration(engine: SessionCore, store: QueueState) -> QueueConfig | None:
     """Read the configuration of a queue, without making anything; None when there is no such queue.
 
     Raises: AccessDeniedError, PayloadError.
@@ -127,7 +127,7 @@ async def configuration(engine: Engine, store: QueueStore) -> QueueConfig | None
     return configuration_of(store.paths, data)
 
 
-async def lanes(engine: Engine, store: QueueStore) -> list[str]:
+async def lanes(engine: SessionCore, store: QueueState) -> list[str]:
     """Return the paths of all that may hold items of a queue, without making anything."""
     config = await configuration(engine, store)
     if config is None:
@@ -139,7 +139,7 @@ async def lanes(engine: Engine, store: QueueStore) -> list[str]:
     return found
 
 
-async def stat_lanes(engine: Engine, store: QueueStore) -> dict[str, Stat]:
+async def stat_lanes(engine: SessionCore, store: QueueState) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
     with allowed(store.name):
         found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
@@ -151,12 +151,12 @@ def put_into(stat: Stat) -> int:
     return (stat.cversion + stat.num_children) % 2**32 // 2
 
 
-async def size(engine: Engine, store: QueueStore) -> int:
+async def size(engine: SessionCore, store: QueueState) -> int:
     """Count the items in all lanes."""
     return sum(stat.num_children for stat in (await stat_lanes(engine, store)).values())
 
 
-async def stats(engine: Engine, store: QueueStore) -> QueueStats:
+async def stats(engine: SessionCore, store: QueueState) -> QueueStats:
     """Read a queue's figures."""
     paths = store.paths
     folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
@@ -213,7 +213,7 @@ def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
     return dict(sorted(found.items())) if len(found) > 1 else {}
 
 
-async def _count_records(engine: Engine, store: QueueStore) -> int:
+async def _count_records(engine: SessionCore, store: QueueState) -> int:
     """Count the records of a history, without listing any."""
     hours = await list_children(engine, store, store.paths.history)
     places = [store.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
@@ -230,7 +230,7 @@ class _Named(NamedTuple):
     bound: int = 0
 
 
-async def _read_names(engine: Engine, store: QueueStore, config: QueueConfig | None) -> _Named:
+async def _read_names(engine: SessionCore, store: QueueState, config: QueueConfig | None) -> _Named:
     """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
     if config is None:
         return _Named()
@@ -254,7 +254,7 @@ async def _read_names(engine: Engine, store: QueueStore, config: QueueConfig | N
     return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
-async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, int]) -> int:
+async def _count_scheduled(engine: SessionCore, store: QueueState, held: dict[str, int]) -> int:
     """Count what is put for a time that has not come; only the hour that has begun need be listed for that."""
     now, later, scheduled = engine.server_clock.now(), f"{store.paths.later}/", 0
     for folder, number in held.items():
@@ -269,7 +269,7 @@ async def _count_scheduled(engine: Engine, store: QueueStore, held: dict[str, in
     return scheduled
 
 
-async def peek(engine: Engine, store: QueueStore, limit: int) -> list[Content]:
+async def peek(engine: SessionCore, store: QueueState, limit: int) -> list[Content]:
     """Read the oldest items, claimed ones too, with the attempts made so far and when they are due."""
     paths = store.paths
     placed = await first_items(engine, store, await lanes(engine, store), limit)
@@ -298,7 +298,7 @@ def due_of(item: ItemName, lock: Node | None) -> int | None:
     return record.end
 
 
-def content(store: QueueStore, item: ItemName, node: Node, attempts: int) -> Content:
+def content(store: QueueState, item: ItemName, node: Node, attempts: int) -> Content:
     """Return what an item holds; one whose envelope does not decode is shown as it is stored."""
     header: Header
     try:
@@ -311,7 +311,7 @@ def content(store: QueueStore, item: ItemName, node: Node, attempts: int) -> Con
     return Content(store.name, item.id, body, header, attempts, node.stat.ctime)
 
 
-async def purge(engine: Engine, store: QueueStore) -> int:
+async def purge(engine: SessionCore, store: QueueState) -> int:
     """Remove every item that no transaction or delivery holds; return how many."""
     removed = 0
     while True:
@@ -329,7 +329,7 @@ async def purge(engine: Engine, store: QueueStore) -> int:
             return removed
 
 
-async def release_claims(engine: Engine, store: QueueStore) -> int:
+async def release_claims(engine: SessionCore, store: QueueState) -> int:
     """Force every lock open; return how many. What their holders do from now on fails."""
     paths = store.paths
     # Whatever was claimed before the call is to be seen, by whichever server.
@@ -366,7 +366,7 @@ async def release_claims(engine: Engine, store: QueueStore) -> int:
     return sum(await apply(engine, changes))
 
 
-async def _due_of(engine: Engine, store: QueueStore) -> dict[str, str]:
+async def _due_of(engine: SessionCore, store: QueueState) -> dict[str, str]:
     """The due node of each timed lock."""
     paths = store.paths
     names = await list_children(engine, store, paths.due)

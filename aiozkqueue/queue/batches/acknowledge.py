@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.layout import LockRecord, id_at
 from aiozkqueue.queue.admin.ledger_pages import read_page
 from aiozkqueue.queue.commit.conditional import settle
-from aiozkqueue.queue.commit.dispositions import CONSUME, Ending
+from aiozkqueue.queue.commit.dispositions import CONSUME, Disposition
 from aiozkqueue.queue.commit.unclaimed import burial, find, removal
 from aiozkqueue.zookeeper import Delete, NoNodeError, NotEmptyError, below
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest
     from aiozkqueue.queue.commit.conditional import Change
-    from aiozkqueue.queue.commit.unclaimed import Found
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
 
@@ -46,7 +46,7 @@ def rejection_of(state: Manifest) -> str | None:
 class Removing(Epoch):
     """Ends what a ledger holds."""
 
-    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+    def __init__(self, engine: SessionCore, store: QueueState, group: str) -> None:
         super().__init__(engine, store, group)
         self._obstacles = Obstacles(store, group)
         self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
@@ -55,7 +55,7 @@ class Removing(Epoch):
         """Remove a page with its items; whatever of it is not ours any more is left."""
         entries = await self._entries(path)
         paths = self._store.paths
-        simple = not self._store.attendants and not self._store.config.counts
+        simple = not self._store.end_hooks and not self._store.config.counts
         while True:
             marked = await self._reasons(path)
             reasons = marked if batch.rejection is None else {_id(one): batch.rejection for one in entries}
@@ -109,7 +109,7 @@ class Removing(Epoch):
             async with self._one_by_one:
                 found = await find(self._engine, self._store, places)
                 held = [one for one in found if one.lock is not None and _claim_of(one.lock) in batch.claims]
-                changes = [self._ending(one, reasons.get(one.id)) for one in held]
+                changes = [self._disposition(one, reasons.get(one.id)) for one in held]
                 fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
                 settled = await settle(self._engine, fenced)
             for one, change in zip(held, settled, strict=True):
@@ -121,11 +121,11 @@ class Removing(Epoch):
             if places:
                 await self._change([], self._never)  # is it still ours?
 
-    def _ending(self, one: Found, reason: str | None) -> Change:
+    def _disposition(self, one: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:
             return removal(self._engine, self._store, one, CONSUME)
-        ending = Ending("dead", reason=f"stream {self._group!r}: {reason}")
-        return burial(self._engine, self._store, one, ending)
+        disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
+        return burial(self._engine, self._store, one, disposition)
 
 
 def _claim_of(lock: Node) -> str:

@@ -13,8 +13,8 @@ from aiozkqueue.queue.candidates.collectors import Earliest
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
 class Frozen(NamedTuple):
@@ -24,7 +24,7 @@ class Frozen(NamedTuple):
     ends: Mapping[str, int]
 
 
-async def freeze(engine: Engine, store: QueueStore) -> Frozen:
+async def freeze(engine: SessionCore, store: QueueState) -> Frozen:
     """Return what is there now."""
     now = await engine.server_clock.learned(store.paths.due)
     stats = await stat_lanes(engine, store)
@@ -32,8 +32,8 @@ async def freeze(engine: Engine, store: QueueStore) -> Frozen:
 
 
 async def list_free(
-    engine: Engine,
-    store: QueueStore,
+    engine: SessionCore,
+    store: QueueState,
     locked: Collection[str | None],
     frozen: Frozen | None,
     *,
@@ -65,7 +65,7 @@ async def list_free(
 
 
 def _is_free(
-    name: str, *, store: QueueStore, locked: Collection[str | None], moment: int, now: int, end: int | None
+    name: str, *, store: QueueState, locked: Collection[str | None], moment: int, now: int, end: int | None
 ) -> bool:
     item = store.parse_item(name)
     return (

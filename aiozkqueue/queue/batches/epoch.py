@@ -26,8 +26,8 @@ from .records import LedgerRecord
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
@@ -47,7 +47,7 @@ class RefusedError(Exception):
 class Epoch:
     """One process's hold on a group's ledger."""
 
-    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+    def __init__(self, engine: SessionCore, store: QueueState, group: str) -> None:
         self._engine = engine
         self._zookeeper = engine.zookeeper
         self._store = store

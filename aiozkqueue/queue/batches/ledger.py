@@ -46,8 +46,8 @@ from .records import LedgerState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 log: Final = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Handed(NamedTuple):
 class Ledger(Removing):
     """One group's ledger, taken over by the first change that is made here."""
 
-    def __init__(self, engine: Engine, store: QueueStore, group: str) -> None:
+    def __init__(self, engine: SessionCore, store: QueueState, group: str) -> None:
         super().__init__(engine, store, group)
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # those of them that were looked at since, and come first
@@ -363,7 +363,7 @@ class Ledger(Removing):
             raise InvalidOptionError(msg)
 
     async def _refresh(self) -> None:
-        self._store.stale()
+        self._store.invalidate()
         await self._store.open()
 
     async def _locked(self) -> set[str | None]:
@@ -395,7 +395,7 @@ class Ledger(Removing):
             room = lasting if wanted is None else min(lasting, wanted - count)
             pages: dict[str, list[Entry]] = {}
             while room > 0 and len(pages) < UNDER_WAY and self._left:
-                chosen = self._choose(min(size, room))
+                chosen = self._request_policy(min(size, room))
                 pages[f"{self._manifest(number)}/{page:06d}"] = chosen
                 page, room = page + 1, room - len(chosen)
             adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
@@ -420,7 +420,7 @@ class Ledger(Removing):
     def _left(self) -> int:
         return len(self._again) + len(self._candidates)
 
-    def _choose(self, most: int) -> list[Entry]:
+    def _request_policy(self, most: int) -> list[Entry]:
         chosen = self._again[:most]
         del self._again[:most]
         more = most - len(chosen)

@@ -1,6 +1,6 @@
 """Batches put by many at once that become visible as a whole, each once, however often it is tried.
 
-A `Staging` is one writer's place at one queue. Every process that puts for a batch joins it by `begin`, and asserts
+A `BatchWriter` is one writer's place at one queue. Every process that puts for a batch joins it by `begin`, and asserts
 the `Fence` in each multi. `complete` opens the batch: one multi says that it is complete and removes the one lock that
 hides it, so that all of it can be taken at once, and a second try finds it done. `abort` raises the fence first, so
 that nothing is put after it, and then removes what was put. What is stored is in `operators.writers`, and why nobody
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, clear_away, give_up, unlocking
-from aiozkqueue.queue.commit.puts import PutSettlement
+from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
 from aiozkqueue.queue.put.ttl import with_field
 from aiozkqueue.queue.runtime.acl_errors import allowed, denied
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
 
@@ -67,7 +67,7 @@ class FencedError(NotCommittedError):
     """The batch is not under way any more, or its writer's znode was written to for another reason."""
 
 
-class StagedSettlement(PutSettlement):
+class FencedPuts(PutWrite):
     """Items of a batch, and the progress that says that they are there, while the batch is under way."""
 
     __slots__ = ("_before",)
@@ -96,10 +96,10 @@ class StagedSettlement(PutSettlement):
         super().applied(None if results is None else results[len(self._before) :])
 
 
-class Staging:
+class BatchWriter:
     """One writer's batches into a queue."""
 
-    def __init__(self, engine: Engine, store: QueueStore, name: str) -> None:
+    def __init__(self, engine: SessionCore, store: QueueState, name: str) -> None:
         """``name`` tells the writer from all others, for ever."""
         self._engine = engine
         self._zookeeper = engine.zookeeper
@@ -117,7 +117,7 @@ class Staging:
         who does not know the writer's name may find it by (`operators.writers.began_by`).
 
         Raises:
-            NotCommittedError: the batch has been given up. Also as `QueueStore.open`.
+            NotCommittedError: the batch has been given up. Also as `QueueState.open`.
         """
         await self._store.admit_staged()
         while True:
@@ -164,7 +164,7 @@ class Staging:
                 # Whoever waits hears of it by the bells of what it may wait for: the items, and each priority's lanes.
                 bells = dict.fromkeys((store.paths.items, *(store.paths.at(one.put_lanes[0]) for one in store.tiers)))
                 operations += await unlocking(self._engine, store, record.stage)
-                operations += (SetData(bell, b"") for bell in bells)
+                operations += (SetData(wakeup, b"") for wakeup in bells)
             await self._write(operations)
         await clear_away(self._engine, store, self.writer)
 
@@ -238,5 +238,5 @@ class Staging:
             if isinstance(refusal.error, NoAuthError):
                 raise denied(self._store.name, refusal.error) from refusal
             if isinstance(refusal.error, NoNodeError | NodeExistsError):
-                self._store.stale()
+                self._store.invalidate()
                 await self._store.open()

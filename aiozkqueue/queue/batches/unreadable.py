@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.zookeeper import NoAuthError
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.commit.unclaimed import Found
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 log: Final = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ log: Final = logging.getLogger(__name__)
 class Obstacles:
     """What is in the way of one stream of one queue."""
 
-    def __init__(self, store: QueueStore, group: str) -> None:
+    def __init__(self, store: QueueState, group: str) -> None:
         self._store = store
         self._group = group
         self._sealed: set[str] = set()
@@ -46,7 +46,7 @@ class Obstacles:
             return places
         return [place for place in places if self._store.paths.at(place) not in self._sealed]
 
-    def tell_kept(self, found: Found, path: str) -> None:
+    def tell_kept(self, found: ItemSnapshot, path: str) -> None:
         """Tell of a message that has been handled and cannot be deleted. It stays locked: nobody is handed it again."""
         log.error(
             "queue %s: stream %r has handled message %s, which cannot be removed, since there are znodes below %s: it "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aiozkqueue.layout import MalformedError, item_id
 
 from .collectors import Dealt
-from .partition import FIRST_WAIT, Share
+from .partition import FIRST_WAIT, Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ class Backlog:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._share = Share()
+        self._share = Partition()
         self._offsets: dict[str, int] = {}  # by lane
         self._index: GroupIndex | None = None
         self._lane = ""
@@ -88,13 +88,13 @@ class Backlog:
         self._listed.clear()
         self._more = iter(())
 
-    def reshare(self, share: Share) -> None:
+    def reshare(self, share: Partition) -> None:
         """Take note of who else is there."""
         self._share = share
         self._offsets.clear()
 
     @property
-    def share(self) -> Share:
+    def share(self) -> Partition:
         """This consumer's place among the live ones."""
         return self._share
 

@@ -42,7 +42,7 @@ def is_closed(name: str, locks: Collection[str | None]) -> bool:
     return "-b" in name and (stage := stage_of(name)) is not None and stage in locks
 
 
-class Stages:
+class BatchVisibility:
     """The batches of a queue as one consumer knows them."""
 
     def __init__(self) -> None:

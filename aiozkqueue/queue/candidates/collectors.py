@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .partition import Share
+    from .partition import Partition
 
 _SEQUENCE_DIGITS: Final = 10
 #: Names sorted at a time: a few milliseconds.
@@ -146,7 +146,7 @@ class Dealt:
 
     def __init__(
         self,
-        share: Share,
+        share: Partition,
         offset: int,
         passes: Callable[[str], object] | None,
         *,

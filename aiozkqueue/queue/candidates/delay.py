@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiozkqueue.queue.runtime.clock import Clock
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Milliseconds before an hour begins at which its items are listed.
@@ -40,7 +40,7 @@ LOOK: Final = 1.0
 LOOK_PER_LISTING: Final = 50
 
 
-class Hour:
+class HourBucket:
     """One hour's folder."""
 
     __slots__ = ("beyond", "changed", "look_after", "unsettled")
@@ -56,14 +56,14 @@ class Hour:
         """Not to be listed again before this, on the monotonic clock."""
 
 
-class Later:
+class DelayedIndex:
     """The scheduled items of one queue."""
 
-    def __init__(self, zookeeper: ZooKeeper, store: QueueStore, clock: Clock) -> None:
+    def __init__(self, zookeeper: ZooKeeper, store: QueueState, clock: Clock) -> None:
         self._zookeeper = zookeeper
         self._store = store
         self._clock = clock
-        self._hours: dict[int, Hour] = {}
+        self._hours: dict[int, HourBucket] = {}
         self._heap: list[tuple[int, str]] = []
         self._known: set[str] = set()
         self._looked = 0.0
@@ -112,7 +112,7 @@ class Later:
         number = _number(place)
         if number is None:
             return
-        self._hours.setdefault(number, Hour())
+        self._hours.setdefault(number, HourBucket())
         _, _, name = place.rpartition("/")
         if place.count("/") == 2 and number * HOUR - LEAD <= now:  # noqa: PLR2004 - later/<hour>/<name>
             self._add(ItemName.parse(name), place)
@@ -189,9 +189,9 @@ class Later:
             if self._hours.get(gone) is before[gone]:  # else it was heard of after the server had read the names
                 del self._hours[gone]
         for number in numbers:
-            self._hours.setdefault(number, Hour())
+            self._hours.setdefault(number, HourBucket())
 
-    async def _look_into(self, number: int, hour: Hour, stat: Stat, now: int, generation: int) -> None:
+    async def _look_into(self, number: int, hour: HourBucket, stat: Stat, now: int, generation: int) -> None:
         """List an hour, whose stat was read before."""
         began = self._clock.monotonic()
         folder = later_of(number * HOUR)
@@ -211,7 +211,7 @@ class Later:
         hour.changed = stat.pzxid  # of before the listing: what came meanwhile shows as another change
         hour.look_after = self._clock.monotonic() + LOOK_PER_LISTING * (self._clock.monotonic() - began)
 
-    def _take(self, hour: Hour, folder: str, names: list[str], locked: set[str | None], now: int) -> None:
+    def _take(self, hour: HourBucket, folder: str, names: list[str], locked: set[str | None], now: int) -> None:
         items = [item for name in names if (item := ItemName.parse(name)) is not None and item.due is not None]
         items.sort(key=_by_due)
         hour.unsettled = bool(items) and (items[0].due or 0) <= now

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .tag_records import TagRecords
 
 
-class Sieve:
+class FilterSelector:
     """Lets through the names of items whose tags pass one filter."""
 
     def __init__(self, condition: Condition, records: TagRecords) -> None:

@@ -30,7 +30,7 @@ def _steps(places: int) -> tuple[int, ...]:
     return tuple(step for step in range(1, places + 1) if gcd(step, places) == 1)
 
 
-class Share:
+class Partition:
     """One consumer's place among the live ones.
 
     Args:
@@ -51,7 +51,7 @@ class Share:
         self._steps = _steps(self._others)
 
     @classmethod
-    def among(cls, own: str, registered: Iterable[str], *, scattered: bool = False, queue: str = "") -> Share:
+    def among(cls, own: str, registered: Iterable[str], *, scattered: bool = False, queue: str = "") -> Partition:
         """Find the place of ``own`` in the registry; alone when it is not (yet) seen there."""
         names = sorted(registered)
         return cls(names.index(own), len(names), scattered=scattered, queue=queue) if own in names else cls()

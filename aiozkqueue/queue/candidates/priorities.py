@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .backlog import Backlog
     from .groups import GroupIndex
-    from .partition import Share
+    from .partition import Partition
 
 #: A watched level under which there is work is looked at again after so many seconds: a lock that its holder's death
 #: has ended is told by no watch on items. Longer when a look takes long.
@@ -31,7 +31,7 @@ BUSY_EVENTS: Final = 64
 BUSY_SECONDS: Final = 0.2
 
 
-class Level:
+class PriorityLevel:
     """One priority."""
 
     __slots__ = ("_began", "_told", "_watches", "backlog", "last_shard", "look_again", "must_list", "seen_all", "tier")
@@ -99,7 +99,7 @@ class Level:
             self.must_list = True
 
 
-class Levels:
+class PriorityIndex:
     """All priorities of a queue, the most urgent first. There is always the plain one, 0."""
 
     def __init__(self, tiers: tuple[Tier, ...], backlog: Callable[[], Backlog]) -> None:
@@ -107,19 +107,19 @@ class Levels:
         self._index: GroupIndex | None = None
         self.tiers: tuple[Tier, ...] = tiers
         """What the configuration says of them."""
-        self._levels = [Level(tier, backlog()) for tier in tiers]
-        self._by_priority = {level.tier.priority: level for level in self._levels}
+        self._priority_index = [PriorityLevel(tier, backlog()) for tier in tiers]
+        self._by_priority = {level.tier.priority: level for level in self._priority_index}
 
-    def __iter__(self) -> Iterator[Level]:
-        return iter(self._levels)
+    def __iter__(self) -> Iterator[PriorityLevel]:
+        return iter(self._priority_index)
 
     @property
-    def plain(self) -> Level | None:
+    def plain(self) -> PriorityLevel | None:
         """The only level of a queue without priorities."""
-        return self._levels[0] if len(self._levels) == 1 else None
+        return self._priority_index[0] if len(self._priority_index) == 1 else None
 
     @property
-    def share(self) -> Share:
+    def share(self) -> Partition:
         """This consumer's place among the live ones."""
         return self._by_priority[0].backlog.share
 
@@ -127,61 +127,64 @@ class Levels:
         """Follow a configuration that has changed; what is known of a level stays known."""
         self.tiers = tiers
         share = self.share
-        levels: list[Level] = []
+        priority_index: list[PriorityLevel] = []
         for tier in tiers:
-            level = self._by_priority.pop(tier.priority, None) or Level(tier, self._backlog())
+            level = self._by_priority.pop(tier.priority, None) or PriorityLevel(tier, self._backlog())
             if level.tier != tier:
                 level.unwatch()
                 level.tier, level.must_list, level.seen_all = tier, True, False
             level.backlog.reindex(self._index)
             level.backlog.reshare(share)
-            levels.append(level)
+            priority_index.append(level)
         for level in self._by_priority.values():
             level.unwatch()
-        self._levels, self._by_priority = levels, {level.tier.priority: level for level in levels}
+        self._priority_index, self._by_priority = (
+            priority_index,
+            {level.tier.priority: level for level in priority_index},
+        )
 
-    def of(self, place: str) -> Level:
+    def of(self, place: str) -> PriorityLevel:
         """Return the level of an item's place; the plain one when its priority is not known here (yet)."""
-        if len(self._levels) == 1:
-            return self._levels[0]
+        if len(self._priority_index) == 1:
+            return self._priority_index[0]
         return self._by_priority.get(priority_at(place)) or self._by_priority[0]
 
     def clear(self) -> None:
         """Forget all candidates."""
-        for level in self._levels:
+        for level in self._priority_index:
             level.backlog.clear()
             level.must_list = True
 
     def must_list(self) -> None:
         """List everything again before anything else is claimed."""
-        for level in self._levels:
+        for level in self._priority_index:
             level.must_list = True
 
-    def reshare(self, share: Share) -> None:
+    def reshare(self, share: Partition) -> None:
         """Take note of who else is there."""
-        for level in self._levels:
+        for level in self._priority_index:
             level.backlog.reshare(share)
 
     def regroup(self, index: GroupIndex | None) -> None:
         """Forget all candidates; from now on they are found by what is known of the queue's groups, if it has any."""
         self._index = index
-        for level in self._levels:
+        for level in self._priority_index:
             level.backlog.regroup(index)
             level.must_list = True
 
     def lock(self, lock: str) -> None:
         """Somebody else holds a lock."""
-        for level in self._levels:
+        for level in self._priority_index:
             level.backlog.lock(lock)
 
     def unlock(self, lock: str) -> None:
         """A lock is gone."""
-        for level in self._levels:
+        for level in self._priority_index:
             level.backlog.unlock(lock)
 
     def is_locked(self, lock: str) -> bool:
         """Whether somebody else is known to hold a lock."""
-        return any(level.backlog.is_locked(lock) for level in self._levels)
+        return any(level.backlog.is_locked(lock) for level in self._priority_index)
 
     def put_back(self, places: Sequence[str]) -> None:
         """Take candidates back, to be tried next."""
@@ -200,22 +203,24 @@ class Levels:
 
     def next_steal(self) -> float | None:
         """When the first of what others leave lying may be taken; None when nothing is."""
-        return min((due for level in self._levels if (due := level.backlog.next_steal()) is not None), default=None)
+        return min(
+            (due for level in self._priority_index if (due := level.backlog.next_steal()) is not None), default=None
+        )
 
     @property
     def next_due(self) -> int | None:
         """When the first of what is known may be taken, ms in ZooKeeper's time; None: now, or never."""
-        return min((due for level in self._levels if (due := level.backlog.next_due) is not None), default=None)
+        return min((due for level in self._priority_index if (due := level.backlog.next_due) is not None), default=None)
 
     def unwatch(self) -> None:
         """Stop listening."""
-        for level in self._levels:
+        for level in self._priority_index:
             level.unwatch()
 
-    def _split(self, places: Sequence[str]) -> list[tuple[Level, Sequence[str]]]:
-        if len(self._levels) == 1:
-            return [(self._levels[0], places)]
-        by_level: dict[int, tuple[Level, list[str]]] = {}
+    def _split(self, places: Sequence[str]) -> list[tuple[PriorityLevel, Sequence[str]]]:
+        if len(self._priority_index) == 1:
+            return [(self._priority_index[0], places)]
+        by_level: dict[int, tuple[PriorityLevel, list[str]]] = {}
         for place in places:
             level = self.of(place)
             by_level.setdefault(level.tier.priority, (level, []))[1].append(place)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import condition_digest
 from aiozkqueue.zookeeper import PAGE, Create, MultiError, NodeExistsError, NoNodeError, SetData, Stat
 
-from .partition import Share
+from .partition import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +90,7 @@ class Registration:
             results = await self._zookeeper.multi([SetData(path, self._about)], generation=generation)
             self._observe(results[0], sent)
 
-    async def share(self, registered: Iterable[str], generation: int) -> Share:
+    async def share(self, registered: Iterable[str], generation: int) -> Partition:
         """Find this session's place among the live ones; `ensure` replaces an entry that somebody has deleted.
 
         An entry that is not ephemeral belongs to nobody: items dealt to it would wait for the next in line.
@@ -104,7 +104,7 @@ class Registration:
         await self._look_at([one for one in names if one not in self._live and one != name], generation)
         self._live = {one: self._live[one] for one in names if one in self._live}
         alike = [one for one in names if (one == name or self._live.get(one)) and _class_of(one) == self._class]
-        return Share.among(name, alike, scattered=bool(self._class), queue=self._paths.base)
+        return Partition.among(name, alike, scattered=bool(self._class), queue=self._paths.base)
 
     async def _look_at(self, unknown: list[str], generation: int) -> None:
         """Find out which entries are ephemeral: of very many, some at each listing.

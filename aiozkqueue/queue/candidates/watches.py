@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Watch, WatchEvent, ZooKeeper
 
 
-class Listening(Protocol):
+class WatchListener(Protocol):
     """What an idle watch tells."""
 
     def heard_item(self, place: str) -> None:
@@ -41,10 +41,10 @@ class Listening(Protocol):
         """A scheduled item, or the folder of an hour, has appeared or gone."""
 
 
-class IdleWatch:
+class QueueWatch:
     """The watches on one queue: its lanes, its consumers, its timed locks."""
 
-    def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths, ear: Listening) -> None:
+    def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths, ear: WatchListener) -> None:
         self._zookeeper = zookeeper
         self._paths = paths
         self._ear = ear

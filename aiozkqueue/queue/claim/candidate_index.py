@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import MalformedError, id_at
 from aiozkqueue.queue.candidates.batches import stage_of
-from aiozkqueue.queue.candidates.delay import Later
-from aiozkqueue.queue.candidates.filters import Sieve
+from aiozkqueue.queue.candidates.delay import DelayedIndex
+from aiozkqueue.queue.candidates.filters import FilterSelector
 from aiozkqueue.queue.candidates.foreign import Doubts
 from aiozkqueue.queue.candidates.groups import GroupIndex, Heard, is_group
 from aiozkqueue.queue.candidates.partition import LAST_WAIT
-from aiozkqueue.queue.candidates.priorities import Levels
+from aiozkqueue.queue.candidates.priorities import PriorityIndex
 from aiozkqueue.queue.candidates.watches import Timers
 
 if TYPE_CHECKING:
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.candidates.batches import Stages
+    from aiozkqueue.queue.candidates.batches import BatchVisibility
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock, Timer
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Seconds after which messages are tried again that this user may not read: nothing tells when an ACL has changed.
 SET_ASIDE = 300.0
 
 
-class Sightings:
-    """What one session knows of a queue's candidates. ``bell`` rings when there may be some.
+class CandidateIndex:
+    """What one session knows of a queue's candidates. ``wakeup`` rings when there may be some.
 
-    What watches tell comes in by the methods of `Listening`; `Lookout` adds how candidates are looked for.
+    What watches tell comes in by the methods of `WatchListener`; `CandidateSource` adds how candidates are looked for.
     """
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         *,
         clock: Clock,
@@ -48,7 +48,7 @@ class Sightings:
         condition: Condition | None,
     ) -> None:
         self.store = store
-        self.bell: asyncio.Event = asyncio.Event()
+        self.wakeup: asyncio.Event = asyncio.Event()
         self.taking_over: bool = False
         """Whether what was found last is other consumers', by what the watches tell and a look at its locks."""
         self.held: set[str] = set()
@@ -58,12 +58,12 @@ class Sightings:
         self._stirred: dict[str, str | None] = {}
         self._clock = clock
         self._server_clock = server_clock
-        self._sieve = None if condition is None else Sieve(condition, store.tags)
-        self._levels = Levels(store.tiers, partial(store.backlog, random))
+        self._selector = None if condition is None else FilterSelector(condition, store.tags)
+        self._priority_index = PriorityIndex(store.tiers, partial(store.backlog, random))
         self._timers = Timers()
-        self._later = Later(zookeeper, store, clock)
+        self._later = DelayedIndex(zookeeper, store, clock)
         self._groups: GroupIndex | None = None
-        self._stages: Stages | None = None
+        self._batch_visibility: BatchVisibility | None = None
         self._must_list_due = True
         self._gone: set[str] | None = None  # what was settled while a listing is under way
         self._doubts = Doubts()  # of items of another program
@@ -74,7 +74,7 @@ class Sightings:
     @property
     def alone(self) -> bool:
         """Whether no other session takes from this queue."""
-        return self._levels.share.alone
+        return self._priority_index.share.alone
 
     @property
     def grouped(self) -> bool:
@@ -112,7 +112,7 @@ class Sightings:
         """Nothing was found under locks of ours. They are being removed, and the end of none is to wake us."""
         for item in items:
             if item in self._stirred:
-                self._levels.must_list()  # it has come back since, under the same id
+                self._priority_index.must_list()  # it has come back since, under the same id
             elif self.store.dialect is not None:
                 self._doubts.gone(item)
 
@@ -142,7 +142,7 @@ class Sightings:
         self.forget_aside()
         self.end(aside)
         self.relist()
-        self.bell.set()
+        self.wakeup.set()
 
     def forget_aside(self) -> None:
         """Mind nothing more that has been set aside."""
@@ -157,28 +157,28 @@ class Sightings:
         It may have been heard already: the watches go on between the refusal and whoever is told of it.
         """
         if lock in self._stirred:
-            self._levels.must_list()
+            self._priority_index.must_list()
             self._later.must_look = True
         elif is_group(lock) or self.store.dialect is not None or self.taking_over:
-            self._levels.lock(lock)
+            self._priority_index.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
         """The lock of a group is ours no more; what is left of it may be taken, by us too, unless it is locked."""
         self.settled(group, gone=locked)
         if locked:
-            self._levels.lock(group)
+            self._priority_index.lock(group)
         else:
-            self._levels.unlock(group)
+            self._priority_index.unlock(group)
             self._try_group(group)
-        self.bell.set()
+        self.wakeup.set()
 
     def _try_group(self, group: str) -> None:
         """Have the oldest item of a group tried, by us or by whoever's share it is."""
-        if self._groups is None or group in self.held or self._levels.is_locked(group):
+        if self._groups is None or group in self.held or self._priority_index.is_locked(group):
             return
         head = self._groups.head(group)
         if head is not None:
-            backlog = self._levels.of(head).backlog
+            backlog = self._priority_index.of(head).backlog
             self._ring_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
     def _heard_member(self, place: str, groups: GroupIndex) -> bool:
@@ -188,15 +188,15 @@ class Sightings:
             return False
         heard = groups.hear(place)
         if heard is Heard.UNTRACKED:
-            self._levels.of(place).must_list = True
-            self.bell.set()
+            self._priority_index.of(place).must_list = True
+            self.wakeup.set()
         elif group in self.held:
             if heard is Heard.KNOWN:
                 self._stirred.setdefault(group)
-            self.bell.set()  # whoever has it may want more of it
+            self.wakeup.set()  # whoever has it may want more of it
         else:
             if heard is Heard.KNOWN:
-                self._levels.unlock(group)  # set by whoever took its lock off
+                self._priority_index.unlock(group)  # set by whoever took its lock off
             if heard is Heard.KNOWN or groups.head(group) == place:
                 self._try_group(group)
         return True
@@ -204,21 +204,21 @@ class Sightings:
     def _ring_or_wait(self, *, own: bool) -> None:
         """Ring for a candidate of this consumer's own; for another's, only when it is left lying."""
         if own:
-            self.bell.set()
+            self.wakeup.set()
         else:
             self._mind_others()
 
     def _mind_others(self) -> None:
         """Have the bell rung when what others leave lying may be taken: most is gone by then, and wakes nobody."""
-        if self._steal_timer is None and (steal := self._levels.next_steal()) is not None:
+        if self._steal_timer is None and (steal := self._priority_index.next_steal()) is not None:
             wait = max(0.0, steal - self._clock.monotonic())
             self._steal_timer = self._clock.call_later(wait, self._look_at_others)
 
     def _look_at_others(self) -> None:
         self._steal_timer = None
-        steal = self._levels.next_steal()
+        steal = self._priority_index.next_steal()
         if steal is not None and steal <= self._clock.monotonic():
-            self.bell.set()
+            self.wakeup.set()
         else:
             self._mind_others()
 
@@ -229,21 +229,21 @@ class Sightings:
 
     def relist(self) -> None:
         """List again before anything else is claimed."""
-        self._levels.must_list()
+        self._priority_index.must_list()
         self._later.must_look = True
 
     def leave(self, places: Sequence[str]) -> None:
         """Leave candidates to the others whose they are, until the next look at what these leave lying."""
         for place in places:
-            self._levels.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
+            self._priority_index.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
 
     def put_back(self, places: Sequence[str]) -> None:
         """Take candidates back, to be tried next."""
-        self._levels.put_back(places)
+        self._priority_index.put_back(places)
 
     def put_last(self, places: Sequence[str]) -> None:
         """Take candidates back that others work on."""
-        self._levels.put_last(places)
+        self._priority_index.put_last(places)
 
     def settled(self, message_id: str, *, gone: bool, place: str | None = None) -> None:
         """A lock of ours is gone, and the item at ``place`` too or not.
@@ -263,14 +263,18 @@ class Sightings:
             self._heard_free(heard)
         else:
             self.relist()
-            self.bell.set()
+            self.wakeup.set()
 
     def heard_item(self, place: str) -> None:
-        """See `Listening`."""
-        if self._stages is not None and (stage := stage_of(place)) is not None and not self._stages.is_open(stage):
-            if not self._stages.is_closed(stage):
-                self._levels.of(place).must_list = True  # that finds out
-                self.bell.set()
+        """See `WatchListener`."""
+        if (
+            self._batch_visibility is not None
+            and (stage := stage_of(place)) is not None
+            and not self._batch_visibility.is_open(stage)
+        ):
+            if not self._batch_visibility.is_closed(stage):
+                self._priority_index.of(place).must_list = True  # that finds out
+                self.wakeup.set()
             return
         try:
             if self._groups is not None and self._heard_member(place, self._groups):
@@ -287,20 +291,20 @@ class Sightings:
         """Take an item that a watch told of, which is by itself and not ours already, if it is for this consumer."""
         if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
             return
-        if self._sieve is not None and not self._sieve.hear(place):
-            if self._sieve.undecided:
-                self.bell.set()
+        if self._selector is not None and not self._selector.hear(place):
+            if self._selector.undecided:
+                self.wakeup.set()
             return
         if self.store.dialect is not None:
             self._doubts.found(place.rpartition("/")[2])
-        level = self._levels.of(place)
+        level = self._priority_index.of(place)
         if level.backlog.full:
             level.must_list = True  # what is not kept now is not heard of again
         self._ring_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
 
     def heard_end(self, place: str) -> None:
-        """See `Listening`."""
-        self._levels.of(place).backlog.forget(place)
+        """See `WatchListener`."""
+        self._priority_index.of(place).backlog.forget(place)
         if self.store.dialect is not None:
             self._doubts.gone(place.rpartition("/")[2])
         if self._groups is not None:
@@ -309,7 +313,7 @@ class Sightings:
                 self._try_group(self.lock_id(place))
 
     def heard_lock(self, lock: str, *, gone: bool) -> None:
-        """See `Listening`."""
+        """See `WatchListener`."""
         if lock in self.held:
             if gone:
                 self._stirred.setdefault(lock)
@@ -323,19 +327,19 @@ class Sightings:
         if not is_group(lock):
             return
         if gone:
-            self._levels.unlock(lock)
+            self._priority_index.unlock(lock)
             self._try_group(lock)
         else:
-            self._levels.lock(lock)
+            self._priority_index.lock(lock)
 
     def _heard_foreign(self, item: str, *, gone: bool) -> None:
         """Another session has locked an item, or has unlocked it: then its item is looked at, if it may be there."""
         if not gone:
-            self._levels.lock(item)
+            self._priority_index.lock(item)
             return
-        self._levels.unlock(item)
+        self._priority_index.unlock(item)
         if self._doubts.unlocked(item):
-            self.bell.set()
+            self.wakeup.set()
 
     def _settle_doubts(self, items: Sequence[str], found: Iterable[bool]) -> None:
         """Take what was seen of items whose locks had ended: whether they are there.
@@ -343,35 +347,35 @@ class Sightings:
         What a watch has told since then is newer: whoever has locked one again ends that lock, too.
         """
         for item, there in zip(items, found, strict=True):
-            if there and not self._levels.is_locked(item) and self._doubts.without_gone([item]):
+            if there and not self._priority_index.is_locked(item) and self._doubts.without_gone([item]):
                 self.heard_item(f"items/{item}")
 
     def heard_later(self, place: str, *, gone: bool) -> None:
-        """See `Listening`."""
+        """See `WatchListener`."""
         if gone:
             self._later.forget(place)
-            self._levels.of(place).backlog.forget(place)
+            self._priority_index.of(place).backlog.forget(place)
             return
         before = self._later.next
         self._later.hear(place, self._server_clock.now())
         if self._later.next != before:
-            self.bell.set()
+            self.wakeup.set()
 
     def heard_nothing(self) -> None:
-        """See `Listening`. A listing that is made now passes by what counts as held."""
+        """See `WatchListener`. A listing that is made now passes by what counts as held."""
         for lock in self.held:
             self._stirred.setdefault(lock, "")
         self.heard_bell()
 
     def heard_bell(self) -> None:
-        """See `Listening`."""
-        self._levels.must_list()
+        """See `WatchListener`."""
+        self._priority_index.must_list()
         self._must_list_due = self._later.must_look = True
         if self._groups is not None:
             self._groups.missed()
-        self.bell.set()
+        self.wakeup.set()
 
     def heard_due(self, due: int, message_id: str) -> None:
-        """See `Listening`."""
+        """See `WatchListener`."""
         self._timers.add(due, message_id)
-        self.bell.set()
+        self.wakeup.set()

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
 from aiozkqueue.queue.candidates.groups import ORDERED
-from aiozkqueue.queue.commit.dispositions import REMOVED, Ending, exhausted
-from aiozkqueue.queue.commit.orphan_locks import GhostSettlement, OwnLock
+from aiozkqueue.queue.commit.dispositions import REMOVED, Disposition, exhausted
+from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import (
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import Committer
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
 
 log: Final = logging.getLogger(__name__)
@@ -158,10 +158,10 @@ class Claimer:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         *,
-        committer: Committer,
+        committer: GroupCommitter,
         server_clock: ServerClock,
         ids: IdSource,
         budgets: SessionBudget,
@@ -219,7 +219,7 @@ class Claimer:
             ContendedError, ReopenError, BesideError: none was claimed.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        store, paths, forced = self._store, self._store.paths, self._store.forced
+        store, paths, forced_version = self._store, self._store.paths, self._store.forced_version
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
         count, counted = len(places), store.config.counts
         items, locks = [paths.at(place) for place in places], [paths.lock(one) for one in ids]
@@ -245,22 +245,22 @@ class Claimer:
                 kept += 1
                 if found.sealed and index in found.sealed:
                     self.tell_sealed(ids[index], found.sealed[index])
-                    self._release_ghost(OwnLock(locks[index], lock, forced), generation, bell=paths.items)
+                    self._release_ghost(LockRef(locks[index], lock, forced_version), generation, wakeup=paths.items)
                     continue
                 if node is None:
                     batch.ghosts.append(ids[index])
-                    self._release_ghost(OwnLock(locks[index], lock, forced), generation)
+                    self._release_ghost(LockRef(locks[index], lock, forced_version), generation)
                     continue
                 place = places[index]
                 claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
                 claim.since = since
-                ending = self.examine(claim, node, found.metas[index])
-                if claim.fields is not None and ending is None:
-                    ending = self.examine_name(claim, since)
-                if ending is None:
+                disposition = self.examine(claim, node, found.metas[index])
+                if claim.fields is not None and disposition is None:
+                    disposition = self.examine_name(claim, since)
+                if disposition is None:
                     batch.claims.append(claim)
                 else:
-                    self.settle(claim, ending)
+                    self.settle(claim, disposition)
             if batch.claims:
                 sizes = [len(claim.raw) for claim in batch.claims]
                 self.expect(max(sizes))
@@ -319,14 +319,14 @@ class Claimer:
             )
         self._told.add(what)
 
-    def settle(self, claim: Claim, ending: Ending) -> asyncio.Future[None]:
+    def settle(self, claim: Claim, disposition: Disposition) -> asyncio.Future[None]:
         """End the hold on a claim that nobody is shown."""
-        return settle_unshown(claim, ending, self._committer, self._ids, self._server_clock)
+        return settle_unshown(claim, disposition, self._committer, self._ids, self._server_clock)
 
-    def _release_ghost(self, lock: OwnLock, generation: int, *, bell: str | None = None) -> None:
+    def _release_ghost(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> None:
         budget, size, name = self._budgets.of(generation), self.item_lock_size, self._ids.next()
         self._committer.submit(
-            GhostSettlement(name, generation, self._store, lock, lambda: budget.free(size), bell=bell)
+            RemoveOrphanLock(name, generation, self._store, lock, lambda: budget.free(size), wakeup=wakeup)
         )
 
     async def lock_and_read(
@@ -399,7 +399,7 @@ class Claimer:
                 metas[index] = meta
         return metas
 
-    def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Ending | None:
+    def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Disposition | None:
         """Take what was read into a claim; return how it ends when it must not be handed over."""
         claim.raw, claim.created, claim.version = item
         if "/item-i" not in claim.place:  # its name says more than its id
@@ -418,10 +418,10 @@ class Claimer:
             claim.header, claim.body, claim.rest = EMPTY_HEADER, claim.raw, None
             if meta is not None:
                 claim.meta_version = meta.version
-            return Ending("dead", reason=f"what is stored does not decode: {malformed}")
+            return Disposition("dead", reason=f"what is stored does not decode: {malformed}")
         return exhausted(claim, error) if claim.used_up else None
 
-    def examine_name(self, claim: Claim, locked: int) -> Ending | None:
+    def examine_name(self, claim: Claim, locked: int) -> Disposition | None:
         """Say how it ends when its life had ended by the time at which ZooKeeper made the lock."""
         end = None if claim.fields is None else claim.fields.expires
         if end is None:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
 from aiozkqueue.queue.candidates.batches import is_closed
-from aiozkqueue.queue.commit.dispositions import Ending
-from aiozkqueue.queue.commit.unclaimed import Found, removal
+from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
 from .claimer import BesideError, ContendedError, ReopenError
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.attached import Mender
+    from aiozkqueue.queue.commit.attached import RefusalHandler
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
 
     from .claimer import Batch, Claimer
@@ -39,7 +39,7 @@ log: Final = logging.getLogger(__name__)
 
 #: Duplicates removed in one multi. When there are more, the oldest go before the newest one is claimed.
 TOGETHER = 100
-COLLAPSED = Ending("remove", outcome=End.COLLAPSED)
+COLLAPSED = Disposition("remove", outcome=End.COLLAPSED)
 
 
 Like = tuple[str, str | None, tuple[str, ...]]
@@ -53,7 +53,7 @@ class Duplicates(NamedTuple):
     """Who has looked."""
     places: Sequence[str]
     """Of the messages that are removed."""
-    operations: Sequence[tuple[Operation, Mender | None, str | None]]
+    operations: Sequence[tuple[Operation, RefusalHandler | None, str | None]]
     """With who answers for a refusal (None: the look is out of date), and the place of the message it removes."""
 
     @property
@@ -70,7 +70,7 @@ class Duplicates(NamedTuple):
             return ContendedError(-1)
         if isinstance(error, NoAuthError):
             return error
-        if owner is not None and (mending := owner.mend(operation, error)) is not None:
+        if owner is not None and (mending := owner.repair(operation, error)) is not None:
             await mending
         return ContendedError(-1)
 
@@ -108,7 +108,7 @@ class Collapse:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         ids: IdSource,
         server_clock: ServerClock,
@@ -162,7 +162,7 @@ class Collapse:
                 there.append(place)
         return there
 
-    async def choose(
+    async def request_policy(
         self, places: Sequence[str], excluded: Callable[[str], bool], generation: int
     ) -> tuple[list[str], Duplicates]:
         """Return what to claim in the place of these candidates, and what goes with it.
@@ -230,17 +230,17 @@ class Collapse:
 
     async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
         """Remove the older one of each pair, while the newest is there."""
-        operations: list[tuple[Operation, Mender | None, str | None]] = [
+        operations: list[tuple[Operation, RefusalHandler | None, str | None]] = [
             (Check(self._store.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
         found = await self._read([older for _, older in pairs], generation)
         for one in found:
             change = removal(self, self._store, one, COLLAPSED)
             operations += ((operation, None, one.place) for operation in change.operations)
-            operations += ((also.operation, also.owner, None) for also in change.companions(self.server_clock))
+            operations += ((also.operation, also.owner, None) for also in change.attached_ops(self.server_clock))
         return Duplicates(self, [one.place for one in found], operations)
 
-    async def _read(self, places: Sequence[str], generation: int) -> list[Found]:
+    async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
         """Learn of duplicates what their removal depends on; their payloads only where a history keeps them."""
         wanted = [
             path for place in places for path in (self._store.paths.at(place), self._store.paths.meta(_id(place)))
@@ -256,14 +256,14 @@ class Collapse:
                     self.shun(place, error)
                     nodes.extend((None, None))
         return [
-            Found(place, item, None, meta, item_id(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, None, meta, item_id(place.rpartition("/")[2]))
             for place, item, meta in zip(places, nodes[::2], nodes[1::2], strict=True)
             if item is not None
         ]
 
     async def _read_nodes(self, wanted: Sequence[str], generation: int) -> list[Node | None]:
         zookeeper = self._zookeeper
-        if self._store.attendants:
+        if self._store.end_hooks:
             return await zookeeper.read_many(wanted, generation=generation)
         stats: list[Stat | None] = await asyncio.gather(
             *(zookeeper.exists(path, generation=generation) for path in wanted)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
 
 
-class KeptClaims:
+class DelayedReleases:
     """Those that one dispenser holds; ``give_back`` is called with each that is due."""
 
     def __init__(self, clock: Clock, give_back: Callable[[Claim], None]) -> None:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import parse_due
-from aiozkqueue.queue.candidates.batches import Stages, stage_of
+from aiozkqueue.queue.candidates.batches import BatchVisibility, stage_of
 from aiozkqueue.queue.candidates.collectors import Dealt, Matching
 from aiozkqueue.queue.candidates.groups import GroupIndex
 from aiozkqueue.queue.candidates.listing_length import warn_of_length
-from aiozkqueue.queue.candidates.partition import Share
+from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
-from aiozkqueue.queue.candidates.watches import IdleWatch
+from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.zookeeper import NoAuthError
 
-from .candidate_index import Sightings
+from .candidate_index import CandidateIndex
 from .claimer import ReopenError
 from .work_stealing import LeftLying
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.candidates.filters import Sieve
-    from aiozkqueue.queue.candidates.priorities import Level
+    from aiozkqueue.queue.candidates.filters import FilterSelector
+    from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
     from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
@@ -66,12 +66,12 @@ class Demand(Protocol):
         ...
 
 
-class Lookout(Sightings):
+class CandidateSource(CandidateIndex):
     """Finds candidates for a dispenser."""
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         demand: Demand,
         *,
@@ -91,7 +91,7 @@ class Lookout(Sightings):
         self._registration = Registration(
             zookeeper, store.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
         )
-        self._watch = IdleWatch(zookeeper, store.paths, self)
+        self._watch = QueueWatch(zookeeper, store.paths, self)
         self._left_lying = LeftLying(
             zookeeper, store.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
         )
@@ -108,21 +108,23 @@ class Lookout(Sightings):
         if self._version == self.store.version:
             return False
         config = self.store.config
-        if self._sieve is not None and config.grouped:  # whoever asks next is told, too: it goes on by the one before
+        if (
+            self._selector is not None and config.grouped
+        ):  # whoever asks next is told, too: it goes on by the one before
             msg = (
                 f"queue {self.store.name!r} hands over its messages in order, of a group or of all; "
                 "take them without filters: one that does not pass would hold up those behind it"
             )
             raise ConfigConflictError(msg)
         self._version = self.store.version
-        if config.staged and self._stages is None:
-            self._stages = Stages()
-            self._levels.clear()  # what was heard of before it was known what to look for
+        if config.staged and self._batch_visibility is None:
+            self._batch_visibility = BatchVisibility()
+            self._priority_index.clear()  # what was heard of before it was known what to look for
             self._later.clear()
         if self._groups is not None or config.grouped:
             self._disarm()
             self._groups = GroupIndex(config) if config.grouped else None
-            self._levels.regroup(self._groups)
+            self._priority_index.regroup(self._groups)
         return True
 
     @property
@@ -138,12 +140,12 @@ class Lookout(Sightings):
 
     def start_over(self) -> None:
         """Forget all: another ZooKeeper session begins."""
-        self._levels.clear()
+        self._priority_index.clear()
         self._doubts.clear()
         self._version = -1
         self._later.clear()
-        if self._sieve is not None:
-            self._sieve.start_over()
+        if self._selector is not None:
+            self._selector.start_over()
         self.forget_aside()
         self.end(list(self.held))
         self._must_list_due = True
@@ -159,12 +161,12 @@ class Lookout(Sightings):
 
         Beside another program's consumers it always does: their locks, and what is more urgent, are told by watches.
         """
-        return self.store.dialect is not None or (self._sieve is not None and self._sieve.refused > MANY_REFUSED)
+        return self.store.dialect is not None or (self._selector is not None and self._selector.refused > MANY_REFUSED)
 
     def disarm(self) -> None:
         """Take the watches off."""
         self._disarm()
-        self._levels.unwatch()
+        self._priority_index.unwatch()
 
     # -- looking
 
@@ -187,28 +189,28 @@ class Lookout(Sightings):
         if (takes := self.store.takes) is not None:
             places = [place for place in places if takes(place.rpartition("/")[2])]
         try:
-            if self._stages is not None:
-                places = await self._opened(self._stages, places, generation)
-            if self._sieve is not None:
-                places = await self._sieve.sift(places, generation)
+            if self._batch_visibility is not None:
+                places = await self._opened(self._batch_visibility, places, generation)
+            if self._selector is not None:
+                places = await self._selector.sift(places, generation)
         except BaseException:
             self._later.must_look = True  # they must be found again
             raise
         if places:
-            self._levels.offer(places, self._clock.monotonic())
+            self._priority_index.offer(places, self._clock.monotonic())
 
     async def _tend_foreign(self, dialect: Dialect, generation: int) -> None:
         """Find out which items are there whose locks have ended, and what time it is where that matters."""
         if dialect.scheduled:
             await self._registration.sample_clock(generation)
         if self._doubts.too_many:
-            self._levels.must_list()
+            self._priority_index.must_list()
         elif items := self._doubts.take():
             look = self._exists
             try:
                 found = await asyncio.gather(*(look(self.store.paths.item(one), generation) for one in items))
             except BaseException:
-                self._levels.must_list()  # they must be found again
+                self._priority_index.must_list()  # they must be found again
                 raise
             self._settle_doubts(items, found)
 
@@ -219,16 +221,18 @@ class Lookout(Sightings):
         except NoAuthError:
             return True
 
-    async def _opened(self, stages: Stages, places: list[str], generation: int) -> list[str]:
+    async def _opened(self, batch_visibility: BatchVisibility, places: list[str], generation: int) -> list[str]:
         """Leave out what is in batches that are not complete; who completes one rings, and it is found again."""
-        unknown = {stage for place in places if (stage := stage_of(place)) is not None and not stages.is_open(stage)}
+        unknown = {
+            stage for place in places if (stage := stage_of(place)) is not None and not batch_visibility.is_open(stage)
+        }
         if not unknown:
             return places
         locks = await self._zookeeper.read_many([self.store.paths.lock(one) for one in unknown], generation=generation)
         for stage, lock in zip(unknown, locks, strict=True):
             if lock is None:
-                stages.found_open(stage)
-        return [place for place in places if (stage := stage_of(place)) is None or stages.is_open(stage)]
+                batch_visibility.found_open(stage)
+        return [place for place in places if (stage := stage_of(place)) is None or batch_visibility.is_open(stage)]
 
     async def _free_ended(self, generation: int) -> None:
         now = self._clock.monotonic()
@@ -250,13 +254,13 @@ class Lookout(Sightings):
         if ended:
             try:
                 freed = await reap(self._zookeeper, self.store.paths, ended, generation)
-                if self._sieve is not None:
-                    freed = await self._sieve.sift(freed, generation)
+                if self._selector is not None:
+                    freed = await self._selector.sift(freed, generation)
                 if (takes := self.store.takes) is not None:
                     freed = [place for place in freed if takes(place.rpartition("/")[2])]
-                self._levels.put_back(freed)
+                self._priority_index.put_back(freed)
             except BaseException:
-                self._levels.must_list()
+                self._priority_index.must_list()
                 self._must_list_due = True  # they must be found again
                 raise
 
@@ -265,11 +269,11 @@ class Lookout(Sightings):
 
         None: wait for what flies, it may bring candidates back, and a listing made now would miss those.
         """
-        if self.store.tiers is not self._levels.tiers:
-            self._levels.adopt(self.store.tiers)
-        if self._sieve is not None and self._sieve.undecided:
-            await self._decide(self._sieve, generation)
-        level = self._levels.plain
+        if self.store.tiers is not self._priority_index.tiers:
+            self._priority_index.adopt(self.store.tiers)
+        if self._selector is not None and self._selector.undecided:
+            await self._decide(self._selector, generation)
+        level = self._priority_index.plain
         ripe, self._ripe, self.taking_over = self._ripe, False, False
         if level is None:
             return await self._look_by_urgency(limit, generation, ripe=ripe)
@@ -286,25 +290,27 @@ class Lookout(Sightings):
         places = await self._list_lanes(level, limit, generation)
         return None if not places and self._demand.flying else places  # what flies is for some of those who ask
 
-    async def _decide(self, sieve: Sieve, generation: int) -> None:
+    async def _decide(self, selector: FilterSelector, generation: int) -> None:
         """Find out for whom items are that have been heard of."""
-        heard = await sieve.heard(generation)
+        heard = await selector.heard(generation)
         if heard is None:
-            self._levels.must_list()
+            self._priority_index.must_list()
         for place in heard or ():
-            self._levels.of(place).backlog.hear(place, self._clock.monotonic())
+            self._priority_index.of(place).backlog.hear(place, self._clock.monotonic())
 
     async def _look_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> list[str] | None:
         """Return what to claim next of the most urgent level that has something."""
-        above: list[Level] = []
-        empty: set[Level] | None = None
-        for level in self._levels:
+        above: list[PriorityLevel] = []
+        empty: set[PriorityLevel] | None = None
+        for level in self._priority_index:
             places = [] if level.must_list else self._pop(level, limit)
             if not places and ripe and not (level.must_list or self._demand.flying):
                 places = await self._take_over(level, limit, generation)
             if not places and not self._is_quiet(level):
                 if empty is None:
-                    empty = await self._skim([one for one in self._levels if not self._is_quiet(one)], generation)
+                    empty = await self._skim(
+                        [one for one in self._priority_index if not self._is_quiet(one)], generation
+                    )
                 if level not in empty:
                     if self._demand.flying:
                         level.must_list = True
@@ -317,13 +323,13 @@ class Lookout(Sightings):
             above.append(level)
         return None if self._demand.flying else []
 
-    def _is_quiet(self, level: Level) -> bool:
+    def _is_quiet(self, level: PriorityLevel) -> bool:
         """Whether there is nothing more on a level, and something that comes would be heard."""
         if level.must_list or not level.seen_all or self._demand.asking:
             return False
         return self._watch.armed or (level.watched and self._clock.monotonic() < level.look_again)
 
-    async def _guard(self, above: list[Level], places: list[str], generation: int) -> list[str]:
+    async def _guard(self, above: list[PriorityLevel], places: list[str], generation: int) -> list[str]:
         """Listen to the levels that are more urgent than what is about to be worked on, which is returned."""
         unwatched = [level for level in above if not level.watched]
         if unwatched and not self._watch.armed:
@@ -334,27 +340,29 @@ class Lookout(Sightings):
                 for level in unwatched:
                     level.must_list = level.must_list or level not in empty
             except BaseException:
-                self._levels.put_back(places)
+                self._priority_index.put_back(places)
                 raise
         return places
 
     def _on_urgent(self, event: WatchEvent) -> None:
-        level = self._levels.of(event.path if event.path.rpartition("/")[2].startswith("item-") else f"{event.path}/-")
+        level = self._priority_index.of(
+            event.path if event.path.rpartition("/")[2].startswith("item-") else f"{event.path}/-"
+        )
         level.count_event(self._clock.monotonic())
         self._watch.pass_on(event)
 
-    async def _skim(self, levels: Sequence[Level], generation: int) -> set[Level]:
+    async def _skim(self, priority_index: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
         """Tell which of these have nothing at all, without listing any.
 
         Those need not be listed, unless something has been heard after the server had looked.
         """
         began = self._clock.monotonic()
-        unlisted = [level for level in levels if level.must_list]
-        empty: set[Level] = set()
-        for level in levels:
+        unlisted = [level for level in priority_index if level.must_list]
+        empty: set[PriorityLevel] = set()
+        for level in priority_index:
             level.must_list = False
         try:
-            empty = await self._empty_of(levels, generation)
+            empty = await self._empty_of(priority_index, generation)
         finally:
             for level in unlisted:
                 level.must_list = level.must_list or level not in empty
@@ -363,9 +371,9 @@ class Lookout(Sightings):
             level.seen_empty(now, now - began)
         return empty
 
-    async def _empty_of(self, levels: Sequence[Level], generation: int) -> set[Level]:
-        lanes = [(level, self.store.paths.at(lane)) for level in levels for lane in level.lanes]
-        empty = set(levels)
+    async def _empty_of(self, priority_index: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
+        lanes = [(level, self.store.paths.at(lane)) for level in priority_index for lane in level.lanes]
+        empty = set(priority_index)
         for start in range(0, len(lanes), SKIM):
             page = lanes[start : start + SKIM]
             queue, nodes = await asyncio.gather(
@@ -381,7 +389,7 @@ class Lookout(Sightings):
                     empty.discard(level)
         return empty
 
-    def _pop(self, level: Level, limit: int) -> list[str]:
+    def _pop(self, level: PriorityLevel, limit: int) -> list[str]:
         while places := level.backlog.pop(limit, self.held.__contains__, self._clock.monotonic()):
             heads = self._heads(places)
             if heads:
@@ -391,13 +399,13 @@ class Lookout(Sightings):
     def _heads(self, places: list[str]) -> list[str]:
         return places if self._groups is None else self._groups.heads(places)
 
-    async def _list_lanes(self, level: Level, limit: int, generation: int) -> list[str]:
+    async def _list_lanes(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """List one lane of a level after the other, until one has something for this consumer."""
         began = self._clock.monotonic()
         shards = level.tier.shard_lanes
         if self._among_many and not self._watch.armed:
             await self._watch.arm(scheduled=self.store.config.scheduled, locks=self.store.dialect is not None)
-            self._levels.must_list()  # what came to the others before is not told
+            self._priority_index.must_list()  # what came to the others before is not told
         level.must_list = level.seen_all = False  # lanes behind one that has something wait until that is empty
         try:
             for _ in shards:
@@ -407,7 +415,7 @@ class Lookout(Sightings):
                     places = self._pop(level, limit)
                     if places:
                         level.seen_all = (
-                            self._sieve is not None and self._watch.armed and self._sieve.kept_all(level.lanes)
+                            self._selector is not None and self._watch.armed and self._selector.kept_all(level.lanes)
                         )
                         return places
         except BaseException:
@@ -418,7 +426,7 @@ class Lookout(Sightings):
         level.looked_at(now, now - began)
         return self._of_others(level, limit)
 
-    def _of_others(self, level: Level, limit: int) -> list[str]:
+    def _of_others(self, level: PriorityLevel, limit: int) -> list[str]:
         """Return of what lies for other consumers: whatever there is to who asks, else what they leave lying."""
         backlog = level.backlog
         if self._demand.asking:
@@ -431,7 +439,7 @@ class Lookout(Sightings):
         self.stealing = bool(stolen)
         return stolen[:limit]
 
-    async def _take_over(self, level: Level, limit: int, generation: int) -> list[str]:
+    async def _take_over(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
         """Return a little of what others leave lying, as the watches tell."""
         if not self._watch.armed or not level.seen_all or self._demand.asking:
             return []
@@ -441,7 +449,7 @@ class Lookout(Sightings):
         self.taking_over, self.stealing = bool(taken), False
         return taken
 
-    async def _list(self, level: Level, lane: str, generation: int) -> None:
+    async def _list(self, level: PriorityLevel, lane: str, generation: int) -> None:
         paths, backlog = self.store.paths, level.backlog
         self.stealing = self.taking_over = False
         self._gone = set()
@@ -452,8 +460,13 @@ class Lookout(Sightings):
             # Other nodes' consumers are registered, too: what only this one takes is left to none of them.
             takes = self.store.takes
             share = await self._registration.share(consumers, generation)
-            self._levels.reshare(share if takes is None else Share())
-            plain = self._groups is None and self._sieve is None and self._stages is None and self.store.dialect is None
+            self._priority_index.reshare(share if takes is None else Partition())
+            plain = (
+                self._groups is None
+                and self._selector is None
+                and self._batch_visibility is None
+                and self.store.dialect is None
+            )
             collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, takes) if plain else Matching
             listed, locks, queue = await asyncio.gather(
                 self._zookeeper.children_into(paths.at(lane), collector, generation=generation),
@@ -470,8 +483,8 @@ class Lookout(Sightings):
             if isinstance(listed, Dealt):
                 backlog.fill_dealt(lane, listed, locked, self._clock.monotonic())
                 return
-            if self._stages is not None:
-                names = self._stages.of_listing(names, locked)
+            if self._batch_visibility is not None:
+                names = self._batch_visibility.of_listing(names, locked)
             backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
@@ -482,7 +495,7 @@ class Lookout(Sightings):
             names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
         if (takes := self.store.takes) is not None:
             names = [name for name in names if takes(name)]
-        return names if self._sieve is None else await self._sieve.of_listing(names, generation)
+        return names if self._selector is None else await self._selector.of_listing(names, generation)
 
     async def listen(self) -> None:
         """Hear from now on of what comes, so that nothing need be listed for it."""
@@ -495,31 +508,31 @@ class Lookout(Sightings):
         if self._watch.armed and self._watch.scheduled != self.store.config.scheduled:
             self._disarm()
         if not self._watch.armed:
-            self.bell.clear()
+            self.wakeup.clear()
             await self._watch.arm(
                 scheduled=self.store.config.scheduled, locks=self._groups is not None or self.store.dialect is not None
             )
             if self._groups is not None:
                 self._groups.watch(armed=True)
-            self._levels.unwatch()
-            self._levels.must_list()
+            self._priority_index.unwatch()
+            self._priority_index.must_list()
             self._must_list_due = self._later.must_look = True
             return
         now = self._server_clock.now()
         waits = [
             max(0.0, (due - now) / 1000)
-            for due in (self._timers.next, self._later.next, self._levels.next_due)
+            for due in (self._timers.next, self._later.next, self._priority_index.next_due)
             if due is not None
         ]
         self._mind_others()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
-        steal = self._levels.next_steal()  # most are gone by now: their own consumers were quick enough
+        steal = self._priority_index.next_steal()  # most are gone by now: their own consumers were quick enough
         self._ripe = steal is not None and self._last_idle >= steal
 
     async def linger(self, wanted: Callable[[], bool]) -> None:
         """Wait for the bell while nobody waits for anything; take the watches off when that lasts."""
-        armed = self._watch.armed or any(level.watched for level in self._levels)
+        armed = self._watch.armed or any(level.watched for level in self._priority_index)
         linger, since = FILTERED_LINGER if self._among_many else WATCH_LINGER, self._clock.monotonic()
         await self.pause(linger if armed else None)
         # What would have to be listed again, or rings between any two messages of a group, is not short of work.
@@ -529,10 +542,10 @@ class Lookout(Sightings):
 
     async def pause(self, limit: float | None) -> None:
         """Wait for the bell, ``limit`` seconds at the most."""
-        timer = None if limit is None else self._clock.call_later(limit, self.bell.set)
+        timer = None if limit is None else self._clock.call_later(limit, self.wakeup.set)
         try:
-            await self.bell.wait()
+            await self.wakeup.wait()
         finally:
             if timer is not None:
                 timer.cancel()
-        self.bell.clear()
+        self.wakeup.clear()

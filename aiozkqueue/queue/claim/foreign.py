@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import Committer
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
     from aiozkqueue.zookeeper.auth import Acl
 
@@ -49,10 +49,10 @@ class Splitter:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         *,
-        committer: Committer,
+        committer: GroupCommitter,
         ids: IdSource,
         give_back: Callable[[Sequence[Claim]], asyncio.Future[None] | None],
         found: Callable[[Sequence[str]], None],
@@ -106,9 +106,9 @@ class Splitter:
             if len(parts) < 2:  # noqa: PLR2004 - one is the item itself
                 return False
             places = [self._store.paths.place_of(part.path) for part in parts]
-            settlement = SplitSettlement(self._ids.next(), claim, parts, lambda: self._found(places))
-            self._committer.submit(settlement)
-            await settlement.done
+            atomic_write = SplitSettlement(self._ids.next(), claim, parts, lambda: self._found(places))
+            self._committer.submit(atomic_write)
+            await atomic_write.done
         except (SessionClosedError, SessionExpiredError):
             return True  # its lock goes with the session
         except (QueueError, ZooKeeperError) as error:

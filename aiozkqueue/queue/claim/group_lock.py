@@ -21,9 +21,9 @@ from aiozkqueue.zookeeper import Check, Create, Delete
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from aiozkqueue.queue.commit.dispositions import Ending
+    from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 
@@ -39,13 +39,13 @@ class Read(NamedTuple):
     """A message read under the lock; with it, how it ends when it must not be handed over."""
 
     claim: Claim
-    ending: Ending | None
+    disposition: Disposition | None
 
 
-class TenureKeeper(Protocol):
+class GroupLockOwner(Protocol):
     """Who goes on when something about a tenure is decided."""
 
-    def keeps(self, tenure: Tenure) -> bool:
+    def keeps(self, group_lock: GroupLock) -> bool:
         """Whether there is a next message for this session, so that the lock is worth keeping."""
         ...
 
@@ -53,31 +53,31 @@ class TenureKeeper(Protocol):
         """A message is gone."""
         ...
 
-    def go_on(self, tenure: Tenure) -> None:
+    def go_on(self, group_lock: GroupLock) -> None:
         """Something has been decided, and the lock is still there."""
         ...
 
-    def finish(self, tenure: Tenure, *, locked: bool) -> None:
+    def finish(self, group_lock: GroupLock, *, locked: bool) -> None:
         """The lock is not ours any more; ``locked``: nobody can take it yet."""
         ...
 
-    def lost(self, tenure: Tenure) -> None:
+    def lost(self, group_lock: GroupLock) -> None:
         """A claim was refused: the lock is another's, unless somebody tampered with an item."""
         ...
 
 
-class Tenure:
+class GroupLock:
     """A group held."""
 
     __slots__ = (
-        "_keeper",
+        "_claim_listener",
         "_store",
         "_timed",
         "ahead",
         "begun",
         "budget",
         "fate",
-        "forced",
+        "forced_version",
         "generation",
         "gone",
         "group",
@@ -94,8 +94,8 @@ class Tenure:
 
     def __init__(
         self,
-        keeper: TenureKeeper,
-        store: QueueStore,
+        claim_listener: GroupLockOwner,
+        store: QueueState,
         group: str,
         record: bytes,
         *,
@@ -104,7 +104,7 @@ class Tenure:
         size: int,
         begun: float,
     ) -> None:
-        self._keeper = keeper
+        self._claim_listener = claim_listener
         self._store = store
         self.group: str = group
         """What the lock is called by: ``g`` and the group's hash."""
@@ -116,8 +116,8 @@ class Tenure:
         self.begun: float = begun
         self.version: int = store.version
         """The configuration it was begun under: under another, the group may be another."""
-        self.forced: int = store.forced
-        """See `QueueStore.forced`: known before the lock was made."""
+        self.forced_version: int = store.forced_version
+        """See `QueueState.forced_version`: known before the lock was made."""
         self.live: list[Claim] = []
         """Shown, or about to be, and not decided; oldest first."""
         self.ahead: deque[Read] = deque()
@@ -148,68 +148,68 @@ class Tenure:
         return [Check(one.path, one.version) for one in dict.fromkeys((head, claim))]
 
     def lock_operations(
-        self, endings: Mapping[Claim, Ending], due: Callable[[Ending], int]
-    ) -> Iterator[tuple[Claim | QueueStore, Operation]]:
+        self, dispositions: Mapping[Claim, Disposition], due: Callable[[Disposition], int]
+    ) -> Iterator[tuple[Claim | QueueState, Operation]]:
         """Say what goes with these ends for the lock; asked again when they are sent again."""
         if self.gone:
             return
-        if not all(claim in endings for claim in self.live):
+        if not all(claim in dispositions for claim in self.live):
             self.fate = Fate.KEPT  # by what is not decided with these
-            if self.live[0] not in endings:
+            if self.live[0] not in dispositions:
                 yield self.live[0], Check(self.live[0].path, self.live[0].version)
             return
         self.settling = True
         self._timed = None
-        first = next((claim for claim in self.live if endings[claim].kind == "release"), None)
+        first = next((claim for claim in self.live if dispositions[claim].kind == "release"), None)
         head = self.live[0]
-        if first is None and self._keeper.keeps(self):
+        if first is None and self._claim_listener.keeps(self):
             self.fate = Fate.KEPT
             yield head, Check(self.lock)
             return
         self.fate = Fate.FREE
         yield head, Delete(self.lock)
-        if first is not None and endings[first].delay:
+        if first is not None and dispositions[first].delay:
             self.fate, self._timed = Fate.TIMED, first
-            end = due(endings[first])
-            yield first, Create(self.lock, LockRecord(first.id, first.owner, end, endings[first].leased).encode())
+            end = due(dispositions[first])
+            yield first, Create(self.lock, LockRecord(first.id, first.owner, end, dispositions[first].leased).encode())
             yield self._store, Create(self._store.paths.due_node(end, first.id), due_data(first.place, self.group))
 
     # -- what has happened
 
     def show(self) -> Claim | None:
         """Take the next message out of what was read ahead; None when it is decided by itself."""
-        claim, ending = self.ahead.popleft()
+        claim, disposition = self.ahead.popleft()
         self.live.append(claim)
-        return claim if ending is None else None
+        return claim if disposition is None else None
 
-    def ended(self, claim: Claim, ending: Ending, due: Callable[[Ending], int]) -> None:
+    def ended(self, claim: Claim, disposition: Disposition, due: Callable[[Disposition], int]) -> None:
         """The end of a message has been applied."""
         if self.gone or claim not in self.live:
             return
         self.live.remove(claim)
-        if ending.kind == "release":
+        if disposition.kind == "release":
             self.released += 1
             self.ahead.clear()
             if claim is self._timed:
-                self._store.retry_at(due(ending), claim.id)
+                self._store.retry_at(due(disposition), claim.id)
         else:
-            self._keeper.deleted(claim)
+            self._claim_listener.deleted(claim)
         if self.live or self.fate is Fate.KEPT:
             if not self.live:
                 self.settling = False
-            self._keeper.go_on(self)
+            self._claim_listener.go_on(self)
         else:
-            self._keeper.finish(self, locked=self.fate is Fate.TIMED)
+            self._claim_listener.finish(self, locked=self.fate is Fate.TIMED)
 
     def over(self) -> None:
         """The ZooKeeper session is over, and the lock with it."""
         if not self.gone:
-            self._keeper.finish(self, locked=False)
+            self._claim_listener.finish(self, locked=False)
 
     def lose(self) -> None:
         """A claim was refused."""
         if not self.gone:
-            self._keeper.lost(self)
+            self._claim_listener.lost(self)
 
 
 def due_data(place: str, group: str) -> bytes:

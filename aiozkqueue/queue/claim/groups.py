@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import SessionClosedError
 from aiozkqueue.layout import LockRecord, item_id
-from aiozkqueue.queue.commit.orphan_locks import GhostSettlement, OwnLock
+from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_apart
 
 from .claimer import Batch, UnreadableError
-from .group_lock import Read, Tenure
+from .group_lock import GroupLock, Read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import Committer
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Versioned, ZooKeeper
 
     from .claimer import Claimer
-    from .discovery import Lookout
+    from .discovery import CandidateSource
     from .waiters import Waiter
 
 log: Final = logging.getLogger(__name__)
@@ -44,17 +44,17 @@ LINGER = 0.05
 LONGEST = 1.0
 
 
-class Tenures:
+class GroupLocks:
     """The groups that one session holds of one queue."""
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         *,
         claimer: Claimer,
-        lookout: Lookout,
-        committer: Committer,
+        candidate_source: CandidateSource,
+        committer: GroupCommitter,
         tasks: TaskOwner,
         clock: Clock,
         server_clock: ServerClock,
@@ -66,7 +66,7 @@ class Tenures:
         self._store = store
         self._zookeeper = zookeeper
         self._claimer = claimer
-        self._lookout = lookout
+        self._candidate_source = candidate_source
         self._committer = committer
         self._tasks = tasks
         self._clock = clock
@@ -75,8 +75,8 @@ class Tenures:
         self._budgets = budgets
         self._wanted = wanted
         self._give_back = give_back
-        self._held: dict[str, Tenure] = {}
-        self._ready: deque[Tenure] = deque()
+        self._held: dict[str, GroupLock] = {}
+        self._ready: deque[GroupLock] = deque()
         self.reading: int = 0
         """Reads under way that may bring messages."""
 
@@ -92,32 +92,37 @@ class Tenures:
 
     def start_over(self) -> None:
         """Forget all: another ZooKeeper session begins."""
-        for tenure in self._held.values():
-            tenure.gone = True
+        for group_lock in self._held.values():
+            group_lock.gone = True
         self._held.clear()
         self._ready.clear()
 
     def reconfigured(self) -> None:
         """Let go what waits for a taker: under another configuration, groups may be others."""
         ready, self._ready = self._ready, deque()
-        for tenure in ready:
-            self._let_go(tenure)
+        for group_lock in ready:
+            self._release_unseen(group_lock)
 
     def given(self, claims: Iterable[Claim], owner: object) -> None:
         """Claims have been handed on to a taker: read ahead what comes next, for a transaction that may take more."""
         for claim in claims:
-            if claim.tenure is not None:
-                claim.tenure.owner = owner
-                self._read_ahead(claim.tenure)
+            if claim.group_lock is not None:
+                claim.group_lock.owner = owner
+                self._read_ahead(claim.group_lock)
 
     def next_for(self, waiter: Waiter) -> list[Claim]:
         """Return what may be handed to a taker now: of what it holds already, or of groups that wait for a taker."""
         claims: list[Claim] = []
         if waiter.owner is not None:
-            for tenure in [one for one in self._held.values() if one.owner is waiter.owner and one.live]:
-                while tenure.ahead and not tenure.settling and self._current(tenure) and len(claims) < waiter.missing:
-                    self._show(tenure, claims)
-                self._read_ahead(tenure)
+            for group_lock in [one for one in self._held.values() if one.owner is waiter.owner and one.live]:
+                while (
+                    group_lock.ahead
+                    and not group_lock.settling
+                    and self._current(group_lock)
+                    and len(claims) < waiter.missing
+                ):
+                    self._show(group_lock, claims)
+                self._read_ahead(group_lock)
         while self._ready and len(claims) < waiter.missing:
             self._show(self._ready.popleft(), claims)
         self.given(claims, waiter.owner)
@@ -132,8 +137,8 @@ class Tenures:
         """
         budget = self._budgets.of(generation)
         record = LockRecord(self._ids.next(), self._ids.client).encode()
-        tenures = [
-            Tenure(
+        group_locks = [
+            GroupLock(
                 self,
                 self._store,
                 group,
@@ -145,32 +150,36 @@ class Tenures:
             )
             for group in groups
         ]
-        sealed: dict[Tenure, NoAuthError] = {}
-        items = await self._lock(places, tenures, generation, sealed)
-        held = [tenure for tenure in tenures if tenure.group in self._held]
+        sealed: dict[GroupLock, NoAuthError] = {}
+        items = await self._lock(places, group_locks, generation, sealed)
+        held = [group_lock for group_lock in group_locks if group_lock.group in self._held]
         try:
-            await self._read_heads(places, items, tenures, sealed)
+            await self._read_heads(places, items, group_locks, sealed)
         except BaseException:
-            for tenure in held:
-                self._unlock(tenure)
+            for group_lock in held:
+                self._unlock(group_lock)
             raise
-        lost = [one.group for one in tenures if one not in held]
-        batch = Batch([], [], lost, [tenure.group for tenure in sealed])
-        for tenure in held:
-            if (unreadable := sealed.get(tenure)) is not None:
-                self._claimer.tell_sealed(f"of the group locked by {tenure.group}", unreadable)
-                self._unlock(tenure, partial(self._pass_by, tenure))
-            elif tenure.ahead:
-                self._show(tenure, batch.claims)
-            elif not tenure.gone:
-                self._unlock(tenure)
-                self._lookout.relist()
+        lost = [one.group for one in group_locks if one not in held]
+        batch = Batch([], [], lost, [group_lock.group for group_lock in sealed])
+        for group_lock in held:
+            if (unreadable := sealed.get(group_lock)) is not None:
+                self._claimer.tell_sealed(f"of the group locked by {group_lock.group}", unreadable)
+                self._unlock(group_lock, partial(self._pass_by, group_lock))
+            elif group_lock.ahead:
+                self._show(group_lock, batch.claims)
+            elif not group_lock.gone:
+                self._unlock(group_lock)
+                self._candidate_source.relist()
         self._claimer.counts.batches += 1
         self._claimer.counts.claimed += len(batch.claims)
         return batch
 
     async def _lock(
-        self, places: Sequence[str], tenures: Sequence[Tenure], generation: int, sealed: dict[Tenure, NoAuthError]
+        self,
+        places: Sequence[str],
+        group_locks: Sequence[GroupLock],
+        generation: int,
+        sealed: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Create the locks; return the items read under them. Those whose lock was taken away meanwhile are left.
 
@@ -182,42 +191,48 @@ class Tenures:
             nodes = await self._claimer.lock_and_read(
                 [
                     self._store.check(),
-                    *(Create(tenure.lock, tenure.record, ephemeral=True) for tenure in tenures),
+                    *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
                 ],
                 [
                     path
-                    for place, tenure in zip(places, tenures, strict=True)
-                    for path in (paths.at(place), tenure.lock)
+                    for place, group_lock in zip(places, group_locks, strict=True)
+                    for path in (paths.at(place), group_lock.lock)
                 ],
                 generation,
             )
         except UnreadableError:
             pass
         except BaseException:
-            for tenure in tenures:
-                tenure.budget.free(tenure.size)
+            for group_lock in group_locks:
+                group_lock.budget.free(group_lock.size)
             raise
         if not nodes:
-            nodes = await self._read_each(places, tenures, generation, sealed)
-        for tenure, lock in zip(tenures, nodes[1::2], strict=True):
-            if lock is not None and lock.data == tenure.record:
-                self._held[tenure.group] = tenure
-                tenure.since = lock.ctime
+            nodes = await self._read_each(places, group_locks, generation, sealed)
+        for group_lock, lock in zip(group_locks, nodes[1::2], strict=True):
+            if lock is not None and lock.data == group_lock.record:
+                self._held[group_lock.group] = group_lock
+                group_lock.since = lock.ctime
             else:
-                tenure.budget.free(tenure.size)
+                group_lock.budget.free(group_lock.size)
         return nodes[::2]
 
     async def _read_each(
-        self, places: Sequence[str], tenures: Sequence[Tenure], generation: int, sealed: dict[Tenure, NoAuthError]
+        self,
+        places: Sequence[str],
+        group_locks: Sequence[GroupLock],
+        generation: int,
+        sealed: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Read the oldest message of each group by itself, then the lock; of what may not be read, only the lock."""
         path_of = self._store.paths.at
-        pairs = [(path_of(place), tenure.lock) for place, tenure in zip(places, tenures, strict=True)]
+        pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         nodes: list[Versioned | None] = []
-        for tenure, pair in zip(tenures, await read_apart(self._zookeeper, pairs, generation=generation), strict=True):
+        for group_lock, pair in zip(
+            group_locks, await read_apart(self._zookeeper, pairs, generation=generation), strict=True
+        ):
             if isinstance(pair, NoAuthError):
-                sealed[tenure] = pair
-                nodes += (None, *await self._zookeeper.read_versioned([tenure.lock], generation=generation))
+                sealed[group_lock] = pair
+                nodes += (None, *await self._zookeeper.read_versioned([group_lock.lock], generation=generation))
             else:
                 nodes += pair
         return nodes
@@ -226,20 +241,20 @@ class Tenures:
         self,
         places: Sequence[str],
         items: Sequence[Versioned | None],
-        tenures: Sequence[Tenure],
-        sealed: dict[Tenure, NoAuthError],
+        group_locks: Sequence[GroupLock],
+        sealed: dict[GroupLock, NoAuthError],
     ) -> None:
         """Take what was read with the locks; where that has been consumed, what comes next is read."""
-        found: list[tuple[str, Versioned, Tenure]] = []
-        behind: list[Tenure] = []
-        for place, item, tenure in zip(places, items, tenures, strict=True):
-            if tenure.group not in self._held or tenure in sealed:
+        found: list[tuple[str, Versioned, GroupLock]] = []
+        behind: list[GroupLock] = []
+        for place, item, group_lock in zip(places, items, group_locks, strict=True):
+            if group_lock.group not in self._held or group_lock in sealed:
                 continue
             if item is None:
                 self._gone(place)
-                behind.append(tenure)
+                behind.append(group_lock)
             else:
-                found.append((place, item, tenure))
+                found.append((place, item, group_lock))
         if found:
             ids = [item_id(place.rpartition("/")[2]) for place, _, _ in found]
             generation = found[0][2].generation
@@ -249,184 +264,186 @@ class Tenures:
             except UnreadableError:
                 each = [(self._store.paths.meta(one),) for one in ids]
                 answers = await read_apart(self._zookeeper, each, generation=generation)
-                for (_, _, tenure), answer in zip(found, answers, strict=True):
+                for (_, _, group_lock), answer in zip(found, answers, strict=True):
                     if isinstance(answer, NoAuthError):
-                        sealed[tenure] = answer
+                        sealed[group_lock] = answer
                     metas.append(None if isinstance(answer, NoAuthError) else answer[0])
-            for (place, item, tenure), meta in zip(found, metas, strict=True):
-                if tenure not in sealed:
-                    tenure.ahead.append(self._examined(tenure, place, item, meta))
-        await asyncio.gather(*(self._read_behind(tenure, sealed) for tenure in behind))
+            for (place, item, group_lock), meta in zip(found, metas, strict=True):
+                if group_lock not in sealed:
+                    group_lock.ahead.append(self._examined(group_lock, place, item, meta))
+        await asyncio.gather(*(self._read_behind(group_lock, sealed) for group_lock in behind))
 
-    async def _read_behind(self, tenure: Tenure, sealed: dict[Tenure, NoAuthError]) -> None:
+    async def _read_behind(self, group_lock: GroupLock, sealed: dict[GroupLock, NoAuthError]) -> None:
         """Read what comes after messages that have been consumed."""
         try:
-            await self._read(tenure)
+            await self._read(group_lock)
         except NoAuthError as error:
-            sealed[tenure] = error
+            sealed[group_lock] = error
         except UnreadableError as error:
-            sealed[tenure] = error.error
+            sealed[group_lock] = error.error
 
     # -- told by tenures
 
-    def keeps(self, tenure: Tenure) -> bool:
-        """See `TenureKeeper`."""
-        if not self._current(tenure) or (tenure.owner is not None and not self._wanted()):
+    def keeps(self, group_lock: GroupLock) -> bool:
+        """See `GroupLockOwner`."""
+        if not self._current(group_lock) or (group_lock.owner is not None and not self._wanted()):
             return False
-        if not self._lookout.alone and self._clock.monotonic() - tenure.begun > LONGEST:
+        if not self._candidate_source.alone and self._clock.monotonic() - group_lock.begun > LONGEST:
             return False
-        return bool(tenure.ahead) or self._has_more(tenure)
+        return bool(group_lock.ahead) or self._has_more(group_lock)
 
     def deleted(self, claim: Claim) -> None:
-        """See `TenureKeeper`."""
-        self._lookout.deleted(claim.place)
+        """See `GroupLockOwner`."""
+        self._candidate_source.deleted(claim.place)
 
-    def go_on(self, tenure: Tenure) -> None:
-        """See `TenureKeeper`."""
-        self._lookout.bell.set()
-        if tenure.live:
+    def go_on(self, group_lock: GroupLock) -> None:
+        """See `GroupLockOwner`."""
+        self._candidate_source.wakeup.set()
+        if group_lock.live:
             return
-        tenure.owner = None
-        if not self._current(tenure) or (not tenure.ahead and not self._has_more(tenure)):
-            self._let_go(tenure)
-        elif tenure.ahead:
-            self._offer(tenure)
+        group_lock.owner = None
+        if not self._current(group_lock) or (not group_lock.ahead and not self._has_more(group_lock)):
+            self._release_unseen(group_lock)
+        elif group_lock.ahead:
+            self._offer(group_lock)
         else:
-            self._read_ahead(tenure)
+            self._read_ahead(group_lock)
 
-    def finish(self, tenure: Tenure, *, locked: bool) -> None:
-        """See `TenureKeeper`."""
-        tenure.gone = True
-        tenure.budget.free(tenure.size)
-        if self._held.get(tenure.group) is tenure:
-            del self._held[tenure.group]
-            self._lookout.group_settled(tenure.group, locked=locked)
-        if tenure in self._ready:
-            self._ready.remove(tenure)
+    def finish(self, group_lock: GroupLock, *, locked: bool) -> None:
+        """See `GroupLockOwner`."""
+        group_lock.gone = True
+        group_lock.budget.free(group_lock.size)
+        if self._held.get(group_lock.group) is group_lock:
+            del self._held[group_lock.group]
+            self._candidate_source.group_settled(group_lock.group, locked=locked)
+        if group_lock in self._ready:
+            self._ready.remove(group_lock)
 
-    def lost(self, tenure: Tenure) -> None:
-        """See `TenureKeeper`."""
-        self.finish(tenure, locked=False)
-        self._lookout.relist()
+    def lost(self, group_lock: GroupLock) -> None:
+        """See `GroupLockOwner`."""
+        self.finish(group_lock, locked=False)
+        self._candidate_source.relist()
         # Somebody who changed or deleted an item by hand has left the lock where it was.
-        self._tasks.spawn(self._unlock_if_ours, tenure, name="lock of a group that was lost")
+        self._tasks.spawn(self._unlock_if_ours, group_lock, name="lock of a group that was lost")
 
     # -- inside
 
-    def _current(self, tenure: Tenure) -> bool:
-        return not tenure.gone and self._store.ready and tenure.version == self._store.version
+    def _current(self, group_lock: GroupLock) -> bool:
+        return not group_lock.gone and self._store.ready and group_lock.version == self._store.version
 
-    def _has_more(self, tenure: Tenure) -> bool:
-        known = len(tenure.live) + len(tenure.ahead)
-        return len(self._lookout.members(tenure.group, known + 1)) > known
+    def _has_more(self, group_lock: GroupLock) -> bool:
+        known = len(group_lock.live) + len(group_lock.ahead)
+        return len(self._candidate_source.members(group_lock.group, known + 1)) > known
 
-    def _show(self, tenure: Tenure, claims: list[Claim]) -> None:
+    def _show(self, group_lock: GroupLock, claims: list[Claim]) -> None:
         """Take the next message of a group; one that must not be handed over is settled instead."""
-        ending = tenure.ahead[0].ending
-        claim = tenure.show()
+        disposition = group_lock.ahead[0].disposition
+        claim = group_lock.show()
         if claim is not None:
             claims.append(claim)
-        elif ending is not None:
+        elif disposition is not None:
             with suppress(SessionClosedError):
-                self._claimer.settle(tenure.live[-1], ending)
+                self._claimer.settle(group_lock.live[-1], disposition)
 
-    def _offer(self, tenure: Tenure) -> None:
+    def _offer(self, group_lock: GroupLock) -> None:
         """Have the next message handed to whoever takes, if anybody does within a while."""
-        if tenure.ahead[0].ending is not None:
-            self._show(tenure, [])
+        if group_lock.ahead[0].disposition is not None:
+            self._show(group_lock, [])
             return
-        self._ready.append(tenure)
-        self._lookout.bell.set()
-        self._clock.call_later(LINGER, lambda: self._linger_over(tenure))
+        self._ready.append(group_lock)
+        self._candidate_source.wakeup.set()
+        self._clock.call_later(LINGER, lambda: self._linger_over(group_lock))
 
-    def _linger_over(self, tenure: Tenure) -> None:
-        if tenure in self._ready and not self._wanted():
-            self._ready.remove(tenure)
-            self._let_go(tenure)
-        elif tenure in self._ready:
-            self._lookout.bell.set()
-            self._clock.call_later(LINGER, lambda: self._linger_over(tenure))
+    def _linger_over(self, group_lock: GroupLock) -> None:
+        if group_lock in self._ready and not self._wanted():
+            self._ready.remove(group_lock)
+            self._release_unseen(group_lock)
+        elif group_lock in self._ready:
+            self._candidate_source.wakeup.set()
+            self._clock.call_later(LINGER, lambda: self._linger_over(group_lock))
 
-    def _pass_by(self, tenure: Tenure) -> None:
+    def _pass_by(self, group_lock: GroupLock) -> None:
         """A group is ours no more whose next message may not be read: those behind it wait for it."""
-        if not tenure.gone:
-            self.finish(tenure, locked=False)
-        self._lookout.set_aside([tenure.group])
+        if not group_lock.gone:
+            self.finish(group_lock, locked=False)
+        self._candidate_source.set_aside([group_lock.group])
 
-    def _let_go(self, tenure: Tenure) -> None:
+    def _release_unseen(self, group_lock: GroupLock) -> None:
         """End a tenure between two messages."""
-        if tenure.gone or tenure.settling:
+        if group_lock.gone or group_lock.settling:
             return
-        if tenure.ahead:
+        if group_lock.ahead:
             # Asserts what has been read of the next one: if the lock has been taken away, it is another's by now.
-            claim = tenure.show() or tenure.live[-1]
-            tenure.ahead.clear()
+            claim = group_lock.show() or group_lock.live[-1]
+            group_lock.ahead.clear()
             self._give_back([claim])
         else:
-            self._unlock(tenure)
+            self._unlock(group_lock)
 
-    def _unlock(self, tenure: Tenure, gone: Callable[[], None] | None = None) -> None:
+    def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None) -> None:
         """Take off a lock under which nothing was found, unless it has been forced open."""
-        tenure.settling = True
-        over = gone or (lambda: None if tenure.gone else self.finish(tenure, locked=False))
+        group_lock.settling = True
+        over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
         with suppress(SessionClosedError):  # then the lock goes with the session
-            lock = OwnLock(tenure.lock, tenure.record, tenure.forced)
-            self._committer.submit(GhostSettlement(self._ids.next(), tenure.generation, self._store, lock, over))
+            lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
+            self._committer.submit(RemoveOrphanLock(self._ids.next(), group_lock.generation, self._store, lock, over))
 
-    async def _unlock_if_ours(self, tenure: Tenure) -> None:
+    async def _unlock_if_ours(self, group_lock: GroupLock) -> None:
         try:
-            (lock,) = await self._zookeeper.read_versioned([tenure.lock], generation=tenure.generation)
+            (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
         except ZooKeeperError as error:
             # The session is over, and the lock with it.
-            log.debug("%s: %s", tenure.lock, error, extra={"queue": self._store.name})
+            log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._store.name})
             return
-        if lock is not None and lock.data == tenure.record:
-            self._unlock(tenure, self._lookout.relist)
+        if lock is not None and lock.data == group_lock.record:
+            self._unlock(group_lock, self._candidate_source.relist)
 
-    def _read_ahead(self, tenure: Tenure) -> None:
-        if tenure.ahead or tenure.reading or tenure.settling or not self._current(tenure):
+    def _read_ahead(self, group_lock: GroupLock) -> None:
+        if group_lock.ahead or group_lock.reading or group_lock.settling or not self._current(group_lock):
             return
-        if self._has_more(tenure):
-            tenure.reading = True
+        if self._has_more(group_lock):
+            group_lock.reading = True
             self.reading += 1
-            self._tasks.spawn(self._read_more, tenure, name="messages of a group")
+            self._tasks.spawn(self._read_more, group_lock, name="messages of a group")
 
-    async def _read_more(self, tenure: Tenure) -> None:
+    async def _read_more(self, group_lock: GroupLock) -> None:
         try:
-            await self._read(tenure)
+            await self._read(group_lock)
         except (ZooKeeperError, UnreadableError) as error:
             # Whoever claims next is told.
             log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
-            self._lookout.relist()
+            self._candidate_source.relist()
         finally:
             self.reading -= 1
-            tenure.reading = False
-            self._lookout.bell.set()
-        if not tenure.gone and not tenure.live and not tenure.settling:
-            if tenure.ahead:
-                self._offer(tenure)
+            group_lock.reading = False
+            self._candidate_source.wakeup.set()
+        if not group_lock.gone and not group_lock.live and not group_lock.settling:
+            if group_lock.ahead:
+                self._offer(group_lock)
             else:
-                self._let_go(tenure)
+                self._release_unseen(group_lock)
 
-    async def _read(self, tenure: Tenure) -> None:
+    async def _read(self, group_lock: GroupLock) -> None:
         """Read the next messages, and then the lock: if it is ours, it was when they were read."""
         store, paths = self._store, self._store.paths
         count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
-        while not tenure.gone and not tenure.ahead:
-            released, known = tenure.released, {claim.place for claim in tenure.live}
-            places = [one for one in self._lookout.members(tenure.group, len(known) + count) if one not in known]
+        while not group_lock.gone and not group_lock.ahead:
+            released, known = group_lock.released, {claim.place for claim in group_lock.live}
+            places = [
+                one for one in self._candidate_source.members(group_lock.group, len(known) + count) if one not in known
+            ]
             if not places:
                 return
-            reads = [*(paths.at(place) for place in places), paths.base, tenure.lock]
-            nodes = await self._zookeeper.read_versioned(reads, generation=tenure.generation)
+            reads = [*(paths.at(place) for place in places), paths.base, group_lock.lock]
+            nodes = await self._zookeeper.read_versioned(reads, generation=group_lock.generation)
             base, lock = nodes[-2], nodes[-1]
-            if _moved_on(tenure, released):
+            if _moved_on(group_lock, released):
                 return
-            if lock is None or lock.data != tenure.record:
-                self.lost(tenure)
+            if lock is None or lock.data != group_lock.record:
+                self.lost(group_lock)
                 return
-            if base is None or base.version != tenure.version:
-                store.stale()
+            if base is None or base.version != group_lock.version:
+                store.invalidate()
                 return
             there = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
             for place, node in zip(places, nodes, strict=False):
@@ -435,32 +452,41 @@ class Tenures:
             metas = await self._claimer.read_metas(
                 [item_id(place.rpartition("/")[2]) for place, _ in there],
                 [node for _, node in there],
-                tenure.generation,
+                group_lock.generation,
             )
-            if _moved_on(tenure, released):
+            if _moved_on(group_lock, released):
                 return
             for (place, node), meta in zip(there, metas, strict=True):
-                tenure.ahead.append(self._examined(tenure, place, node, meta))
+                group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
-    def _examined(self, tenure: Tenure, place: str, item: Versioned, meta: Versioned | None) -> Read:
+    def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
         store, message_id = self._store, item_id(place.rpartition("/")[2])
         path, owner = store.paths.at(place), self._ids.client
         claim = Claim(
-            store, place, message_id, path, tenure.lock, owner, tenure.generation, tenure.budget, 0, tenure=tenure
+            store,
+            place,
+            message_id,
+            path,
+            group_lock.lock,
+            owner,
+            group_lock.generation,
+            group_lock.budget,
+            0,
+            group_lock=group_lock,
         )
         self._claimer.expect(len(item.data))
-        ending = self._claimer.examine(claim, item, meta)
-        claim.since = tenure.since if tenure.since is not None else self._server_clock.now()
-        if tenure.since is not None and claim.fields is not None and ending is None:
-            ending = self._claimer.examine_name(claim, tenure.since)
-        tenure.since = None  # what comes after the first is judged when it is handed over
-        return Read(claim, ending)
+        disposition = self._claimer.examine(claim, item, meta)
+        claim.since = group_lock.since if group_lock.since is not None else self._server_clock.now()
+        if group_lock.since is not None and claim.fields is not None and disposition is None:
+            disposition = self._claimer.examine_name(claim, group_lock.since)
+        group_lock.since = None  # what comes after the first is judged when it is handed over
+        return Read(claim, disposition)
 
     def _gone(self, place: str) -> None:
         self._claimer.counts.ghosts += 1
-        self._lookout.deleted(place)
+        self._candidate_source.deleted(place)
 
 
-def _moved_on(tenure: Tenure, released: int) -> bool:
+def _moved_on(group_lock: GroupLock, released: int) -> bool:
     """Whether what has just been read is not what comes next."""
-    return tenure.gone or released != tenure.released
+    return group_lock.gone or released != group_lock.released

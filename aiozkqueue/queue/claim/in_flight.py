@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import QueueError
-from aiozkqueue.queue.runtime.task_pool import Crew
+from aiozkqueue.queue.runtime.task_pool import TaskPool
 from aiozkqueue.zookeeper import ConnectionLossError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
     from .claimer import Batch, Claimer
     from .collapse import Duplicates
-    from .discovery import Lookout
+    from .discovery import CandidateSource
     from .foreign import Splitter
-    from .groups import Tenures
-    from .waiters import Line
+    from .groups import GroupLocks
+    from .waiters import WaitQueue
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
 
@@ -54,7 +54,7 @@ class _Flight(NamedTuple):
     """Who came after this many takers gets none of them; None: anybody may."""
 
 
-class Flights:
+class ClaimBatches:
     """What flies of one session and queue. The bell rings when a batch has landed.
 
     ``give_back`` takes the claims that nobody in line wants. ``fail`` is told why a batch has failed, unless that is to
@@ -63,12 +63,12 @@ class Flights:
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         *,
         claimer: Claimer,
-        lookout: Lookout,
-        tenures: Tenures,
-        line: Line,
+        candidate_source: CandidateSource,
+        group_locks: GroupLocks,
+        waiters: WaitQueue,
         splitter: Splitter,
         tasks: TaskOwner,
         give_back: Callable[[Sequence[Claim]], object],
@@ -76,14 +76,14 @@ class Flights:
     ) -> None:
         self._store = store
         self._claimer = claimer
-        self._lookout = lookout
-        self._tenures = tenures
-        self._line = line
+        self._candidate_source = candidate_source
+        self._group_locks = group_locks
+        self._waiters = waiters
         self._splitter = splitter
         self._tasks = tasks
         self._give_back = give_back
         self._fail = fail
-        self._crew = Crew(self._claim)
+        self._task_pool = TaskPool(self._claim)
         self._flying: set[int] = set()
         self._failures = 0
         self._generation = 0
@@ -100,7 +100,9 @@ class Flights:
     @property
     def full(self) -> bool:
         """Whether the next is to wait: so many fly, or parts of an item are about to come, which are next in order."""
-        return self._splitter.busy or len(self._flying) >= (FLIGHTS_ALONE if self._lookout.alone else FLIGHTS_SHARED)
+        return self._splitter.busy or len(self._flying) >= (
+            FLIGHTS_ALONE if self._candidate_source.alone else FLIGHTS_SHARED
+        )
 
     def start_over(self, generation: int) -> None:
         """Another ZooKeeper session begins: what flies still has no locks in it."""
@@ -108,7 +110,7 @@ class Flights:
 
     def close(self) -> None:
         """Begin with none any more; what is under way lands."""
-        self._crew.close()
+        self._task_pool.close()
 
     def launch(
         self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
@@ -117,10 +119,10 @@ class Flights:
 
         Who came after ``since`` takers gets none of them; None: anybody may.
         """
-        self._lookout.at_work()
-        heads, places = self._lookout.apart(places)
+        self._candidate_source.at_work()
+        heads, places = self._candidate_source.apart(places)
         if heads:
-            self._fly(heads, self._tenures.claim, self._claimer.group_lock_size, generation, since)
+            self._fly(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
         if places and duplicates is None:
             self._fly(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
         elif places and duplicates is not None:
@@ -136,15 +138,15 @@ class Flights:
         since: int | None,
         beside: Sequence[str] = (),
     ) -> None:
-        locks = [*self._lookout.lock_ids(places), *beside]
-        self._lookout.begin(locks)
+        locks = [*self._candidate_source.lock_ids(places), *beside]
+        self._candidate_source.begin(locks)
         self.launched += 1
         self._flying.add(self.launched)
         self.promised += len(places)
         room = size * len(places)
         self._claimer.reserve(room, generation)
-        if not self._crew.rouse(_Flight(self.launched, claim, places, locks, generation, room, since)):
-            self._tasks.spawn(self._crew.work, name="claims")
+        if not self._task_pool.submit(_Flight(self.launched, claim, places, locks, generation, room, since)):
+            self._tasks.spawn(self._task_pool.work, name="claims")
 
     async def _claim(self, flight: _Flight) -> None:
         number, _, places, locks, generation, _, since = flight
@@ -152,50 +154,50 @@ class Flights:
         try:
             batch = await self._claim_as_chosen(flight)
             kept = {claim.id for claim in batch.claims}.union(batch.sealed)
-            self._lookout.set_aside(batch.sealed)
+            self._candidate_source.set_aside(batch.sealed)
             self._failures = 0
-            self._lookout.ghosts(batch.ghosts)
+            self._candidate_source.ghosts(batch.ghosts)
             if 2 * len(batch.ghosts) >= len(places) and len(batch.ghosts) > 1:
-                self._lookout.relist()  # the listing is out of date
-            if batch.ghosts and self._lookout.stealing:
-                self._lookout.relist()  # their own consumer is back at work
+                self._candidate_source.relist()  # the listing is out of date
+            if batch.ghosts and self._candidate_source.stealing:
+                self._candidate_source.relist()  # their own consumer is back at work
             if batch.lost:
-                self._lookout.relist()  # the watch told of them while they were ours
+                self._candidate_source.relist()  # the watch told of them while they were ours
             claims = batch.claims if self._store.dialect is None else await self._splitter.next_of(batch.claims)
             self._offer(number, claims, generation, since)
         except ContendedError as contended:
             self._contended(places, locks, contended.index)
         except ReopenError:
-            self._lookout.put_back(places)
-            self._store.stale()
+            self._candidate_source.put_back(places)
+            self._store.invalidate()
         except (ConnectionLossError, ZooKeeperSessionExpiredError):
-            self._lookout.relist()
+            self._candidate_source.relist()
         except (QueueError, ZooKeeperError) as error:
-            self._lookout.relist()
+            self._candidate_source.relist()
             self._fail(error)
         finally:
             if generation == self._generation:
-                self._lookout.end([one for one in locks if one not in kept and one not in self._tenures])
+                self._candidate_source.end([one for one in locks if one not in kept and one not in self._group_locks])
             self._flying.discard(number)
             self.promised -= len(places)
-            self._line.landed(number)
-            self._lookout.bell.set()
+            self._waiters.landed(number)
+            self._candidate_source.wakeup.set()
 
     def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:
         """Somebody else has what is locked by one of these; the other candidates are taken back."""
-        self._lookout.contended(locks[index])
+        self._candidate_source.contended(locks[index])
         others = [place for number, place in enumerate(places) if number != index]
-        if self._lookout.taking_over and len(locks) == len(places):
-            self._lookout.leave(others)  # of those it is looked again which are locked
+        if self._candidate_source.taking_over and len(locks) == len(places):
+            self._candidate_source.leave(others)  # of those it is looked again which are locked
             return
         self._failures += 1
-        if self._failures >= MOST_FAILURES or self._lookout.stealing or len(locks) > len(places):
-            self._lookout.relist()
-        self._lookout.put_last(others)
+        if self._failures >= MOST_FAILURES or self._candidate_source.stealing or len(locks) > len(places):
+            self._candidate_source.relist()
+        self._candidate_source.put_last(others)
 
     async def _claim_as_chosen(self, flight: _Flight) -> Batch:
         """Claim, unless the claim would assert another configuration than the one these were chosen by."""
-        if self._lookout.outdated:
+        if self._candidate_source.outdated:
             self._claimer.unreserve(flight.room, flight.generation)
             raise ReopenError
         places = flight.places
@@ -203,5 +205,5 @@ class Flights:
 
     def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
         """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
-        given = self._tenures.given if self._lookout.grouped else None
-        self._give_back(self._line.give(flight, self._flying, claims, generation, since, given))
+        given = self._group_locks.given if self._candidate_source.grouped else None
+        self._give_back(self._waiters.give(flight, self._flying, claims, generation, since, given))

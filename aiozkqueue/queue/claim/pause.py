@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import asyncio
 
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Watch, WatchEvent, ZooKeeper
 
 
 class Pause:
     """Has the configuration read again, and the bell rung, when it may have changed."""
 
-    def __init__(self, store: QueueStore, bell: asyncio.Event) -> None:
+    def __init__(self, store: QueueState, wakeup: asyncio.Event) -> None:
         self._store = store
-        self._bell = bell
+        self._wakeup = wakeup
         self._watch: Watch | None = None
 
     @classmethod
-    async def begin(cls, zookeeper: ZooKeeper, store: QueueStore, bell: asyncio.Event) -> Self:
+    async def begin(cls, zookeeper: ZooKeeper, store: QueueState, wakeup: asyncio.Event) -> Self:
         """Listen; what has changed before that is read after it. Raises: as `ZooKeeper.watch`."""
-        pause = cls(store, bell)
+        pause = cls(store, wakeup)
         pause._watch = await zookeeper.watch(store.paths.base, pause._look_again)
-        store.stale()
+        store.invalidate()
         return pause
 
     def end(self) -> None:
@@ -34,5 +34,5 @@ class Pause:
             self._watch = None
 
     def _look_again(self, _event: WatchEvent) -> None:
-        self._store.stale()
-        self._bell.set()
+        self._store.invalidate()
+        self._wakeup.set()

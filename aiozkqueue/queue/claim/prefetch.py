@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
-    from .dispatcher import Dispenser
+    from .dispatcher import ClaimDispatcher
     from .waiters import Waiter
 
 #: Claimed ahead is at most what the loop finished within this many seconds.
 PACE = 0.1
 
 
-class Ahead:
+class Prefetcher:
     """The claims of one loop, which are ready for it or asked for. It holds no reference to the loop.
 
     Half of what it may have is asked for at a time, and again before that has come: so it may be on its way while the
@@ -27,7 +27,7 @@ class Ahead:
     """
 
     def __init__(
-        self, engine: Engine, store: QueueStore, most: int, *, patient: bool, condition: Condition | None
+        self, engine: SessionCore, store: QueueState, most: int, *, patient: bool, condition: Condition | None
     ) -> None:
         self._engine = engine
         self._store = store
@@ -74,7 +74,7 @@ class Ahead:
         missing = window - len(self.ready) - self._asked
         if missing < window - window // 2:
             return False
-        waiter = self._dispenser.request(missing, None if self._patient else 0)
+        waiter = self._dispatcher.request(missing, None if self._patient else 0)
         waiter.future.add_done_callback(self._answered)
         self._waiters.append(waiter)
         self._asked += missing
@@ -110,14 +110,14 @@ class Ahead:
     def abandon(self) -> asyncio.Future[None] | None:
         """Give back what is ready, and ask for nothing any more; the future is done when the locks are gone."""
         for waiter in self._waiters:  # and if only to look at what it has failed with
-            self._dispenser.give_up(waiter)
+            self._dispatcher.give_up(waiter)
         self._waiters.clear()
         if self._engine.closed:
             return None
         current = self._engine.zookeeper.generation
         claims = [claim for claim in self.ready if claim.generation == current]
         self.ready.clear()
-        return self._dispenser.release(claims)
+        return self._dispatcher.release(claims)
 
     def _answered(self, _: object) -> None:
         self.changed.set()
@@ -127,7 +127,7 @@ class Ahead:
         while self._asked > window and not (self._waiters[-1].count or self._waiters[-1].over):
             waiter = self._waiters.pop()
             self._asked -= waiter.limit
-            self._dispenser.give_up(waiter)
+            self._dispatcher.give_up(waiter)
 
     def _window(self) -> int:
         horizon = self._engine.clock.monotonic() - PACE
@@ -136,5 +136,5 @@ class Ahead:
         return min(self._most, max(1, len(self._finished)))
 
     @property
-    def _dispenser(self) -> Dispenser:
-        return self._engine.dispenser(self._store, self._condition)
+    def _dispatcher(self) -> ClaimDispatcher:
+        return self._engine.dispatcher(self._store, self._condition)

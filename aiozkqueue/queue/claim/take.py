@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.destination import Destination
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.unit_of_work import Work
+    from aiozkqueue.queue.unit_of_work import UnitOfWork
 
-    from .dispatcher import Dispenser
+    from .dispatcher import ClaimDispatcher
 
 
 async def take(
-    work: Work, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
+    work: UnitOfWork, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
 ) -> list[Claim]:
     """Claim up to ``limit`` messages for work that is open; none after ``timeout`` seconds (None: never).
 
     Raises: as `Transaction.take`.
     """
     engine = work.engine
-    dispenser = _dispenser(work, queue, limit, condition)
+    dispatcher = _dispatcher(work, queue, limit, condition)
     left, over = timeout, False
     while not over:
-        waiter = dispenser.request(limit, left, generation=work.generation, owner=work)
+        waiter = dispatcher.request(limit, left, generation=work.generation, owner=work)
         try:
             claims = await waiter.future
         except asyncio.CancelledError:
-            dispenser.give_up(waiter)
+            dispatcher.give_up(waiter)
             raise
         if not claims:
             return []
@@ -43,7 +43,7 @@ async def take(
                 patience = max(0.0, waiter.due - engine.clock.monotonic()) if left else None
                 shown = await hand_over(engine, queue, claims, patience)
             if not work.open:
-                await work.let_go(shown)
+                await work.release_unseen(shown)
                 work.require_open()
             if shown:
                 work.hold(shown)
@@ -58,18 +58,18 @@ async def take(
     return []
 
 
-def _dispenser(work: Work, queue: Destination[Any], limit: int, condition: Condition | None) -> Dispenser:
+def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition: Condition | None) -> ClaimDispatcher:
     """Return who hands out a queue's claims, when so many more may be held."""
     engine = work.engine
     engine.check()
     work.require_open()
-    dispenser = engine.dispenser(engine.store(queue.name), condition)
+    dispatcher = engine.dispatcher(engine.store(queue.name), condition)
     if limit > 1 or work.holds:  # a single one always fits
         held = sum(claim.size for claim in work.claims)
-        if held + limit * dispenser.lock_size > EPHEMERAL_CAP:
+        if held + limit * dispatcher.lock_size > EPHEMERAL_CAP:
             msg = (
                 f"{work.what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
-                f"({(EPHEMERAL_CAP - held) // dispenser.lock_size} more fit); take and commit in parts"
+                f"({(EPHEMERAL_CAP - held) // dispatcher.lock_size} more fit); take and commit in parts"
             )
             raise TransactionTooLargeError(msg)
-    return dispenser
+    return dispatcher

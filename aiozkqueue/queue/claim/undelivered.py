@@ -17,9 +17,9 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
-from aiozkqueue.queue.commit.dispositions import ASIDE, RELEASE, Ending
-from aiozkqueue.queue.commit.held import CommitSettlement
-from aiozkqueue.queue.commit.release import ReleaseSettlement
+from aiozkqueue.queue.commit.dispositions import ASIDE, RELEASE, Disposition
+from aiozkqueue.queue.commit.held import CommitWrite
+from aiozkqueue.queue.commit.release import ReleaseWrite
 from aiozkqueue.queue.runtime.log_context import about
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.group_commit import Committer
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import Claim
 
@@ -36,21 +36,21 @@ log: Final = logging.getLogger(__name__)
 
 
 def settle_unshown(
-    claim: Claim, ending: Ending, committer: Committer, ids: IdSource, clock: ServerClock
+    claim: Claim, disposition: Disposition, committer: GroupCommitter, ids: IdSource, clock: ServerClock
 ) -> asyncio.Future[None]:
     """End the hold on a claim; where that is refused, the message is left alone for long."""
 
-    def give_back(ending: Ending) -> None:
+    def give_back(disposition: Disposition) -> None:
         with suppress(SessionClosedError):  # then the lock goes with the session
-            committer.submit(ReleaseSettlement(ids.next(), {claim: ending}, clock, claim.generation))
+            committer.submit(ReleaseWrite(ids.next(), {claim: disposition}, clock, claim.generation))
 
-    settlement = CommitSettlement(ids.next(), {claim: ending}, (), clock, claim.generation)
-    settlement.watch(partial(_see_to, claim, give_back))
-    committer.submit(settlement)
-    return settlement.done
+    atomic_write = CommitWrite(ids.next(), {claim: disposition}, (), clock, claim.generation)
+    atomic_write.watch(partial(_see_to, claim, give_back))
+    committer.submit(atomic_write)
+    return atomic_write.done
 
 
-def _see_to(claim: Claim, give_back: Callable[[Ending], None], settled: Settlement) -> None:
+def _see_to(claim: Claim, give_back: Callable[[Disposition], None], settled: AtomicWrite) -> None:
     error = settled.error
     if error is None or isinstance(error, SessionExpiredError | SessionClosedError | OutcomeUnknownError):
         return
@@ -70,8 +70,8 @@ def _see_to(claim: Claim, give_back: Callable[[Ending], None], settled: Settleme
     elif not isinstance(error, ClaimLostError):
         words = "queue %s: message %s cannot be removed, and is left alone for %d s: %s"
         log.error(words, claim.store.name, claim.id, ASIDE, error, extra=told)
-        give_back(Ending("release", delay=ASIDE))
-    elif claim.tenure is not None:
-        claim.tenure.lose()
+        give_back(Disposition("release", delay=ASIDE))
+    elif claim.group_lock is not None:
+        claim.group_lock.lose()
     else:
         give_back(RELEASE)

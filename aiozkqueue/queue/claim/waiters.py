@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import SessionExpiredError
-from aiozkqueue.queue.runtime.shared_timer import Deadlines
+from aiozkqueue.queue.runtime.shared_timer import SharedTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,16 +94,16 @@ class Waiter:
         return self.future.done()
 
 
-class Line:
-    """The takers of one session on one queue. ``bell`` is rung whenever the line changes."""
+class WaitQueue:
+    """The takers of one session on one queue. ``wakeup`` is rung whenever the line changes."""
 
-    def __init__(self, queue: str, clock: Clock, bell: asyncio.Event) -> None:
+    def __init__(self, queue: str, clock: Clock, wakeup: asyncio.Event) -> None:
         self._queue = queue
         self._clock = clock
-        self._bell = bell
+        self._wakeup = wakeup
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[Waiter] = deque()
-        self._deadlines: Deadlines[Waiter] = Deadlines(clock, self.answer, self._newcomers)
+        self._deadlines: SharedTimer[Waiter] = SharedTimer(clock, self.answer, self._newcomers)
         self._largest = 1  # the most that one in line has ever wanted, since nobody was in it
         self._known = 0  # of so many arrivals the deadlines have been told
         self.arrivals: int = 0
@@ -123,7 +123,7 @@ class Line:
             self._largest = limit
         if due < self._deadlines.due:
             self._deadlines.ring_by(due)
-        self._bell.set()
+        self._wakeup.set()
         return waiter
 
     def widen(self, waiter: Waiter, more: int, promised: int) -> bool:
@@ -141,7 +141,7 @@ class Line:
             return False
         waiter.limit += more
         self._largest = max(self._largest, waiter.limit)
-        self._bell.set()
+        self._wakeup.set()
         return True
 
     @property
@@ -232,7 +232,7 @@ class Line:
         """Hand over what there is for one, which may be nothing."""
         if not waiter.future.done():  # one that was answered before must not keep the pump from resting
             waiter.answer()
-            self._bell.set()
+            self._wakeup.set()
 
     def answer_asking(self, since: int) -> None:
         """Tell those who asked before a look that there is nothing, and do not wait."""

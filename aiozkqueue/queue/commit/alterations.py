@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .attached import Mender
+    from .attached import RefusalHandler
     from .conditional import Change
 
 
-class Beside:
+class TransactionalAlteration:
     """One change beside a commit's own; when it cannot be made any more, the commit is refused as a whole."""
 
     __slots__ = ("_change", "_what", "removes", "store", "weight")
@@ -32,17 +32,17 @@ class Beside:
         self.removes: bool = removes
         """Whether a message is gone with it."""
         self.weight: int = change.weight
-        self.store: QueueStore = change.store
+        self.store: QueueState = change.store
 
-    def operations(self, clock: ServerClock) -> Iterator[tuple[Mender, Operation]]:
+    def operations(self, clock: ServerClock) -> Iterator[tuple[RefusalHandler, Operation]]:
         """What to send now, and who answers for each."""
         for operation in self._change.operations:
             yield self, operation
-        for companion in self._change.companions(clock):
-            yield companion.owner, companion.operation
+        for attached_op in self._change.attached_ops(clock):
+            yield attached_op.owner, attached_op.operation
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `Mender`: something is not as it was read.
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+        """See `RefusalHandler`: something is not as it was read.
 
         Raises: ConflictError, ItemNotEmptyError, AccessDeniedError.
         """

@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aiozkqueue.queue.put.capacity import Room
-    from aiozkqueue.queue.runtime.deadline import Patience
+    from aiozkqueue.queue.put.capacity import CapacityGate
+    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.state.claim import Claim
 
-    from .alterations import Beside
-    from .dispositions import Ending
+    from .alterations import TransactionalAlteration
+    from .dispositions import Disposition
     from .puts import Put
-    from .write import Settlement
+    from .write import AtomicWrite
 
 
-def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending], beside: Iterable[Beside] = ()) -> dict[Room, int]:
+def needs_of(
+    puts: Iterable[Put], dispositions: Mapping[Claim, Disposition], beside: Iterable[TransactionalAlteration] = ()
+) -> dict[CapacityGate, int]:
     """How many messages more a commit leaves in each bounded queue: what it takes from there makes room."""
-    needs: dict[Room, int] = {}
+    needs: dict[CapacityGate, int] = {}
     for put in puts:
         room = put.store.room
         if room is not None:
             needs[room] = needs.get(room, 0) + 1
-    for claim, ending in endings.items() if needs else ():
+    for claim, disposition in dispositions.items() if needs else ():
         room = claim.store.room
-        if room in needs and ending.kind in ("consume", "dead"):
+        if room in needs and disposition.kind in ("consume", "dead"):
             needs[room] -= 1
     for one in beside if needs else ():
         room = one.store.room
@@ -36,18 +38,18 @@ def needs_of(puts: Iterable[Put], endings: Mapping[Claim, Ending], beside: Itera
     return {room: count for room, count in needs.items() if count > 0}
 
 
-class Admission:
+class Reservation:
     """The room that a commit has taken, in all queues that it puts to: until it is passed on, or given back."""
 
     __slots__ = ("_taken",)
 
-    def __init__(self, taken: dict[Room, int]) -> None:
+    def __init__(self, taken: dict[CapacityGate, int]) -> None:
         self._taken = taken
 
-    def passed(self, settlement: Settlement) -> None:
+    def passed(self, atomic_write: AtomicWrite) -> None:
         """Have it given back when a settlement is settled."""
         for room, count in self._taken.items():
-            room.passed(settlement, count)
+            room.passed(atomic_write, count)
 
     def leave(self) -> None:
         """Give it back, for a commit that is not sent."""
@@ -55,35 +57,35 @@ class Admission:
             room.leave(count)
 
 
-def try_admit(needs: dict[Room, int]) -> Admission | None:
+def try_admit(needs: dict[CapacityGate, int]) -> Reservation | None:
     """Take room in several queues if it is known to be there in all."""
-    held: dict[Room, int] = {}
+    held: dict[CapacityGate, int] = {}
     for room, count in needs.items():
         if not room.try_enter(count):
-            Admission(held).leave()
+            Reservation(held).leave()
             return None
         held[room] = count
-    return Admission(needs)
+    return Reservation(needs)
 
 
-async def admit(needs: dict[Room, int], patience: Patience, generation: int | None = None) -> Admission:
+async def ensure_lane(needs: dict[CapacityGate, int], patience: Deadline, generation: int | None = None) -> Reservation:
     """Take room in several queues, all or none.
 
     What is held while another is looked into is given back when that one is full. When it is only this session that
     has too much under way, it is held for as long as that takes; but not while a queue before those held, by name, is
     waited for: so no two wait for each other.
 
-    Raises: as `Room.enter`.
+    Raises: as `CapacityGate.enter`.
     """
     rooms = sorted(needs, key=_name)
-    held: list[Room] = []
+    held: list[CapacityGate] = []
 
     def give_back() -> None:
         while held:
             room = held.pop()
             room.leave(needs[room])
 
-    def waits(lacking: Room, *, full: bool) -> None:
+    def waits(lacking: CapacityGate, *, full: bool) -> None:
         if full or any(room.queue > lacking.queue for room in held):
             give_back()
 
@@ -94,29 +96,29 @@ async def admit(needs: dict[Room, int], patience: Patience, generation: int | No
     except BaseException:  # who is cancelled keeps none either
         give_back()
         raise
-    return Admission(needs)
+    return Reservation(needs)
 
 
-async def enter(settlement: Settlement, puts: Iterable[Put], patience: Patience) -> None:
+async def enter(atomic_write: AtomicWrite, puts: Iterable[Put], patience: Deadline) -> None:
     """Take room for what a settlement is about to put, waiting with patience; it leaves when it is settled.
 
-    The queues put to have been opened. Raises: as `Room.enter`.
+    The queues put to have been opened. Raises: as `CapacityGate.enter`.
     """
     needs = needs_of(puts, {})
     if needs:
-        (await admit(needs, patience)).passed(settlement)
+        (await ensure_lane(needs, patience)).passed(atomic_write)
 
 
-async def readmit(settlement: Settlement, needs: dict[Room, int], patience: Patience) -> None:
-    """Let in what was sent before its queue got a size; while it waits it has room in no other, as in `admit`.
+async def readmit(atomic_write: AtomicWrite, needs: dict[CapacityGate, int], patience: Deadline) -> None:
+    """Let in what was sent before its queue got a size; while it waits it has room in no other, as in `ensure_lane`.
 
-    Nothing of it is under way: it was refused. Raises: as `Room.enter`.
+    Nothing of it is under way: it was refused. Raises: as `CapacityGate.enter`.
     """
-    if not all(room.holds(settlement) for room in needs):
+    if not all(room.holds(atomic_write) for room in needs):
         for room in needs:
-            room.out(settlement)
-        (await admit(needs, patience, settlement.generation)).passed(settlement)
+            room.out(atomic_write)
+        (await ensure_lane(needs, patience, atomic_write.generation)).passed(atomic_write)
 
 
-def _name(room: Room) -> str:
+def _name(room: CapacityGate) -> str:
     return room.queue

@@ -8,19 +8,19 @@ from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.runtime.acl_errors import denied
 from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
 
-from .write import OPERATION_WEIGHT, Settlement
+from .write import OPERATION_WEIGHT, AtomicWrite
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
 
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .attached import Companion
-    from .dispositions import Ending
+    from .attached import AttachedOp
+    from .dispositions import Disposition
 
 #: Changes under way at a time.
 TOGETHER = 400
@@ -29,18 +29,20 @@ TOGETHER = 400
 class Change(NamedTuple):
     """Operations of which one at least is refused when anything is not as it was read, or the change has been made."""
 
-    store: QueueStore
+    store: QueueState
     operations: Sequence[Operation]
-    end: tuple[Claim, Ending] | None = None
+    end: tuple[Claim, Disposition] | None = None
     """What it is the end of, for the queue's attendants."""
 
-    def companions(self, clock: ServerClock) -> list[Companion]:
+    def attached_ops(self, clock: ServerClock) -> list[AttachedOp]:
         """Return what the queue's features add to it now."""
         if self.end is None:
             return []
-        claim, ending = self.end
+        claim, disposition = self.end
         now = clock.now()
-        return [one for attendant in self.store.attendants for one in attendant.companions(claim, ending, lambda: now)]
+        return [
+            one for end_hook in self.store.end_hooks for one in end_hook.attached_ops(claim, disposition, lambda: now)
+        ]
 
     @property
     def weight(self) -> int:
@@ -49,20 +51,20 @@ class Change(NamedTuple):
         for operation in self.operations:
             weight += len(getattr(operation, "data", b""))
         if self.end is not None:
-            weight += sum(attendant.weight(*self.end) for attendant in self.store.attendants)
+            weight += sum(end_hook.weight(*self.end) for end_hook in self.store.end_hooks)
         return weight
 
 
-class ChangeSettlement(Settlement):
+class ConditionalWrite(AtomicWrite):
     """One change."""
 
-    __slots__ = ("_change", "_clock", "_companions", "left", "obstacle")
+    __slots__ = ("_attached_ops", "_change", "_clock", "left", "obstacle")
 
     def __init__(self, transaction_id: str, change: Change, clock: ServerClock) -> None:
         super().__init__(transaction_id, None, change.weight)
         self._change = change
         self._clock = clock
-        self._companions: list[Companion] = []
+        self._attached_ops: list[AttachedOp] = []
         self.left: bool = False
         """Whether it was left, since something is not as it was read."""
         self.obstacle: str | None = None
@@ -70,9 +72,9 @@ class ChangeSettlement(Settlement):
 
     def compose(self, sent: list[Operation]) -> None:
         """Make the change, with its companions."""
-        self._companions = self._change.companions(self._clock)
+        self._attached_ops = self._change.attached_ops(self._clock)
         sent += self._change.operations
-        sent += (one.operation for one in self._companions)
+        sent += (one.operation for one in self._attached_ops)
 
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
@@ -80,7 +82,7 @@ class ChangeSettlement(Settlement):
         """Leave it when it cannot be made any more; let a companion's owner mend."""
         changed = len(self._change.operations)
         if index >= changed:
-            return self._companions[index - changed].owner.mend(operation, error)
+            return self._attached_ops[index - changed].owner.repair(operation, error)
         if isinstance(error, NoAuthError):
             raise denied(self._change.store.name, error)
         if isinstance(error, NotEmptyError):
@@ -89,24 +91,24 @@ class ChangeSettlement(Settlement):
         raise NotCommittedError(f"{operation.path}: {error}")
 
 
-async def apply(engine: Engine, changes: Iterable[Change]) -> list[bool]:
+async def apply(engine: SessionCore, changes: Iterable[Change]) -> list[bool]:
     """Make each change, or leave it; tell which were made, by whichever copy of the request.
 
     Raises: QueueError: what one change failed with, which was not left; the others before it were made or left.
     """
-    return [not settlement.left for settlement in await settle(engine, changes)]
+    return [not atomic_write.left for atomic_write in await settle(engine, changes)]
 
 
-async def settle(engine: Engine, changes: Iterable[Change]) -> list[ChangeSettlement]:
+async def settle(engine: SessionCore, changes: Iterable[Change]) -> list[ConditionalWrite]:
     """Make each change, or leave it, as `apply` does; return what tells how each ended. Raises: as `apply`."""
-    settlements = [ChangeSettlement(engine.ids.next(), change, engine.server_clock) for change in changes]
-    for start in range(0, len(settlements), TOGETHER):
-        together = settlements[start : start + TOGETHER]
-        for settlement in together:
-            engine.committer.submit(settlement)
-        for settlement in together:
-            await settlement.wait()
-        for settlement in together:
-            if not settlement.left:
-                settlement.outcome()
-    return settlements
+    writes = [ConditionalWrite(engine.ids.next(), change, engine.server_clock) for change in changes]
+    for start in range(0, len(writes), TOGETHER):
+        together = writes[start : start + TOGETHER]
+        for atomic_write in together:
+            engine.committer.submit(atomic_write)
+        for atomic_write in together:
+            await atomic_write.wait()
+        for atomic_write in together:
+            if not atomic_write.left:
+                atomic_write.outcome()
+    return writes

@@ -25,7 +25,7 @@ ASIDE = 3600.0
 FOREIGN_NAME = "name"
 
 
-class Ending(NamedTuple):
+class Disposition(NamedTuple):
     """How the hold on one item ends, in a commit or in a release."""
 
     kind: Literal["consume", "release", "dead", "unlock", "remove"]
@@ -39,16 +39,16 @@ class Ending(NamedTuple):
     """What a history says of it; None: finished, or dead-lettered."""
     rewrite: bytes | None = None
     """What a release leaves the item with; None: as it is."""
-    forced: int = -1
+    forced_version: int = -1
     """The version of the folder of locks while the lock was seen to be ours, where there is no item to be its fence."""
     left: bool = False
     """Whether the item is still there when only its lock is removed."""
 
 
-CONSUME = Ending("consume")
+CONSUME = Disposition("consume")
 #: Gone for good, by an operator's will.
-REMOVED = Ending("remove")
-RELEASE = Ending("release")
+REMOVED = Disposition("remove")
+RELEASE = Disposition("release")
 
 
 def bury(claim: Claim, reason: str, moment: int) -> Operation:
@@ -61,22 +61,22 @@ def bury(claim: Claim, reason: str, moment: int) -> Operation:
     return Create(claim.store.dead(claim), encode(claim.body, header))
 
 
-def guard(claim: Claim, ending: Ending) -> Operation:
+def guard(claim: Claim, disposition: Disposition) -> Operation:
     """Assert that the claim is still ours.
 
     A release that leaves a record of attempts behind raises the item's version, so that an item at version 0 of a
     queue that does not count hand-overs has none, and its claim need not read any. The end of a delay raises the
     version of the item that waited for it, not of those behind that one in its group.
     """
-    data = _left_with(claim, ending)
+    data = _left_with(claim, disposition)
     return Check(claim.path, claim.version) if data is None else SetData(claim.path, data, claim.version)
 
 
-def _left_with(claim: Claim, ending: Ending) -> bytes | None:
+def _left_with(claim: Claim, disposition: Disposition) -> bytes | None:
     """What a release writes to the item; None: nothing."""
-    if ending.rewrite is not None:
-        return ending.rewrite
-    return claim.raw if claim.handed and (not ending.delay or claim.tenure is not None) else None
+    if disposition.rewrite is not None:
+        return disposition.rewrite
+    return claim.raw if claim.handed and (not disposition.delay or claim.group_lock is not None) else None
 
 
 def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
@@ -118,45 +118,45 @@ def aside(attempt: int) -> float:
     return min(ASIDE, 8.0 ** min(attempt - 1, 10))
 
 
-def exhausted(claim: Claim, error: str | None) -> Ending:
+def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Say how a message ends that has used up its attempts."""
     policy = claim.store.policy
     attempts = claim.attempt if claim.handed else claim.attempts
     reason = f"handed over {attempts} of {policy.allowed(claim.retries)} times without success"
     reason = f"{reason}; at last: {error}" if error else reason
     if policy.exhausted == "drop":
-        return Ending("consume", reason=reason, outcome=End.FAILED)
-    return Ending("dead", reason=reason)
+        return Disposition("consume", reason=reason, outcome=End.FAILED)
+    return Disposition("dead", reason=reason)
 
 
-def release_ending(
+def release_disposition(
     claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
-) -> Ending:
+) -> Disposition:
     """Say how a claim that was handed over ends when the work is undone: pure, by the queue's policy."""
     policy = claim.store.policy
     if claim.handed and claim.used_up:
         return exhausted(claim, error)
     if delay is None:
         delay = policy.backoff.delay(claim.attempt, random)
-    return Ending("release", delay=delay, error=error)
+    return Disposition("release", delay=delay, error=error)
 
 
-def fate(ending: Ending) -> str:
+def fate(disposition: Disposition) -> str:
     """Say in the words of the log what becomes of a message that was handed over and not done."""
-    if ending.kind == "dead":
+    if disposition.kind == "dead":
         return "a dead letter"
-    if ending.kind == "consume":
+    if disposition.kind == "consume":
         return "dropped"
-    return f"again after {round(ending.delay, 3):g} s" if ending.delay else "again at once"
+    return f"again after {round(disposition.delay, 3):g} s" if disposition.delay else "again at once"
 
 
-def refuse_to_overtake(what: str, endings: Mapping[Claim, Ending]) -> None:
+def refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> None:
     """A message that is given back comes again before those of its group that were put after it.
 
     Raises: InvalidOptionError.
     """
-    for tenure in {claim.tenure: None for claim in endings if claim.tenure is not None}:
-        kinds = [endings[claim].kind for claim in tenure.live if claim in endings]
+    for group_lock in {claim.group_lock: None for claim in dispositions if claim.group_lock is not None}:
+        kinds = [dispositions[claim].kind for claim in group_lock.live if claim in dispositions]
         if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
             msg = (
                 f"{what}: it gives back a message and ends a later one of the same group, which would "
@@ -165,10 +165,10 @@ def refuse_to_overtake(what: str, endings: Mapping[Claim, Ending]) -> None:
             raise InvalidOptionError(msg)
 
 
-def weigh_ending(claim: Claim, ending: Ending) -> int:
+def weigh_disposition(claim: Claim, disposition: Disposition) -> int:
     """About how many bytes the end of a hold takes in a multi."""
-    if ending.kind == "dead":
+    if disposition.kind == "dead":
         return len(claim.body) + 5 * OPERATION_WEIGHT
-    if ending.kind == "release" and (data := _left_with(claim, ending)) is not None:
+    if disposition.kind == "release" and (data := _left_with(claim, disposition)) is not None:
         return len(data) + 5 * OPERATION_WEIGHT
-    return 5 * OPERATION_WEIGHT if ending.delay else 3 * OPERATION_WEIGHT
+    return 5 * OPERATION_WEIGHT if disposition.delay else 3 * OPERATION_WEIGHT

@@ -9,7 +9,7 @@ from aiozkqueue.queue.state.claim import GONE, LEFT
 from aiozkqueue.zookeeper import Create, Delete
 
 from .dispositions import refusal_of
-from .write import OPERATION_WEIGHT, Settlement
+from .write import OPERATION_WEIGHT, AtomicWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
 
-class SplitSettlement(Settlement):
+class SplitSettlement(AtomicWrite):
     """The parts of an item in its place. ``done`` is told when they are there.
 
     The item's version is the fence, as in a commit. A refusal leaves the item and its lock as they were.

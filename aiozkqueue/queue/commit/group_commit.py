@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.runtime.meter import Meter
     from aiozkqueue.queue.runtime.tasks import TaskOwner
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeper
 
     from .slot import Sending, Sent
-    from .write import Settlement
+    from .write import AtomicWrite
 
 log: Final = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ class _Flight:
 
     __slots__ = ("batch", "learns", "operations", "sending", "starts", "stores")
 
-    def __init__(self, batch: list[Settlement]) -> None:
+    def __init__(self, batch: list[AtomicWrite]) -> None:
         self.batch = batch
-        self.stores: list[QueueStore] = []
+        self.stores: list[QueueState] = []
         self.operations: list[Operation] = []
         self.starts: list[int] = []
         self.learns = False
@@ -83,15 +83,15 @@ class _Flight:
         """Make up the multi, by what is known now; ``crowds`` counts those of more than a few that would learn."""
         self.stores = _stores_of(self.batch)
         self.operations = [store.check() for store in self.stores]
-        for settlement in self.batch:
+        for atomic_write in self.batch:
             self.starts.append(len(self.operations))
-            settlement.compose(self.operations)
-            self.learns = self.learns or settlement.learns
+            atomic_write.compose(self.operations)
+            self.learns = self.learns or atomic_write.learns
         if self.learns and len(self.batch) > FEW:
             self.learns = next(crowds) % LEARN_EVERY == 0
 
 
-class Committer:
+class GroupCommitter:
     """Sends a session's settlements, several multis at once, each under a slot of its own."""
 
     def __init__(
@@ -102,8 +102,8 @@ class Committer:
         self._tasks = tasks
         self._clock = clock
         self._about = about
-        self._waiting: deque[Settlement] = deque()
-        self._mending: dict[Settlement, anyio.CancelScope] = {}
+        self._waiting: deque[AtomicWrite] = deque()
+        self._mending: dict[AtomicWrite, anyio.CancelScope] = {}
         self._idle: list[tuple[Slot, asyncio.Future[_Flight | None]]] = []
         self._roused = False
         self._unsettled = 0
@@ -126,7 +126,7 @@ class Committer:
             slot = Slot(self._zookeeper, self._paths, number, self._clock, self._about)
             self._tasks.spawn(self._serve, slot, name=f"commit slot {number}")
 
-    def submit(self, settlement: Settlement) -> None:
+    def submit(self, atomic_write: AtomicWrite) -> None:
         """Take a settlement on; from here on its fate is this object's duty.
 
         Raises:
@@ -134,29 +134,29 @@ class Committer:
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        settlement.committer = self
+        atomic_write.committer = self
         if not self._unsettled:
             self._drained.clear()
         self._unsettled += 1
-        self._waiting.append(settlement)
-        if (len(self._waiting) >= FULL_GROUP or settlement.weight >= FULL_WEIGHT) and self._idle:
+        self._waiting.append(atomic_write)
+        if (len(self._waiting) >= FULL_GROUP or atomic_write.weight >= FULL_WEIGHT) and self._idle:
             self._depart()
         elif not self._roused:
             self._wake()
 
-    def resubmit(self, settlement: Settlement) -> None:
+    def resubmit(self, atomic_write: AtomicWrite) -> None:
         """Send the rest of a settlement of which a part has been applied."""
-        self._put_back([settlement])
+        self._put_back([atomic_write])
         self._wake()
 
-    def withdraw(self, settlement: Settlement) -> bool:
+    def withdraw(self, atomic_write: AtomicWrite) -> bool:
         """Take back one that is not under way, for its submitter to fail; False when it is."""
-        scope = self._mending.pop(settlement, None)
+        scope = self._mending.pop(atomic_write, None)
         if scope is not None:
             scope.cancel()
             return True
         try:
-            self._waiting.remove(settlement)
+            self._waiting.remove(atomic_write)
         except ValueError:
             return False
         return True
@@ -176,9 +176,9 @@ class Committer:
         if not self._unsettled:
             self._drained.set()
 
-    def _put_back(self, settlements: list[Settlement]) -> None:
+    def _put_back(self, writes: list[AtomicWrite]) -> None:
         """Have some that were taken from the line go before the others, if anything goes any more."""
-        self._waiting.extendleft(reversed(settlements))
+        self._waiting.extendleft(reversed(writes))
         if self._closed:
             self._fail_unsent()
 
@@ -227,16 +227,16 @@ class Committer:
             try:
                 await self._settle(slot, flight)
             except (AuthFailedError, NoAuthError) as error:
-                for settlement in batch:
-                    settlement.fail(AccessDeniedError(f"{slot.path}: {error}"))
+                for atomic_write in batch:
+                    atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}"))
             except ZooKeeperError as error:
-                for settlement in batch:
+                for atomic_write in batch:
                     log.warning(
                         "transaction %s: not known any more whether it was applied: %s: %s",
-                        settlement.transaction_id,
+                        atomic_write.transaction_id,
                         slot.path,
                         error,
-                        extra={"transaction_id": settlement.transaction_id},
+                        extra={"transaction_id": atomic_write.transaction_id},
                     )
                 self._lose_sight(batch, str(error))
             except BaseException as error:
@@ -258,22 +258,22 @@ class Committer:
             self._roused = False
         return _Flight(self._next_batch())
 
-    def _lose_sight(self, batch: list[Settlement], why: str) -> None:
+    def _lose_sight(self, batch: list[AtomicWrite], why: str) -> None:
         """Nobody will find out any more what became of these."""
-        for settlement in batch:
-            settlement.fail(unknown(settlement.transaction_id, f"the session was closed or failed ({why})"))
+        for atomic_write in batch:
+            atomic_write.fail(unknown(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
 
-    def _next_batch(self) -> list[Settlement]:
+    def _next_batch(self) -> list[AtomicWrite]:
         waiting = self._waiting
-        batch: list[Settlement] = []
+        batch: list[AtomicWrite] = []
         weight = 0
         while waiting and len(batch) < GROUP:
-            settlement = waiting[0]
-            if batch and (settlement.alone or weight + settlement.weight > GROUP_BYTES):
+            atomic_write = waiting[0]
+            if batch and (atomic_write.alone or weight + atomic_write.weight > GROUP_BYTES):
                 break
-            weight += settlement.weight
+            weight += atomic_write.weight
             batch.append(waiting.popleft())
-            if settlement.alone:
+            if atomic_write.alone:
                 break
         if waiting:
             self._wake()  # there is work for another slot
@@ -309,15 +309,15 @@ class Committer:
             if batch:  # what was not the cause of a refusal, or was not applied, goes again
                 flight = _Flight(batch)
 
-    def _leave_out_expired(self, batch: list[Settlement], generation: int) -> bool:
+    def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
         """Settle members whose session is over; tell whether there were any."""
         expired = [one for one in batch if one.generation not in (None, generation)]
-        for settlement in expired:
-            batch.remove(settlement)
-            settlement.expire()
+        for atomic_write in expired:
+            batch.remove(atomic_write)
+            atomic_write.expire()
         return bool(expired)
 
-    def _conclude(self, batch: list[Settlement], starts: list[int], sent: Sent) -> None:
+    def _conclude(self, batch: list[AtomicWrite], starts: list[int], sent: Sent) -> None:
         """Resolve all members alike; what was not applied stays, and goes again if its session allows."""
         if sent.fate is Fate.NOT_APPLIED:
             return
@@ -326,24 +326,24 @@ class Committer:
                 self.meter.applied(batch)
             results = sent.results
             if results is None:
-                for settlement in batch:
-                    settlement.succeed(None)
+                for atomic_write in batch:
+                    atomic_write.succeed(None)
             else:
-                for settlement, start, end in zip(batch, starts, [*starts[1:], None], strict=True):
-                    settlement.succeed(results[start:end])
+                for atomic_write, start, end in zip(batch, starts, [*starts[1:], None], strict=True):
+                    atomic_write.succeed(results[start:end])
         else:
-            for settlement in list(batch):
-                error = unknown(settlement.transaction_id, "its commit slot has been collected")
-                self._go_on(batch, settlement, partial(settlement.retreat, error))
+            for atomic_write in list(batch):
+                error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
+                self._go_on(batch, atomic_write, partial(atomic_write.retreat, error))
         batch.clear()
 
-    def _refresh(self, batch: list[Settlement], store: QueueStore, check: Operation, error: ZooKeeperError) -> None:
+    def _refresh(self, batch: list[AtomicWrite], store: QueueState, check: Operation, error: ZooKeeperError) -> None:
         """A queue's configuration has changed: whatever depends on it lines up again when it has been read."""
         for member in [one for one in batch if store in one.stores]:
-            self._mend_or_fail(batch, member, partial(store.mend, check, error), error)
+            self._mend_or_fail(batch, member, partial(store.repair, check, error), error)
 
     def _answer_refusal(
-        self, batch: list[Settlement], member: Settlement, index: int, operation: Operation, error: ZooKeeperError
+        self, batch: list[AtomicWrite], member: AtomicWrite, index: int, operation: Operation, error: ZooKeeperError
     ) -> None:
         """Let the cause of a refusal decide; the rest of the batch goes again without it."""
         member.alone = True
@@ -351,22 +351,22 @@ class Committer:
 
     def _mend_or_fail(
         self,
-        batch: list[Settlement],
-        member: Settlement,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
         answer: Callable[[], Coroutine[object, object, None] | None],
         error: ZooKeeperError,
     ) -> None:
         """Take a member that was refused out of its batch, and let it go again, or fail, as the answer says."""
-        member.mendings += 1
-        if member.mendings > MENDINGS:
+        member.repairs += 1
+        if member.repairs > MENDINGS:
             msg = f"transaction {member.transaction_id}: refused {MENDINGS} times, at last: {error}"
             answer = partial(member.retreat, NotCommittedError(msg))
         self._go_on(batch, member, answer)
 
     def _go_on(
         self,
-        batch: list[Settlement],
-        member: Settlement,
+        batch: list[AtomicWrite],
+        member: AtomicWrite,
         answer: Callable[[], Coroutine[object, object, None] | None],
     ) -> None:
         """Take a member out of its batch; it goes again as it is now, or when it has been mended, or it fails."""
@@ -382,12 +382,12 @@ class Committer:
         elif not member.settled:
             self.resubmit(member)
 
-    def _begin_mending(self, settlement: Settlement, mending: Coroutine[object, object, None]) -> None:
-        self._mending[settlement] = scope = anyio.CancelScope()
-        self._tasks.spawn(self._mend, settlement, mending, scope, name="mend")
+    def _begin_mending(self, atomic_write: AtomicWrite, mending: Coroutine[object, object, None]) -> None:
+        self._mending[atomic_write] = scope = anyio.CancelScope()
+        self._tasks.spawn(self._repair, atomic_write, mending, scope, name="mend")
 
-    async def _mend(
-        self, settlement: Settlement, mending: Coroutine[object, object, None], scope: anyio.CancelScope
+    async def _repair(
+        self, atomic_write: AtomicWrite, mending: Coroutine[object, object, None], scope: anyio.CancelScope
     ) -> None:
         """Mend the cause of a refusal away from the slots, so that nobody else waits for it.
 
@@ -396,35 +396,35 @@ class Committer:
         try:
             with scope:
                 await mending
-                if any(store.room is not None for store in settlement.stores):
-                    await settlement.readmit()
+                if any(store.room is not None for store in atomic_write.stores):
+                    await atomic_write.readmit()
         except (QueueError, ZooKeeperError) as error:
-            settlement.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
+            atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
         except asyncio.CancelledError:
-            settlement.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
+            atomic_write.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
             raise
         else:
-            if not scope.cancel_called and not settlement.settled:
-                self.resubmit(settlement)
+            if not scope.cancel_called and not atomic_write.settled:
+                self.resubmit(atomic_write)
         finally:
-            self._mending.pop(settlement, None)
+            self._mending.pop(atomic_write, None)
 
-    def _split(self, batch: list[Settlement], error: RequestTooLargeError) -> None:
+    def _split(self, batch: list[AtomicWrite], error: RequestTooLargeError) -> None:
         """A group was estimated too low: send its first member alone; one that is too large alone is cut, or fails."""
         if len(batch) > 1:
             self._put_back(batch[1:])
             del batch[1:]
             return
-        (settlement,) = batch
-        too_large = TransactionTooLargeError(f"transaction {settlement.transaction_id}: {error}; commit in parts")
-        self._go_on(batch, settlement, partial(settlement.retreat, too_large))
+        (atomic_write,) = batch
+        too_large = TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
+        self._go_on(batch, atomic_write, partial(atomic_write.retreat, too_large))
 
 
-def _stores_of(batch: list[Settlement]) -> list[QueueStore]:
+def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
     """The queues that members depend on, each once: one check for all who put to a queue."""
-    stores: list[QueueStore] = []
-    for settlement in batch:
-        for store in settlement.stores:
+    stores: list[QueueState] = []
+    for atomic_write in batch:
+        for store in atomic_write.stores:
             if store not in stores:
                 stores.append(store)
     return stores

@@ -13,16 +13,16 @@ from aiozkqueue.layout import End, History, HistoryRecord
 from aiozkqueue.queue.runtime.acl_errors import denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError
 
-from .attached import Companion
+from .attached import AttachedOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
-    from .dispositions import Ending
+    from .dispositions import Disposition
 
 _OUTCOMES: Final = {"consume": End.FINISHED, "dead": End.DEAD, "remove": End.REMOVED}
 
@@ -30,10 +30,10 @@ _OUTCOMES: Final = {"consume": End.FINISHED, "dead": End.DEAD, "remove": End.REM
 RECORD_WEIGHT = 500
 
 
-class Chronicler:
+class HistoryHook:
     """Writes the records of one queue, as far as its configuration wants any."""
 
-    def __init__(self, store: QueueStore, zookeeper: ZooKeeper, *, client: str, about: bytes) -> None:
+    def __init__(self, store: QueueState, zookeeper: ZooKeeper, *, client: str, about: bytes) -> None:
         self._store = store
         self._zookeeper = zookeeper
         self._client = client
@@ -44,19 +44,19 @@ class Chronicler:
     def follow(self) -> None:
         """Take note of the queue's configuration."""
         store, history = self._store, self._store.config.history
-        others = tuple(one for one in store.attendants if one is not self)
-        store.attendants = (*others, self) if history else others
+        others = tuple(one for one in store.end_hooks if one is not self)
+        store.end_hooks = (*others, self) if history else others
         self.payload = isinstance(history, History) and history.payload
 
-    def weight(self, claim: Claim, ending: Ending) -> int:
+    def weight(self, claim: Claim, disposition: Disposition) -> int:
         """About how many bytes the record takes."""
-        if ending.kind not in _OUTCOMES:
+        if disposition.kind not in _OUTCOMES:
             return 0
-        return RECORD_WEIGHT + (len(claim.raw) if self.payload and ending.kind != "dead" else 0)
+        return RECORD_WEIGHT + (len(claim.raw) if self.payload and disposition.kind != "dead" else 0)
 
-    def companions(self, claim: Claim, ending: Ending, moment: Callable[[], int]) -> Iterable[Companion]:
+    def attached_ops(self, claim: Claim, disposition: Disposition, moment: Callable[[], int]) -> Iterable[AttachedOp]:
         """Make the record of an end; none of a release."""
-        outcome = ending.outcome or _OUTCOMES.get(ending.kind)
+        outcome = disposition.outcome or _OUTCOMES.get(disposition.kind)
         if outcome is None:
             return ()
         header = claim.header
@@ -73,13 +73,13 @@ class Chronicler:
             pid=self._pid,
             key=header.key,
             group=header.group,
-            reason=ending.reason,
+            reason=disposition.reason,
             headers=header.headers if keeps else {},
             payload=claim.body if keeps else None,
         )
-        return (Companion(Create(self._store.paths.record(record.place), record.encode()), self),)
+        return (AttachedOp(Create(self._store.paths.record(record.place), record.encode()), self),)
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Make the hour of a record; one of the same message in the same millisecond goes again a moment later."""
         if isinstance(error, NoAuthError):
             raise denied(self._store.name, error)

@@ -1,11 +1,11 @@
 """What a put that is not plain adds to its create: another place, and operations beside it in the same multi.
 
 A plain put has no plan, and costs one test for it. Every capability that has a part in a put contributes to its plan:
-a `Place` says where the item is created and under which name, each `PutCompanion` is one operation that is applied with
-the create or not at all, and answers for its refusal. (What goes with the *end* of a message: `companions`.)
+a `Place` says where the item is created and under which name, each `PutHook` is one operation that is applied with
+the create or not at all, and answers for its refusal. (What goes with the *end* of a message: `attached_ops`.)
 
 The options of a put make its plan when it is prepared (`putting`). What depends on the queue's configuration is added
-by ``QueueStore.shape`` when the put is sent, since only then the queue is known to be open.
+by ``QueueState.transform_put`` when the put is sent, since only then the queue is known to be open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
-class PutCompanion(ABC):
+class PutHook(ABC):
     """One operation beside the create of an item."""
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class PutCompanion(ABC):
         """Return what to send; called anew for every attempt that is not a repetition of the last."""
 
     @abstractmethod
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Answer to a refusal that this operation caused; nothing of the multi was applied.
 
         Raise what the caller gets (a `QueueError`); or return None when the plan has changed (this says something
@@ -81,7 +81,7 @@ class Place(Protocol):
 class PutPlan:
     """What one put adds to its create."""
 
-    companions: tuple[PutCompanion, ...] = ()
+    attached_ops: tuple[PutHook, ...] = ()
     """Applied in this order, before the create."""
     place: Place | None = None
     """None: the lane whose turn it is."""
@@ -89,29 +89,29 @@ class PutPlan:
     @property
     def dropped(self) -> bool:
         """Whether one of the companions has dropped the put."""
-        return any(companion.dropped for companion in self.companions)
+        return any(attached_op.dropped for attached_op in self.attached_ops)
 
     def joined(self, other: Self | None) -> Self:
         """Return the plan of both; the other's place rules when it has one."""
         if other is None:
             return self
-        return replace(self, companions=(*self.companions, *other.companions), place=other.place or self.place)
+        return replace(self, attached_ops=(*self.attached_ops, *other.attached_ops), place=other.place or self.place)
 
     @property
     def weight(self) -> int:
         """About how many bytes the companions take in a multi."""
-        return sum(companion.weight for companion in self.companions)
+        return sum(attached_op.weight for attached_op in self.attached_ops)
 
     @property
     def ready(self) -> bool:
         """Whether it can be sent."""
-        return (self.place is None or self.place.ready) and all(one.ready for one in self.companions)
+        return (self.place is None or self.place.ready) and all(one.ready for one in self.attached_ops)
 
     async def prepare(self) -> None:
         """Find out what must be known before it is sent."""
-        for companion in self.companions:
-            if not companion.ready:
-                await companion.prepare()
+        for attached_op in self.attached_ops:
+            if not attached_op.ready:
+                await attached_op.prepare()
         if self.place is not None and not self.place.ready:
             await self.place.prepare()
 

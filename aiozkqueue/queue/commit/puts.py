@@ -9,24 +9,24 @@ from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
 from .capacity import needs_of, readmit
-from .write import OPERATION_WEIGHT, Settlement
+from .write import OPERATION_WEIGHT, AtomicWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from aiozkqueue.queue.runtime.deadline import Patience
+    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.runtime.meter import Meter
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .attached import Mender
+    from .attached import RefusalHandler
     from .put_plan import PutPlan
 
 
 class Put(NamedTuple):
     """One item to create; its id is known before it is sent."""
 
-    store: QueueStore
+    store: QueueState
     id: str
     prefix: str
     data: bytes
@@ -35,13 +35,13 @@ class Put(NamedTuple):
 
 
 #: What the class itself does in Python, done in C.
-new_put: Callable[[tuple[QueueStore, str, str, bytes, PutPlan | None]], Put] = partial(
+new_put: Callable[[tuple[QueueState, str, str, bytes, PutPlan | None]], Put] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
     Put,
 )
 
 
-class PutSettlement(Settlement):
+class PutWrite(AtomicWrite):
     """Items put and nothing else: at once, or by a transaction that has taken nothing.
 
     With ``patience`` it waits for room in a queue that has got a size since it was sent; its caller does, if need be.
@@ -49,12 +49,12 @@ class PutSettlement(Settlement):
 
     __slots__ = ("_owners", "_patience", "_puts")
 
-    def __init__(self, transaction_id: str, puts: Sequence[Put], patience: Patience = AT_ONCE) -> None:
-        Settlement.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
+    def __init__(self, transaction_id: str, puts: Sequence[Put], patience: Deadline = AT_ONCE) -> None:
+        AtomicWrite.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
         self.learns = True  # the sequences of the items
         self._puts = puts
         self._patience = patience
-        self._owners: list[Mender] | None = None  # of what was sent, where it is more than each queue's items
+        self._owners: list[RefusalHandler] | None = None  # of what was sent, where it is more than each queue's items
 
     def compose(self, sent: list[Operation]) -> None:
         """Create the items."""
@@ -65,7 +65,7 @@ class PutSettlement(Settlement):
     ) -> Coroutine[object, object, None] | None:
         """Open the queue again when something of it is missing or full."""
         owner = self._puts[index].store if self._owners is None else self._owners[index]
-        return owner.mend(operation, error)
+        return owner.repair(operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """See how far the lane's counter has come."""
@@ -81,33 +81,33 @@ class PutSettlement(Settlement):
 
 
 def load(
-    settlement: Settlement, puts: Sequence[Put], sent: list[Operation]
-) -> tuple[Sequence[Put], list[Mender] | None]:
+    atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
+) -> tuple[Sequence[Put], list[RefusalHandler] | None]:
     """Append the operations that puts are now, the creates last; return the puts as sent, and who answers for each.
 
     None answers for them: each is plain, and its queue does.
     """
     start = len(sent)
     for store, _, prefix, data, plan in puts:
-        if plan is not None or store.shape is not None:
+        if plan is not None or store.transform_put is not None:
             del sent[start:]
-            return _load_planned(settlement, puts, sent)
+            return _load_planned(atomic_write, puts, sent)
         sent.append(new_create((f"{store.lanes.next_path()}/{prefix}", data, False, True, False)))
     return puts, None
 
 
 def _load_planned(
-    settlement: Settlement, puts: Sequence[Put], sent: list[Operation]
-) -> tuple[Sequence[Put], list[Mender]]:
-    owners: list[Mender] = []
-    shaped = [put if put.store.shape is None else put.store.shape(put) for put in puts]
+    atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
+) -> tuple[Sequence[Put], list[RefusalHandler]]:
+    owners: list[RefusalHandler] = []
+    shaped = [put if put.store.transform_put is None else put.store.transform_put(put) for put in puts]
     live = [put for put in shaped if put.plan is None or not put.plan.dropped]
-    settlement.plans = tuple(put.plan for put in shaped if put.plan is not None)
+    atomic_write.plans = tuple(put.plan for put in shaped if put.plan is not None)
     for put in live:
         if put.plan is not None:
-            for companion in put.plan.companions:
-                sent.append(companion.operation())
-                owners.append(companion)
+            for attached_op in put.plan.attached_ops:
+                sent.append(attached_op.operation())
+                owners.append(attached_op)
     for put in live:
         sent.append(create(put))
         owners.append(put.store)
@@ -148,7 +148,7 @@ def tally_puts(puts: Sequence[Put], meter: Meter) -> None:
             meter.put(put.store.name)
 
 
-def stores_of(puts: Sequence[Put]) -> tuple[QueueStore, ...]:
+def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """The queues put to, each once."""
     if len(puts) == 1:
         return (puts[0].store,)

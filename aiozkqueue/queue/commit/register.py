@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, QueueError
 from aiozkqueue.zookeeper import NoAuthError
 
-from .write import Settlement
+from .write import AtomicWrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
-class RegisterSettlement(Settlement):
+class RegistrationWrite(AtomicWrite):
     """Operations applied all together, exactly once: a reply that was lost is not taken for a refusal.
 
     With none it is the slot's write alone, which tells ZooKeeper's time.
@@ -49,11 +49,11 @@ class RegisterSettlement(Settlement):
         raise self._explain(index, error)
 
 
-async def server_time(engine: Engine) -> int:
+async def server_time(engine: SessionCore) -> int:
     """ZooKeeper's time, milliseconds; learnt by a write when it is not known, however long that takes.
 
     Raises: QueueError; as `Queue.put`.
     """
     if not engine.server_clock.sampled:
-        await engine.settle(RegisterSettlement(engine.ids.next(), (), lambda _, error: QueueError(f"{error}")))
+        await engine.settle(RegistrationWrite(engine.ids.next(), (), lambda _, error: QueueError(f"{error}")))
     return engine.server_clock.now()

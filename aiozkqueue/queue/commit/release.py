@@ -29,12 +29,12 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import LockRecord
 from aiozkqueue.queue.runtime.log_context import about
 from aiozkqueue.queue.state.claim import FREE, GONE, LEFT, Claim
-from aiozkqueue.queue.state.queue_state import QueueStore
+from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .dispositions import ASIDE, Ending
-from .held import HoldSettlement, leave_out_record, weigh
+from .dispositions import ASIDE, Disposition
+from .held import EndClaims, leave_out_record, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Fate
     from aiozkqueue.zookeeper import Node, Operation, Result
 
-    from .attached import Mender
+    from .attached import RefusalHandler
 
 log: Final = logging.getLogger(__name__)
 
 #: What of a release is asked for in the end: that the lock goes.
-PLAIN: Final = Ending("unlock")
+PLAIN: Final = Disposition("unlock")
 #: What one portion takes at the most, bytes, unless a single claim takes more.
 PORTION: Final = 256 * 1024
 #: How often it is looked up whose one lock is: somebody may write to the folder of locks as fast as we look.
@@ -61,20 +61,20 @@ _ENDS_WITH_SESSION: Final = (SessionExpiredError, SessionClosedError, OutcomeUnk
 LONGEST_KEPT: Final = 60.0
 
 
-class ReleaseSettlement(HoldSettlement):
+class ReleaseWrite(EndClaims):
     """Claims given back, each at once or after a delay, or ended as their policy says of what has failed."""
 
     __slots__ = ("_answered", "_largest", "_lessened", "_looks", "_rest", "_shared_from", "_silent", "_spans")
 
     def __init__(
-        self, transaction_id: str, endings: dict[Claim, Ending], clock: ServerClock, generation: int | None
+        self, transaction_id: str, dispositions: dict[Claim, Disposition], clock: ServerClock, generation: int | None
     ) -> None:
-        super().__init__(transaction_id, endings, clock, generation)
-        self._rest: dict[Claim, Ending] = {}
+        super().__init__(transaction_id, dispositions, clock, generation)
+        self._rest: dict[Claim, Disposition] = {}
         self._largest = PORTION
         self._lessened: set[Claim] = set()  # claims of which no more is asked than that the lock goes
         self._looks: dict[Claim, int] = {}  # whose lock it is, has been looked up so often
-        self._silent: set[QueueStore] = set()  # queues whose bells cannot be rung
+        self._silent: set[QueueState] = set()  # queues whose bells cannot be rung
         self._answered: set[tuple[str, type[ZooKeeperError]]] = set()  # what has been mended, in vain if it comes again
         self._spans: list[tuple[int, Claim]] = []  # where the operations of each claim begin
         self._shared_from = 0  # where those begin that several share
@@ -89,7 +89,7 @@ class ReleaseSettlement(HoldSettlement):
         What is given back last goes before all else, so the oldest message must be last. And as long as the oldest of
         a group is not among them, its lock stays.
         """
-        waiting: dict[Claim, Ending] = {**self._rest, **self._endings}
+        waiting: dict[Claim, Disposition] = {**self._rest, **self._dispositions}
         portion: list[Claim] = []
         weight = 0
         for claim in reversed(waiting):
@@ -98,13 +98,13 @@ class ReleaseSettlement(HoldSettlement):
                 break
             portion.append(claim)
             weight += more
-        self._endings = {claim: waiting.pop(claim) for claim in reversed(portion)}
+        self._dispositions = {claim: waiting.pop(claim) for claim in reversed(portion)}
         self._rest = waiting
         self.weight = weight
         self._now = None
 
-    def _weigh(self, claim: Claim, ending: Ending) -> int:
-        return weigh(claim, PLAIN if claim in self._lessened else ending)
+    def _weigh(self, claim: Claim, disposition: Disposition) -> int:
+        return weigh(claim, PLAIN if claim in self._lessened else disposition)
 
     def succeed(self, results: Sequence[Result] | None) -> None:
         """Go on with the next portion, or settle."""
@@ -112,20 +112,20 @@ class ReleaseSettlement(HoldSettlement):
             super().succeed(results)
             return
         self.applied(results)
-        self._endings: dict[Claim, Ending] = {}
+        self._dispositions: dict[Claim, Disposition] = {}
         self._cut()
-        self.mendings = 0
+        self.repairs = 0
         assert self.committer is not None  # noqa: S101 - it has sent this
         self.committer.resubmit(self)
 
     def over(self) -> None:
         """The server has removed the locks."""
-        for claim in [*self._rest, *self._endings]:
+        for claim in [*self._rest, *self._dispositions]:
             claim.settled(LEFT)
 
     def fail(self, error: BaseException) -> None:
         """Tell of what nobody can give back any more; what ends with the session needs no telling."""
-        left = [*self._rest, *self._endings]
+        left = [*self._rest, *self._dispositions]
         if left and not self.settled and not isinstance(error, _ENDS_WITH_SESSION):
             claim = left[0]
             log.error(
@@ -148,21 +148,23 @@ class ReleaseSettlement(HoldSettlement):
         if self._owners is None:
             self._shared_from = len(sent)
 
-    def _end(self, claim: Claim, ending: Ending, sent: list[Operation], owners: list[Claim | Mender]) -> None:
+    def _end(
+        self, claim: Claim, disposition: Disposition, sent: list[Operation], owners: list[Claim | RefusalHandler]
+    ) -> None:
         self._spans.append((len(owners), claim))
-        super()._end(claim, ending, sent, owners)
+        super()._end(claim, disposition, sent, owners)
 
-    def _end_shared(self, sent: list[Operation], owners: list[Claim | Mender]) -> None:
+    def _end_shared(self, sent: list[Operation], owners: list[Claim | RefusalHandler]) -> None:
         self._shared_from = len(owners)
         super()._end_shared(sent, owners)
 
     def _attended(self, claim: Claim) -> bool:
         return claim not in self._lessened
 
-    def _guard(self, claim: Claim, ending: Ending) -> Operation:
-        return Check(claim.path, claim.version) if claim in self._lessened else super()._guard(claim, ending)
+    def _guard(self, claim: Claim, disposition: Disposition) -> Operation:
+        return Check(claim.path, claim.version) if claim in self._lessened else super()._guard(claim, disposition)
 
-    def _rings(self, store: QueueStore) -> bool:
+    def _rings(self, store: QueueState) -> bool:
         return store not in self._silent
 
     # -- what is refused
@@ -176,45 +178,49 @@ class ReleaseSettlement(HoldSettlement):
             return self._refused_beside(claim, index, operation, error)
         if operation.path == claim.store.paths.meta(claim.id):
             return self._refused_record(claim, operation, error)
-        if claim.tenure is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
+        if claim.group_lock is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
             self._lose(claim)  # one lock for all of them: it is ours no more, or nothing can be known of it
             return None
         if not isinstance(error, _NOT_AS_READ):
             return self._step_down(claim, error)
         item_gone = operation.path == claim.path and isinstance(error, NoNodeError)
         if item_gone or operation.path == claim.store.paths.locks:
-            return self._look(claim, gone=not self._endings[claim].left)
+            return self._look(claim, gone=not self._dispositions[claim].left)
         self._leave_out(claim, FREE)  # whoever forced it open may have left it free
         return None
 
     def _refused_beside(
-        self, owner: Mender, index: int, operation: Operation, error: ZooKeeperError
+        self, owner: RefusalHandler, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Have the owner mend what goes with a claim's end, or with several; else it is left out."""
         if (mending := self._mend_once(owner, operation, error)) is not None:
             return mending
         if (claim := self._claim_at(index, operation.path)) is not None:
             return self._step_down(claim, error)
-        assert isinstance(owner, QueueStore)  # noqa: S101 - what several claims share besides is its bell
+        assert isinstance(owner, QueueState)  # noqa: S101 - what several claims share besides is its bell
         self._silent.add(owner)  # who is idle finds what it misses by looking
         return None
 
     def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
         """Ask for less of each claim of this portion, or of a smaller one."""
-        self.mendings = 0
+        self.repairs = 0
         if isinstance(error, OutcomeUnknownError):
             return self._look_at_all()
-        if isinstance(error, TransactionTooLargeError) and len(self._endings) > 1:
+        if isinstance(error, TransactionTooLargeError) and len(self._dispositions) > 1:
             self._largest = max(1, self.weight // 2)
             self._cut()
             return None
-        mendings = [mending for claim in list(self._endings) if (mending := self._step_down(claim, error)) is not None]
-        return _all(mendings) if mendings else None
+        repairs = [
+            mending for claim in list(self._dispositions) if (mending := self._step_down(claim, error)) is not None
+        ]
+        return _all(repairs) if repairs else None
 
     def _claim_at(self, index: int, path: str) -> Claim | None:
         """Return the claim that an operation was sent for; None for one that several share."""
         if index >= self._shared_from:
-            return next((one for one in self._endings if one.tenure is not None and path.endswith(f"-{one.id}")), None)
+            return next(
+                (one for one in self._dispositions if one.group_lock is not None and path.endswith(f"-{one.id}")), None
+            )
         at = bisect_right(self._spans, index, key=lambda span: span[0]) - 1
         return self._spans[at][1]
 
@@ -234,7 +240,7 @@ class ReleaseSettlement(HoldSettlement):
         return None if mending is None else self._tried(mending)
 
     def _mend_once(
-        self, owner: Mender, operation: Operation, error: ZooKeeperError
+        self, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Let the owner of an operation mend what refused it, unless it has tried; None: it cannot."""
         once = (operation.path, type(error))
@@ -242,7 +248,7 @@ class ReleaseSettlement(HoldSettlement):
             return None
         self._answered.add(once)
         try:
-            mending = self._mend(owner, operation, error)
+            mending = self._repair(owner, operation, error)
         except QueueError:
             return None
         return _all([]) if mending is None else self._tried(mending)
@@ -258,14 +264,14 @@ class ReleaseSettlement(HoldSettlement):
 
     def _step_down(self, claim: Claim, error: Exception) -> Coroutine[object, object, None] | None:
         """Ask for less of one claim."""
-        ending = self._endings.get(claim)
-        if ending is None:  # the oldest of its group, which another portion gives back
+        disposition = self._dispositions.get(claim)
+        if disposition is None:  # the oldest of its group, which another portion gives back
             self._lose(claim)
-        elif ending.kind == "unlock":
+        elif disposition.kind == "unlock":
             self._leave_locked(claim, error)
-        elif ending.kind != "release":
+        elif disposition.kind != "release":
             self._put_aside(claim, error)
-        elif claim not in self._lessened and not (ending.delay and claim.store.dialect is not None):
+        elif claim not in self._lessened and not (disposition.delay and claim.store.dialect is not None):
             self._lessened.add(claim)
             claim.record_refused = True
             log.warning(
@@ -275,18 +281,18 @@ class ReleaseSettlement(HoldSettlement):
                 error,
                 extra=about(claim, self.transaction_id),
             )
-        elif claim.tenure is not None:
+        elif claim.group_lock is not None:
             self._lose(claim)
-        elif ending.delay:
-            del self._endings[claim]
-            claim.store.keep(claim, min(ending.delay, LONGEST_KEPT))
+        elif disposition.delay:
+            del self._dispositions[claim]
+            claim.store.keep(claim, min(disposition.delay, LONGEST_KEPT))
         else:
             return self._look(claim, gone=False)
         return None
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
         """Leave a message alone for long that can be neither ended nor handed over."""
-        self._endings[claim] = Ending("release", delay=ASIDE)
+        self._dispositions[claim] = Disposition("release", delay=ASIDE)
         log.error(
             "queue %s: message %s cannot be removed, and is left alone for %d s: %s; delete by hand what is in the way "
             "of %s (`aiozkqueue doctor` tells of it)",
@@ -307,25 +313,27 @@ class ReleaseSettlement(HoldSettlement):
             claim.lock,
             extra=about(claim, self.transaction_id),
         )
-        del self._endings[claim]  # it goes on to count among this session's locks
+        del self._dispositions[claim]  # it goes on to count among this session's locks
 
     def _leave_out(self, claim: Claim, fate: Fate) -> None:
-        del self._endings[claim]
+        del self._dispositions[claim]
         claim.settled(fate)
 
     def _lose(self, lost: Claim) -> None:
         """Give up the claims of a group; its lock is removed in another way if it is ours still."""
-        assert lost.tenure is not None  # noqa: S101 - its callers look
-        self._rest = {claim: one for claim, one in self._rest.items() if claim.tenure is not lost.tenure}
-        self._endings = {claim: one for claim, one in self._endings.items() if claim.tenure is not lost.tenure}
-        lost.tenure.lose()
+        assert lost.group_lock is not None  # noqa: S101 - its callers look
+        self._rest = {claim: one for claim, one in self._rest.items() if claim.group_lock is not lost.group_lock}
+        self._dispositions = {
+            claim: one for claim, one in self._dispositions.items() if claim.group_lock is not lost.group_lock
+        }
+        lost.group_lock.lose()
 
     async def _look_at_all(self) -> None:
         """Whether this portion has been applied is not known: remove what locks are still there."""
-        for claim in list(self._endings):
-            if claim.tenure is None:
+        for claim in list(self._dispositions):
+            if claim.group_lock is None:
                 await self._look(claim, gone=False)
-            elif claim in self._endings:
+            elif claim in self._dispositions:
                 self._lose(claim)
 
     async def _look(self, claim: Claim, *, gone: bool) -> None:
@@ -338,24 +346,24 @@ class ReleaseSettlement(HoldSettlement):
         def is_ours(lock: Node) -> bool:
             return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
 
-        self.mendings = 0  # there may be as many looks as claims
+        self.repairs = 0  # there may be as many looks as claims
         self._looks[claim] = looks = self._looks.get(claim, 0) + 1
         if looks > LOOKS:
             self._leave_locked(claim, NotCommittedError(f"the folder of locks has changed {LOOKS} times meanwhile"))
             return
         try:
-            forced = await claim.store.unforced(claim.lock, is_ours, claim.generation)
+            forced_version = await claim.store.unforced(claim.lock, is_ours, claim.generation)
         except ZooKeeperSessionExpiredError:
             return  # so it ends, when it goes again
         except NoAuthError as error:
             self._leave_locked(claim, error)
             return
-        if forced is None:
+        if forced_version is None:
             self._leave_out(claim, GONE if gone else FREE)
         else:
-            self._endings[claim] = Ending("unlock", forced=forced, left=not gone)
+            self._dispositions[claim] = Disposition("unlock", forced_version=forced_version, left=not gone)
 
 
-async def _all(mendings: Sequence[Coroutine[object, object, None]]) -> None:
-    for mending in mendings:
+async def _all(repairs: Sequence[Coroutine[object, object, None]]) -> None:
+    for mending in repairs:
         await mending

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import QueueError, QueueFullError
 
-from .conditional import ChangeSettlement
+from .conditional import ConditionalWrite
 from .dispositions import obstructed_by
-from .puts import PutSettlement
+from .puts import PutWrite
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from aiozkqueue.queue.put.capacity import Room
-    from aiozkqueue.queue.runtime.deadline import Patience
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.put.capacity import CapacityGate
+    from aiozkqueue.queue.runtime.deadline import Deadline
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .conditional import Change
     from .puts import Put
 
 
-class GuardedPutSettlement(PutSettlement):
+class GuardedPuts(PutWrite):
     """Items put together with a change that only one can make."""
 
     __slots__ = ("_guard", "_guards")
 
-    def __init__(self, transaction_id: str, puts: Sequence[Put], guard: ChangeSettlement) -> None:
+    def __init__(self, transaction_id: str, puts: Sequence[Put], guard: ConditionalWrite) -> None:
         super().__init__(transaction_id, puts)
         self._guard = guard
         self._guards = 0
@@ -44,7 +44,7 @@ class GuardedPutSettlement(PutSettlement):
 
     @property
     def obstacle(self) -> str | None:
-        """See `ChangeSettlement`."""
+        """See `ConditionalWrite`."""
         return self._guard.obstacle
 
     def compose(self, sent: list[Operation]) -> None:
@@ -70,7 +70,9 @@ class GuardedPutSettlement(PutSettlement):
         super().applied(None if results is None else results[self._guards :])
 
 
-async def transfer(engine: Engine, items: Sequence[tuple[Put, Change]], patience: Patience) -> list[bool | QueueError]:
+async def transfer(
+    engine: SessionCore, items: Sequence[tuple[Put, Change]], patience: Deadline
+) -> list[bool | QueueError]:
     """Put each item and remove it where it was, all or nothing; tell for each whether that was done, or what failed.
 
     Those that others were quicker with are left to them: False. Where the queue put to, which must have been opened,
@@ -96,26 +98,28 @@ async def transfer(engine: Engine, items: Sequence[tuple[Put, Change]], patience
     return outcomes
 
 
-async def _transfer(engine: Engine, items: Sequence[tuple[Put, Change]], room: Room | None) -> list[bool | QueueError]:
+async def _transfer(
+    engine: SessionCore, items: Sequence[tuple[Put, Change]], room: CapacityGate | None
+) -> list[bool | QueueError]:
     """Do so with as many as there is room for, which has been taken."""
-    settlements: list[GuardedPutSettlement] = []
+    writes: list[GuardedPuts] = []
     for put, removal in items:
-        change = ChangeSettlement(engine.ids.next(), removal, engine.server_clock)
-        settlement = GuardedPutSettlement(engine.ids.next(), (put,), change)
+        change = ConditionalWrite(engine.ids.next(), removal, engine.server_clock)
+        atomic_write = GuardedPuts(engine.ids.next(), (put,), change)
         if room is not None:
-            room.passed(settlement, 1)
-        settlements.append(settlement)
-    for settlement in settlements:
-        engine.committer.submit(settlement)
-    for settlement in settlements:
-        await settlement.wait()
+            room.passed(atomic_write, 1)
+        writes.append(atomic_write)
+    for atomic_write in writes:
+        engine.committer.submit(atomic_write)
+    for atomic_write in writes:
+        await atomic_write.wait()
     outcomes: list[bool | QueueError] = []
-    for (put, removal), settlement in zip(items, settlements, strict=True):
-        error = settlement.error
+    for (put, removal), atomic_write in zip(items, writes, strict=True):
+        error = atomic_write.error
         if error is not None and not isinstance(error, QueueError):
             raise error
-        if settlement.obstacle is not None:
-            outcomes.append(obstructed_by(removal.store.name, put.id, settlement.obstacle))
+        if atomic_write.obstacle is not None:
+            outcomes.append(obstructed_by(removal.store.name, put.id, atomic_write.obstacle))
         else:
-            outcomes.append(not settlement.left if settlement.left or error is None else error)
+            outcomes.append(not atomic_write.left if atomic_write.left or error is None else error)
     return outcomes

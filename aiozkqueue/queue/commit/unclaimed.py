@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.dispositions import Ending
+    from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
 #: About how many bytes of items whatever walks through a queue reads at a time; more than `PAGE` items never.
@@ -39,7 +39,7 @@ Sealed: TypeAlias = "dict[str, AccessDeniedError]"
 
 
 class Remover(Protocol):
-    """What whoever removes an item must have: an `Engine`, or a part of one."""
+    """What whoever removes an item must have: an `SessionCore`, or a part of one."""
 
     @property
     def ids(self) -> IdSource:
@@ -52,7 +52,7 @@ class Remover(Protocol):
         ...
 
 
-class Found(NamedTuple):
+class ItemSnapshot(NamedTuple):
     """An item, with what holds it and the record of attempts at it."""
 
     place: str
@@ -98,14 +98,16 @@ class Found(NamedTuple):
         return self.lock is not None and self.end is None
 
 
-async def find(engine: Engine, store: QueueStore, places: Sequence[str], sealed: Sealed | None = None) -> list[Found]:
+async def find(
+    engine: SessionCore, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
+) -> list[ItemSnapshot]:
     """Read what lies at these places, without those where nothing lies. Raises: as `find_pages`."""
     return [one async for page in find_pages(engine, store, places, sealed) for one in page]
 
 
 async def find_pages(
-    engine: Engine, store: QueueStore, places: Sequence[str], sealed: Sealed | None = None
-) -> AsyncIterator[list[Found]]:
+    engine: SessionCore, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
+) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, as many at a time as are expected to take `PAGE_BYTES`.
 
     With ``sealed``, what this user may not read is put into it, and the others are read all the same.
@@ -113,13 +115,13 @@ async def find_pages(
     Raises: AccessDeniedError: without ``sealed``.
     """
 
-    async def read(page: Sequence[str]) -> list[Found]:
+    async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         try:
             return await read_page(page)
         except AccessDeniedError:
             if sealed is None:
                 raise
-        found: list[Found] = []
+        found: list[ItemSnapshot] = []
         for place in page:
             try:
                 found += await read_page([place])
@@ -127,14 +129,14 @@ async def find_pages(
                 sealed[place] = error
         return found
 
-    async def read_page(page: Sequence[str]) -> list[Found]:
+    async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         wanted: list[str] = []
         for place in page:
             name = place.rpartition("/")[2]
             wanted += (store.paths.at(place), store.lock(name), store.paths.meta(store.item_id(name)))
         nodes = iter(await read_all(engine, store, wanted))
         return [
-            Found(place, item, lock, meta, store.locked_by(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, lock, meta, store.locked_by(place.rpartition("/")[2]))
             for place, item, lock, meta in zip(page, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
@@ -143,13 +145,15 @@ async def find_pages(
         yield found
 
 
-async def item_pages(engine: Engine, store: QueueStore, places: Sequence[str]) -> AsyncIterator[list[Found]]:
+async def item_pages(
+    engine: SessionCore, store: QueueState, places: Sequence[str]
+) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find_pages` does, and only the items: whether any is held is not told. Raises: AccessDeniedError."""
 
-    async def read(page: Sequence[str]) -> list[Found]:
+    async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(engine, store, [store.paths.at(place) for place in page])
         return [
-            Found(place, item, None, None, store.locked_by(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, None, None, store.locked_by(place.rpartition("/")[2]))
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]
@@ -159,8 +163,8 @@ async def item_pages(engine: Engine, store: QueueStore, places: Sequence[str]) -
 
 
 async def _pages(
-    places: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[Found]]]
-) -> AsyncIterator[list[Found]]:
+    places: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[ItemSnapshot]]]
+) -> AsyncIterator[list[ItemSnapshot]]:
     """Read a page at a time: as many as are expected to take `PAGE_BYTES`."""
     start, together, size = 0, FIRST_PAGE, 0
     while start < len(places):
@@ -172,14 +176,14 @@ async def _pages(
         together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
 
 
-async def read_all(engine: Engine, store: QueueStore, paths: Sequence[str]) -> list[Node | None]:
+async def read_all(engine: SessionCore, store: QueueState, paths: Sequence[str]) -> list[Node | None]:
     """Read many znodes, a page at a time. Raises: AccessDeniedError."""
     with allowed(store.name):
         return await read_pages(engine.zookeeper, paths)
 
 
-def removal(engine: Remover, store: QueueStore, found: Found, ending: Ending) -> Change:
-    """Remove an item, whoever holds it, with all that belongs to it: its end is as ``ending`` says."""
+def removal(engine: Remover, store: QueueState, found: ItemSnapshot, disposition: Disposition) -> Change:
+    """Remove an item, whoever holds it, with all that belongs to it: its end is as ``disposition`` says."""
     paths = store.paths
     if found.lock is None:
         lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
@@ -195,17 +199,17 @@ def removal(engine: Remover, store: QueueStore, found: Found, ending: Ending) ->
         operations.append(Delete(paths.meta(found.id), found.meta.stat.version))
     if store.dialect is None:
         operations += freed_with(paths, found.name)
-    return Change(store, operations, (as_claim(store, found, engine), ending) if store.attendants else None)
+    return Change(store, operations, (as_claim(store, found, engine), disposition) if store.end_hooks else None)
 
 
-def burial(engine: Remover, store: QueueStore, found: Found, ending: Ending) -> Change:
-    """Make a dead letter of an item, whoever holds it: its end is as ``ending`` says."""
-    change = removal(engine, store, found, ending)
-    dead = bury(as_claim(store, found, engine), ending.reason, engine.server_clock.now())
+def burial(engine: Remover, store: QueueState, found: ItemSnapshot, disposition: Disposition) -> Change:
+    """Make a dead letter of an item, whoever holds it: its end is as ``disposition`` says."""
+    change = removal(engine, store, found, disposition)
+    dead = bury(as_claim(store, found, engine), disposition.reason, engine.server_clock.now())
     return change._replace(operations=[*change.operations, dead])
 
 
-def unlocking(store: QueueStore, found: Found) -> list[Operation]:
+def unlocking(store: QueueState, found: ItemSnapshot) -> list[Operation]:
     """Take off the lock that was found, if one was."""
     if found.lock is None:
         return []
@@ -218,13 +222,13 @@ def unlocking(store: QueueStore, found: Found) -> list[Operation]:
     return operations
 
 
-def opening(store: QueueStore, found: Found) -> Change:
+def opening(store: QueueState, found: ItemSnapshot) -> Change:
     """Force the lock that was found open, and wake idle consumers: its holder finds its claim lost."""
     raised = SetData(store.paths.at(found.place), found.item.data, found.item.stat.version)
     return Change(store, [*unlocking(store, found), raised, SetData(store.paths.items, b"")])
 
 
-def as_claim(store: QueueStore, found: Found, engine: Remover) -> Claim:
+def as_claim(store: QueueState, found: ItemSnapshot, engine: Remover) -> Claim:
     """Make a claim of what was found, for attendants that want to know whose end they are told of."""
     paths, message_id, stat = store.paths, found.id, found.item.stat
     path, lock = paths.at(found.place), paths.lock(found.locked_by)

@@ -16,15 +16,15 @@ from aiozkqueue.layout import ItemName
 from aiozkqueue.queue.runtime.log_context import about
 from aiozkqueue.zookeeper import Create, Delete, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
 
-from .attached import Companion
-from .put_plan import PutCompanion
+from .attached import AttachedOp
+from .put_plan import PutHook
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
     from .puts import Put
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-class UniqueKey(PutCompanion):
+class UniqueKey(PutHook):
     """The key's znode, created beside the item."""
 
     __slots__ = ("_dropped", "_id", "_store", "hash", "holder", "ignore")
 
-    def __init__(self, store: QueueStore, key: str, message_id: str, *, ignore: bool) -> None:
+    def __init__(self, store: QueueState, key: str, message_id: str, *, ignore: bool) -> None:
         self._store = store
         self._id = message_id
         self._dropped = False
@@ -56,11 +56,11 @@ class UniqueKey(PutCompanion):
         """Create the key."""
         return Create(self._store.paths.key(self.hash), self._id.encode())
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Find out whose key it is."""
         if isinstance(error, NodeExistsError):
             return self._look()
-        return self._store.mend(operation, error)
+        return self._store.repair(operation, error)
 
     async def _look(self) -> None:
         """Refuse, or leave out, what has its key taken; what refused it may be gone, or may never have been applied."""
@@ -72,7 +72,7 @@ class UniqueKey(PutCompanion):
         self._dropped, self.holder = True, holder
 
 
-def taken(store: QueueStore, holder: str) -> DuplicateKeyError:
+def taken(store: QueueState, holder: str) -> DuplicateKeyError:
     """Make the error for a key that another message bears."""
     return DuplicateKeyError(
         f"queue {store.name!r}: message {holder} bears this unique key, and waits or is being handled; "
@@ -108,9 +108,9 @@ def stored_as(put: Put) -> str:
 def unique_key(put: Put) -> UniqueKey | None:
     """Return the unique key that a put creates."""
     if put.plan is not None:
-        for companion in put.plan.companions:
-            if isinstance(companion, UniqueKey):
-                return companion
+        for attached_op in put.plan.attached_ops:
+            if isinstance(attached_op, UniqueKey):
+                return attached_op
     return None
 
 
@@ -122,7 +122,7 @@ class _FreedKey:
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Go on without the key when it is gone, or cannot be removed: the message has to end all the same."""
         claim = self._claim
         if isinstance(error, NoNodeError | NotEmptyError | NoAuthError) and claim.fields is not None:
@@ -138,15 +138,15 @@ class _FreedKey:
                 )
             claim.fields = replace(claim.fields, unique=False)
             return None
-        return claim.store.mend(operation, error)
+        return claim.store.repair(operation, error)
 
 
-def freed_by(claim: Claim) -> Companion | None:
+def freed_by(claim: Claim) -> AttachedOp | None:
     """Return what frees the unique key of a message that ends; None when it has none."""
     fields = claim.fields
     if fields is None or not fields.unique or fields.key is None:
         return None
-    return Companion(Delete(claim.store.paths.key(fields.key)), _FreedKey(claim))
+    return AttachedOp(Delete(claim.store.paths.key(fields.key)), _FreedKey(claim))
 
 
 def freed_with(paths: QueuePaths, name: str) -> list[Operation]:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.runtime.meter import Meter
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .group_commit import Committer
+    from .group_commit import GroupCommitter
     from .put_plan import PutPlan
 
 log: Final = logging.getLogger(__name__)
@@ -30,14 +30,14 @@ _USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
 OPERATION_WEIGHT = 140
 
 
-class Debtor(Protocol):
+class WriteOwner(Protocol):
     """Who owes a settlement, and is told of its fate before all others."""
 
-    def commit_settled(self, settlement: Settlement) -> None:
+    def commit_settled(self, atomic_write: AtomicWrite) -> None:
         """Take note that it is settled."""
 
 
-class Settlement(ABC):
+class AtomicWrite(ABC):
     """One all-or-nothing change. It is sent by the committer, and settled when its fate is known.
 
     Who only wants to be told uses `watch`, who awaits it uses `wait`: a future and its callbacks on every message's
@@ -50,12 +50,12 @@ class Settlement(ABC):
         "_watchers",
         "alone",
         "committer",
-        "debtor",
         "error",
         "generation",
         "learns",
-        "mendings",
+        "owner",
         "plans",
+        "repairs",
         "settled",
         "stores",
         "transaction_id",
@@ -63,31 +63,31 @@ class Settlement(ABC):
     )
 
     def __init__(
-        self, transaction_id: str, generation: int | None, weight: int, stores: tuple[QueueStore, ...] = ()
+        self, transaction_id: str, generation: int | None, weight: int, stores: tuple[QueueState, ...] = ()
     ) -> None:
         self.transaction_id: str = transaction_id
         self.generation: int | None = generation
         """The ZooKeeper session its claims belong to; None: it has none, and any session may send it."""
         self.weight: int = weight
         """About how many bytes it takes in a multi."""
-        self.stores: tuple[QueueStore, ...] = stores
+        self.stores: tuple[QueueState, ...] = stores
         """The queues whose configuration must be the one known, since what is sent depends on it."""
         self.plans: tuple[PutPlan, ...] = ()
         """Of the puts in it that are not plain, once they have been asked for their operations."""
         self.learns: bool = False
         """Whether it learns from what its operations give: else their results are not decoded."""
-        self.mendings: int = 0
+        self.repairs: int = 0
         """How often it has been refused."""
         self.alone: bool = False
         """Whether it goes in a request of its own, since it was the cause of a refusal: only it waits for the next."""
-        self.committer: Committer | None = None
+        self.committer: GroupCommitter | None = None
         """Who has taken it on."""
         self.settled: bool = False
         self.error: BaseException | None = None
         """Why it was not applied, or that this is unknown; None when it was applied."""
-        self.debtor: Debtor | None = None
+        self.owner: WriteOwner | None = None
         """Set before it is settled; a callback would be two objects more on every message's way."""
-        self._watchers: tuple[Callable[[Settlement], None], ...] = ()
+        self._watchers: tuple[Callable[[AtomicWrite], None], ...] = ()
         self._waiter: asyncio.Future[None] | None = None
         self._done: asyncio.Future[None] | None = None
 
@@ -119,7 +119,10 @@ class Settlement(ABC):
         raise error
 
     async def readmit(self) -> None:  # noqa: B027 - most put nothing
-        """Ask for room in queues that have got a size since this was sent. Raises: QueueFullError, as `Room.enter`."""
+        """Reserve room in queues that became bounded after this was sent.
+
+        Raises: QueueFullError, as `CapacityGate.enter` does.
+        """
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most have nothing to note
         """Take note that it was applied, and what each operation gave; None: not known, or nothing to learn from."""
@@ -155,7 +158,7 @@ class Settlement(ABC):
 
     # -- for those who care
 
-    def watch(self, callback: Callable[[Settlement], None]) -> None:
+    def watch(self, callback: Callable[[AtomicWrite], None]) -> None:
         """Call back, at once, when it is settled."""
         if self.settled:
             callback(self)
@@ -178,7 +181,7 @@ class Settlement(ABC):
         try:
             await self.waiter()
         except asyncio.CancelledError:
-            await self.see_out()
+            await self.wait_shielded()
             raise
 
     def waiter(self) -> asyncio.Future[None]:
@@ -191,7 +194,7 @@ class Settlement(ABC):
         self._waiter = waiter = committer.loop.create_future()
         return waiter
 
-    async def see_out(self) -> None:
+    async def wait_shielded(self) -> None:
         """Wait until it is settled, through further cancellations, for one session timeout at the most."""
         await wait_settled(self.done, limit=self._grace)
 
@@ -217,18 +220,18 @@ class Settlement(ABC):
     def _settle(self, error: BaseException | None) -> None:
         self.settled = True
         self.error = error
-        debtor, watchers, waiter = self.debtor, self._watchers, self._waiter
+        owner, watchers, waiter = self.owner, self._watchers, self._waiter
         if self.plans:
             self._tell_plans(error)
         # They know this: a cycle a message would be work for the garbage collector.
-        self.debtor, self._watchers, self._waiter = None, (), None
+        self.owner, self._watchers, self._waiter = None, (), None
         if self.committer is not None:
             self.committer.count_settled()
-        if error is not None and debtor is None and not watchers and waiter is None and self._done is None:
+        if error is not None and owner is None and not watchers and waiter is None and self._done is None:
             level = logging.DEBUG if isinstance(error, _USUAL) else logging.WARNING
             log.log(level, "transaction %s: %s", self.transaction_id, error)  # nobody else tells of it
-        if debtor is not None:
-            debtor.commit_settled(self)
+        if owner is not None:
+            owner.commit_settled(self)
         for watcher in watchers:
             watcher(self)
         if waiter is not None and not waiter.done():
@@ -239,8 +242,8 @@ class Settlement(ABC):
     def _tell_plans(self, error: BaseException | None) -> None:
         plans, self.plans = self.plans, ()
         for plan in plans:
-            for companion in plan.companions:
-                companion.settled(error)
+            for attached_op in plan.attached_ops:
+                attached_op.settled(error)
 
     def _resolve(self, done: asyncio.Future[None]) -> None:
         if done.done():

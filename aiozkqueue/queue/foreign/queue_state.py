@@ -22,7 +22,7 @@ from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.runtime.acl_errors import denied
-from aiozkqueue.queue.state.queue_state import QueueStore
+from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
 
 from .visibility import warn_if_hidden
@@ -42,7 +42,7 @@ NAMES_LOOKED_AT = 64
 SETTINGS = frozenset({"policy", "max_size", "history", "clean_every", "paused"})
 
 
-class ForeignStore(QueueStore):
+class ForeignQueueState(QueueState):
     """What a session knows of another program's queue."""
 
     def __init__(
@@ -50,7 +50,7 @@ class ForeignStore(QueueStore):
         zookeeper: ZooKeeper,
         root: str,
         dialect: Dialect,
-        lane_ends: Callable[[QueueStore, str], None],
+        lane_ends: Callable[[QueueState, str], None],
         random: Random,
     ) -> None:
         super().__init__(zookeeper, root, dialect.path, lane_ends, random, paths=ForeignPaths(root, dialect))
@@ -60,16 +60,16 @@ class ForeignStore(QueueStore):
         self.longest_id: int = dialect.longest_name
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
-        """See `QueueStore`: an item's lock has its name."""
+        """See `QueueState`: an item's lock has its name."""
         del config
         return self._layout.id_of(name)
 
     def item_id(self, name: str) -> str:
-        """See `QueueStore`."""
+        """See `QueueState`."""
         return self._layout.id_of(name)
 
     def parse_item(self, name: str) -> ItemName | None:
-        """See `QueueStore`. Dead letters have names of ours."""
+        """See `QueueState`. Dead letters have names of ours."""
         if not self._layout.is_item(name):
             return ItemName.parse(name)
         digits = self._layout.whole(name)[-SEQUENCE_DIGITS:]
@@ -77,29 +77,29 @@ class ForeignStore(QueueStore):
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 
     def dead(self, claim: Claim) -> str:
-        """See `QueueStore`: one item may become several dead letters, at a version each."""
+        """See `QueueState`: one item may become several dead letters, at a version each."""
         digest = sha256(f"{claim.name} {claim.version}".encode()).hexdigest()[:_ID_DIGITS]
         item = self.parse_item(claim.name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 
-    def bell(self, path: str, ring: str) -> Sequence[Operation]:
-        """See `QueueStore`: a child that comes and goes at once, which wakes those who watch children, as peers do."""
-        wake = f"{path}/wake-{ring}"
+    def wakeup(self, path: str, wakeup_op: str) -> Sequence[Operation]:
+        """See `QueueState`: a child that comes and goes at once, which wakes those who watch children, as peers do."""
+        wake = f"{path}/wake-{wakeup_op}"
         return Create(wake), Delete(wake)
 
     def backlog(self, random: Random) -> Backlog:
-        """See `QueueStore`."""
+        """See `QueueState`."""
         return ForeignBacklog(random, self._layout, self._now)
 
     def note_sequence(self, path: str) -> None:
-        """See `QueueStore`: another program's queue has no other lane to go on in when the counter nears its end."""
+        """See `QueueState`: another program's queue has no other lane to go on in when the counter nears its end."""
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
-        """See `QueueStore`: the parents may be containers, which go when they are empty."""
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+        """See `QueueState`: the parents may be containers, which go when they are empty."""
         if isinstance(error, NoAuthError):
             raise denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
-            self.stale()
+            self.invalidate()
             return self.open()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
             return self._pass_taken_names(operation.path)
@@ -135,7 +135,7 @@ class ForeignStore(QueueStore):
                 await self._zookeeper.multi([operation for step in steps for operation in step])
 
     async def configure(self, config: QueueConfig) -> None:
-        """See `QueueStore`. Raises: InvalidOptionError: a setting has no place in this layout."""
+        """See `QueueState`. Raises: InvalidOptionError: a setting has no place in this layout."""
         neutral = QueueConfig()
         for setting in (field.name for field in fields(QueueConfig) if field.compare):
             if setting not in SETTINGS and getattr(config, setting) != getattr(neutral, setting):

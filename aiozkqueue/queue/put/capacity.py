@@ -39,12 +39,12 @@ from aiozkqueue.zookeeper import (
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.runtime.clock import Clock
-    from aiozkqueue.queue.runtime.deadline import Patience
+    from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import SessionBudget
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
 #: Messages that one session may have under way to a bounded queue, at the most.
@@ -96,12 +96,12 @@ class _Entry:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
-class Room:
+class CapacityGate:
     """How much one session may put to one bounded queue now, and who waits for more."""
 
     def __init__(
         self,
-        store: QueueStore,
+        store: QueueState,
         zookeeper: ZooKeeper,
         *,
         client: str,
@@ -119,10 +119,10 @@ class Room:
         self._credits = 0
         self._looked = 0.0
         self._under_way = 0
-        self._inside: dict[Settlement, int] = {}
+        self._inside: dict[AtomicWrite, int] = {}
         self._line: deque[_Entry] = deque()
         self._arrivals = 0
-        self._bell = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._watches: list[Watch] = []
         self._serving = False
         self._closed: QueueError | None = None
@@ -134,7 +134,7 @@ class Room:
         """Take note of the queue's configuration."""
         self._store.room = self if self._store.config.max_size else None
         self._credits = 0  # of another size, maybe
-        self._bell.set()
+        self._wakeup.set()
 
     def try_enter(self, count: int) -> bool:
         """Take room for so many messages if that is known to be there and nobody waits for it; then `leave`."""
@@ -145,7 +145,7 @@ class Room:
         return True
 
     async def enter(
-        self, count: int, patience: Patience, generation: int | None = None, waits: Waits | None = None
+        self, count: int, patience: Deadline, generation: int | None = None, waits: Waits | None = None
     ) -> None:
         """Take room for so many messages, waiting for it as long as there is patience; then `leave`.
 
@@ -166,7 +166,7 @@ class Room:
         left = patience.left
         entry = _Entry(count, generation, self._arrivals, patience.seconds, patient=left != 0, waits=waits)
         self._line.append(entry)
-        self._bell.set()
+        self._wakeup.set()
         if not self._serving:
             self._serving = True
             self._tasks.spawn(self._serve, name=f"room of {self._store.name}")
@@ -176,7 +176,7 @@ class Room:
         except asyncio.CancelledError:
             if entry.future.done() and not entry.future.cancelled() and entry.future.exception() is None:
                 self.leave(count)  # it was let in at the same moment
-            self._bell.set()
+            self._wakeup.set()
             raise
         finally:
             if timer is not None:
@@ -186,20 +186,20 @@ class Room:
         """Give back what was taken: what was to be put has been, and is counted in the queue, or never will be."""
         self._under_way -= count
         if self._line:
-            self._bell.set()
+            self._wakeup.set()
 
-    def passed(self, settlement: Settlement, count: int) -> None:
+    def passed(self, atomic_write: AtomicWrite, count: int) -> None:
         """Have `leave` called when the settlement that was let in is settled, or sent `out`."""
-        self._inside[settlement] = count
-        settlement.watch(self.out)
+        self._inside[atomic_write] = count
+        atomic_write.watch(self.out)
 
-    def out(self, settlement: Settlement) -> None:
+    def out(self, atomic_write: AtomicWrite) -> None:
         """Give back what a settlement has taken, if it has been let in."""
-        self.leave(self._inside.pop(settlement, 0))
+        self.leave(self._inside.pop(atomic_write, 0))
 
-    def holds(self, settlement: Settlement) -> bool:
+    def holds(self, atomic_write: AtomicWrite) -> bool:
         """Whether a settlement has been let in."""
-        return settlement in self._inside
+        return atomic_write in self._inside
 
     def close(self, error: QueueError) -> None:
         """Answer everybody who waits."""
@@ -213,7 +213,7 @@ class Room:
         try:
             while self._waiting():
                 try:
-                    await self._admit()
+                    await self._ensure_lane()
                 except (ConnectionLossError, ZooKeeperSessionExpiredError):
                     continue  # to be connected is what the next look begins with
                 except ClientClosedError:
@@ -225,7 +225,7 @@ class Room:
                 except ZooKeeperError as error:
                     self._fail(ConnectionLostError(f"queue {self._store.name!r}: {error}"))
                 if not self._waiting() and self._known:
-                    self._bell.clear()
+                    self._wakeup.clear()
                     await self._pause(LINGER)
                     if not self._waiting():
                         await self._unlist()
@@ -233,7 +233,7 @@ class Room:
             self._unwatch()
             self._serving = False
 
-    async def _admit(self) -> None:
+    async def _ensure_lane(self) -> None:
         """Let in as many as there is room for; when there is none, wait for some."""
         generation = await self._zookeeper.wait_connected()
         await self._store.open()
@@ -244,7 +244,7 @@ class Room:
         self._refuse_hopeless(limit, generation)
         if not self._waiting():
             return
-        self._bell.clear()
+        self._wakeup.clear()
         arrivals, before = self._arrivals, self._under_way
         if not await self._look(limit, generation) or self._let_in(limit):
             return
@@ -268,7 +268,7 @@ class Room:
         outstanding = self._under_way  # before it is counted: what lands meanwhile is counted twice, never not at all
         size = await self._size(generation)
         if size is None:
-            self._store.stale()
+            self._store.invalidate()
             return False
         most = max(credits_of(limit), self._line[0].count if self._line else 0)
         self._credits = max(0, min(limit - size, most) - outstanding)
@@ -327,7 +327,7 @@ class Room:
     def _heard(self, event: WatchEvent) -> None:
         reconfigured = event.kind is EventKind.CHANGED and event.path == self._store.paths.base
         if reconfigured or event.kind in (EventKind.DELETED, EventKind.MISSED):
-            self._bell.set()
+            self._wakeup.set()
 
     def _unwatch(self) -> None:
         for watch in self._watches:
@@ -335,9 +335,9 @@ class Room:
         self._watches = []
 
     async def _pause(self, limit: float | None) -> None:
-        timer = None if limit is None else self._clock.call_later(limit, self._bell.set)
+        timer = None if limit is None else self._clock.call_later(limit, self._wakeup.set)
         try:
-            await self._bell.wait()
+            await self._wakeup.wait()
         finally:
             if timer is not None:
                 timer.cancel()
@@ -415,7 +415,7 @@ class Room:
     def _answer(self, entry: _Entry, error: QueueError) -> None:
         if not entry.future.done():
             entry.future.set_exception(error)
-            self._bell.set()
+            self._wakeup.set()
 
     def _fail(self, error: QueueError) -> None:
         for entry in list(self._line):

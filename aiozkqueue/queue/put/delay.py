@@ -7,17 +7,23 @@ from typing import TYPE_CHECKING
 from aiozkqueue.layout import LAST_MOMENT, later_of, scheduled_prefix, unscheduled_prefix
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
-class Placing:
+class DelayedPlace:
     """The place of one put, by its priority and due time. A time that has come is no time: the item is put plainly."""
 
     __slots__ = ("_delay", "_due", "_engine", "_from", "_priority", "_store")
 
     def __init__(
-        self, engine: Engine, store: QueueStore, priority: int, *, due: int | None = None, delay: float | None = None
+        self,
+        engine: SessionCore,
+        store: QueueState,
+        priority: int,
+        *,
+        due: int | None = None,
+        delay: float | None = None,
     ) -> None:
         """``due`` is in milliseconds of ZooKeeper's time; ``delay`` in seconds from now, instead of it."""
         self._engine = engine
@@ -37,7 +43,7 @@ class Placing:
         """Learn ZooKeeper's time, and have consumers look for such messages when this is the first of them."""
         if self._delay is not None and self._due is None:
             await self._engine.learn_time()
-        await self._store.admit(self._priority, scheduled=self._scheduled)
+        await self._store.ensure_lane(self._priority, scheduled=self._scheduled)
 
     def path(self, prefix: str) -> str:
         """See `Place`. The due time is found out once: every attempt says the same."""

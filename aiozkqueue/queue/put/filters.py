@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import encode_tags, tags_digest
-from aiozkqueue.queue.commit.put_plan import PutCompanion, PutPlan
+from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan
 from aiozkqueue.queue.runtime.acl_errors import allowed
 from aiozkqueue.zookeeper import BadVersionError, Check, NoNodeError
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from aiozkqueue.layout import Tags
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
-class TagsCompanion(PutCompanion):
+class TagsHook(PutHook):
     """The assertion that the record of a put's tags is there, and no sweep has its eye on it."""
 
     __slots__ = ("_data", "_digest", "_store")
 
-    def __init__(self, store: QueueStore, data: bytes) -> None:
+    def __init__(self, store: QueueState, data: bytes) -> None:
         self._store = store
         self._data = data
         self._digest = tags_digest(data)
@@ -41,14 +41,14 @@ class TagsCompanion(PutCompanion):
         """Assert that it is as it was made."""
         return Check(self._store.paths.tags(self._digest), 0)
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Make it anew."""
         if isinstance(error, NoNodeError | BadVersionError):
             self._store.tags.forget(self._digest)
             return self.prepare()
-        return self._store.mend(operation, error)
+        return self._store.repair(operation, error)
 
 
-def tags_plan(store: QueueStore, tags: Tags) -> PutPlan | None:
+def tags_plan(store: QueueState, tags: Tags) -> PutPlan | None:
     """Return what tags add to the create of an item; None without any."""
-    return PutPlan((TagsCompanion(store, encode_tags(tags)),)) if tags else None
+    return PutPlan((TagsHook(store, encode_tags(tags)),)) if tags else None

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import ItemName
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 _NEUTRAL: Final[dict[str, object]] = {"priority": 0, "unique": False}
 
@@ -28,7 +28,7 @@ class DueName:
 
     __slots__ = ("_delay", "_due", "_engine", "_from", "_store")
 
-    def __init__(self, engine: Engine, store: QueueStore, delay: float) -> None:
+    def __init__(self, engine: SessionCore, store: QueueState, delay: float) -> None:
         """``delay`` is in seconds from now."""
         self._engine = engine
         self._store = store
@@ -54,7 +54,7 @@ class DueName:
 
 
 def prepare_foreign(
-    engine: Engine, store: QueueStore, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
+    engine: SessionCore, store: QueueState, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
 ) -> Put:
     """Make the put of a payload, or of several that share an item, which must be bytes. Sends nothing.
 
@@ -83,7 +83,7 @@ def prepare_foreign(
     return Put(store, engine.ids.next(), prefix, data, plan)
 
 
-def restore_foreign(store: QueueStore, dialect: Dialect, item: ItemName, data: bytes) -> Put:
+def restore_foreign(store: QueueState, dialect: Dialect, item: ItemName, data: bytes) -> Put:
     """Return the put of a dead letter back into the queue: under the name it had, so with its priority, time and id.
 
     One that did not decode goes back as it was stored.

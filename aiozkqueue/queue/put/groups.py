@@ -9,7 +9,7 @@ from aiozkqueue.queue.commit.put_plan import PutPlan
 from aiozkqueue.queue.state.lanes import lane_of_group
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
 class GroupLane:
@@ -17,7 +17,7 @@ class GroupLane:
 
     __slots__ = ("_group", "_store")
 
-    def __init__(self, store: QueueStore, group: str) -> None:
+    def __init__(self, store: QueueState, group: str) -> None:
         self._store = store
         self._group = group
 
@@ -45,7 +45,7 @@ class GroupLane:
         return f"{lane_of_group(self._store.config, self._group)}/{prefix}"
 
 
-def group_plan(store: QueueStore, group: str | None) -> PutPlan | None:
+def group_plan(store: QueueState, group: str | None) -> PutPlan | None:
     """Return the plan of a put to a group, given by its hash; None: it is in no group."""
     if group is None:
         return None

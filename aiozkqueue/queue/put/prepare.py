@@ -26,7 +26,7 @@ from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
 
-from .delay import Placing
+from .delay import DelayedPlace
 from .filters import tags_plan
 from .foreign import prepare_foreign, restore_foreign
 from .groups import group_plan
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aiozkqueue.layout import Header, ItemName
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
 _BYTES = BytesCodec()
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
     data: bytes
 
 
-def prepare(engine: Engine, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
+def prepare(engine: SessionCore, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
     """Check and encode a value, and give it its id. Sends nothing.
 
     Raises:
@@ -86,7 +86,7 @@ def prepare(engine: Engine, queue: Destination[Any] | str, value: object, option
 
 
 async def make_ready(puts: Iterable[Put]) -> None:
-    """Open the queues put to, and find out what the puts' plans must know. Raises: as `QueueStore.open`."""
+    """Open the queues put to, and find out what the puts' plans must know. Raises: as `QueueState.open`."""
     for put in puts:
         if not put.store.ready:
             await put.store.open()
@@ -94,10 +94,10 @@ async def make_ready(puts: Iterable[Put]) -> None:
             await put.plan.prepare()
 
 
-def plan_of(engine: Engine, store: QueueStore, options: Mapping[str, Any]) -> PutPlan | None:
+def plan_of(engine: SessionCore, store: QueueState, options: Mapping[str, Any]) -> PutPlan | None:
     """Return what options that have been checked add to the create of an item; None when that is nothing.
 
-    Each capability adds its part here. What depends on the queue's configuration is its `QueueStore.shape`'s.
+    Each capability adds its part here. What depends on the queue's configuration is its `QueueState.transform_put`'s.
     """
     priority, group = options.get("priority", 0), options.get("group")
     if group is not None:
@@ -105,7 +105,7 @@ def plan_of(engine: Engine, store: QueueStore, options: Mapping[str, Any]) -> Pu
     delay, due = schedule_of(store.name, options)
     if not priority and delay is None and due is None:
         return None
-    return PutPlan(place=Placing(engine, store, priority, due=due, delay=delay))
+    return PutPlan(place=DelayedPlace(engine, store, priority, due=due, delay=delay))
 
 
 def check(queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int) -> Prepared:
@@ -143,7 +143,7 @@ def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> b
     return data
 
 
-def restored(engine: Engine, store: QueueStore, item: ItemName, node: Node) -> Put:
+def restored(engine: SessionCore, store: QueueState, item: ItemName, node: Node) -> Put:
     """Return the put of what an item or a dead letter holds, into this queue: its id, headers and time of put are kept.
 
     One whose envelope does not decode is put as it is stored.

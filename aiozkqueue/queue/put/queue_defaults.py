@@ -9,19 +9,19 @@ from aiozkqueue.layout import decode, key_hash, payload_hash
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
-from .ttl import Lifetime, lasting, with_field
+from .ttl import TtlPlace, lasting, with_field
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Header
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
-class Shaping:
+class QueueDefaults:
     """Shapes the puts to one queue, while its configuration asks for it."""
 
-    def __init__(self, store: QueueStore, clock: ServerClock, node: str) -> None:
+    def __init__(self, store: QueueState, clock: ServerClock, node: str) -> None:
         self._store = store
         self._clock = clock
         self._node = node
@@ -31,9 +31,9 @@ class Shaping:
         config = self._store.config
         self._store.takes = chooser(config, self._node)
         shaped = config.collapse or config.lifetime is not None or self._store.takes is not None
-        self._store.shape = self._shape if shaped else None
+        self._store.transform_put = self._transform_put if shaped else None
 
-    def _shape(self, put: Put) -> Put:
+    def _transform_put(self, put: Put) -> Put:
         """Return the put as the configuration wants it; what has been shaped already stays as it is."""
         config = self._store.config
         if config.affinity == "producer":
@@ -53,13 +53,13 @@ class Shaping:
         plan = put.plan or PutPlan()
         if plan.place is None:
             put = put._replace(plan=replace(plan, place=KeyLane(self._store, key)))
-        elif isinstance(plan.place, Lifetime) and plan.place.within is None:
+        elif isinstance(plan.place, TtlPlace) and plan.place.within is None:
             plan.place.within = KeyLane(self._store, key)
         return put
 
 
 def _lasting_already(put: Put) -> bool:
-    return "-e" in put.prefix or (put.plan is not None and isinstance(put.plan.place, Lifetime))
+    return "-e" in put.prefix or (put.plan is not None and isinstance(put.plan.place, TtlPlace))
 
 
 class KeyLane:
@@ -69,7 +69,7 @@ class KeyLane:
 
     ready = True
 
-    def __init__(self, store: QueueStore, key: str) -> None:
+    def __init__(self, store: QueueState, key: str) -> None:
         self._store = store
         self._key = key
 

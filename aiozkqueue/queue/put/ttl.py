@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import LAST_MOMENT, End, ItemName
 from aiozkqueue.moments import milliseconds_in, moment_at
-from aiozkqueue.queue.commit.dispositions import Ending
+from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.put_plan import PutPlan
 from aiozkqueue.zookeeper import MultiError
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueueConfig
     from aiozkqueue.queue.commit.put_plan import Place
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
-EXPIRED = Ending("remove", outcome=End.EXPIRED)
+EXPIRED = Disposition("remove", outcome=End.EXPIRED)
 
 
-class Lifetime:
+class TtlPlace:
     """The place of an item whose name says when its life ends: another place, or the lane whose turn it is."""
 
     __slots__ = ("_clock", "_end", "_seconds", "_store", "within")
 
-    def __init__(self, store: QueueStore, clock: ServerClock, seconds: float, within: Place | None) -> None:
+    def __init__(self, store: QueueState, clock: ServerClock, seconds: float, within: Place | None) -> None:
         self._store = store
         self._clock = clock
         self._seconds = seconds
@@ -53,7 +53,7 @@ class Lifetime:
             try:
                 await self._clock.learned(self._store.paths.due)
             except MultiError:
-                self._store.stale()  # somebody deleted the queue, or a part of it
+                self._store.invalidate()  # somebody deleted the queue, or a part of it
                 await self._store.open()
 
     def path(self, prefix: str) -> str:
@@ -67,11 +67,11 @@ class Lifetime:
         return f"{lane}/{with_field(prefix, f'e{self._end}')}"
 
 
-def lasting(plan: PutPlan | None, store: QueueStore, clock: ServerClock, seconds: float) -> PutPlan:
+def lasting(plan: PutPlan | None, store: QueueState, clock: ServerClock, seconds: float) -> PutPlan:
     """Return the plan with an end of the message's life; ``math.inf``: it has none, whatever the queue's is."""
     if plan is None:
-        return PutPlan(place=Lifetime(store, clock, seconds, None))
-    return replace(plan, place=Lifetime(store, clock, seconds, plan.place))
+        return PutPlan(place=TtlPlace(store, clock, seconds, None))
+    return replace(plan, place=TtlPlace(store, clock, seconds, plan.place))
 
 
 def with_field(prefix: str, field: str) -> str:
@@ -86,11 +86,11 @@ def without_end(prefix: str) -> str:
     return f"{head}-{rest.partition('-')[2]}" if end and rest.partition("-")[0].isdigit() else prefix
 
 
-def at_its_end(config: QueueConfig, end: int) -> Ending:
+def at_its_end(config: QueueConfig, end: int) -> Disposition:
     """Say how a message ends whose life has ended."""
     if config.expired != "dead-letter":
         return EXPIRED
-    return Ending("dead", reason=f"its life ended at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")
+    return Disposition("dead", reason=f"its life ended at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")
 
 
 def _end(prefix: str, seconds: float, now: int) -> int:

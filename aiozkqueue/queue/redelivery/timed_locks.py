@@ -57,11 +57,11 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
 def _freeing(paths: QueuePaths, place: str, item: Versioned | NoAuthError | None) -> list[list[Operation]]:
     """Say how to free an item and have idle consumers hear of it, best first: what this user may do is not known."""
     lane = place.rpartition("/")[0]
-    bell = SetData(paths.at(lane) if priority_of(lane) else paths.items, b"")
+    wakeup = SetData(paths.at(lane) if priority_of(lane) else paths.items, b"")
     if item is None or isinstance(item, NoAuthError):
-        return [[bell]]
+        return [[wakeup]]
     path = paths.at(place)
-    return [[SetData(path, item.data, item.version)], [Check(path, item.version), bell]]
+    return [[SetData(path, item.data, item.version)], [Check(path, item.version), wakeup]]
 
 
 async def _take_off(

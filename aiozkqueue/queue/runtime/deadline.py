@@ -7,7 +7,7 @@ from typing import Final
 from .clock import Clock
 
 
-class Patience:
+class Deadline:
     """Seconds to wait from now on (None: for ever), however many things are waited for one after the other."""
 
     __slots__ = ("_clock", "_deadline", "seconds")
@@ -25,5 +25,5 @@ class Patience:
 
 
 #: Which need no clock of anybody's.
-AT_ONCE: Final = Patience(0, Clock())
-FOREVER: Final = Patience(None, Clock())
+AT_ONCE: Final = Deadline(0, Clock())
+FOREVER: Final = Deadline(None, Clock())

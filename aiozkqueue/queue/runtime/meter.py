@@ -14,8 +14,8 @@ from aiozkqueue.zookeeper import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.queue.commit.dispositions import Ending
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.dispositions import Disposition
+    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.state.claim import Claim
 
 #: Upper bounds, seconds: from what a message takes that is waited for, to an hour in the queue.
@@ -84,11 +84,11 @@ class Meter:
             figures = self.queues[queue] = QueueFigures()
         return figures
 
-    def applied(self, group: Sequence[Settlement]) -> None:
+    def applied(self, group: Sequence[AtomicWrite]) -> None:
         """These were applied, in one request."""
         self.groups.observe(len(group))
-        for settlement in group:
-            settlement.tally(self)
+        for atomic_write in group:
+            atomic_write.tally(self)
 
     def put(self, queue: str) -> None:
         """A message was stored."""
@@ -100,16 +100,16 @@ class Meter:
         for claim in claims:
             claim.handed_at = now
 
-    def ended(self, claim: Claim, ending: Ending) -> None:
+    def ended(self, claim: Claim, disposition: Disposition) -> None:
         """The hold on a message has ended."""
         figures = self.of(claim.store.name)
-        if ending.kind == "dead":
+        if disposition.kind == "dead":
             figures.dead += 1
         if not claim.handed:
             return
-        if ending.kind == "consume":
+        if disposition.kind == "consume":
             figures.consumed += 1
-        elif ending.kind == "release":
+        elif disposition.kind == "release":
             figures.retried += 1
         if claim.handed_at is not None:
             figures.handling.observe(self._monotonic() - claim.handed_at)

@@ -36,7 +36,7 @@ E = TypeVar("E", bound=Expiring)
 _due_of = attrgetter("due")
 
 
-class Deadlines(Generic[E]):
+class SharedTimer(Generic[E]):
     """Calls ``expire`` with each entry that is not over at its deadline.
 
     When the timer rings, ``newcomers`` is asked for those that have begun to wait since it was asked last. Most are
@@ -58,7 +58,7 @@ class Deadlines(Generic[E]):
         if self._timer is not None:
             self._timer.cancel()
         self.due = due
-        self._timer = self._clock.call_later(due - self._clock.monotonic(), self._ring)
+        self._timer = self._clock.call_later(due - self._clock.monotonic(), self._wakeup_op)
 
     def __len__(self) -> int:
         """How many entries are kept."""
@@ -75,7 +75,7 @@ class Deadlines(Generic[E]):
             self._timer.cancel()
             self._timer = None
 
-    def _ring(self) -> None:
+    def _wakeup_op(self) -> None:
         self._stop()
         now = self._clock.monotonic()
         for entry in self._newcomers():

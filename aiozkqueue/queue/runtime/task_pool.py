@@ -15,7 +15,7 @@ T = TypeVar("T")
 RESTS: Final = 1.0
 
 
-class Crew(Generic[T]):
+class TaskPool(Generic[T]):
     """Does the same for each job that it is given, at once, each in a task of its own; those that are done rest.
 
     One that a job fails ends with that error; one that nothing is found for ends a moment later.
@@ -31,7 +31,7 @@ class Crew(Generic[T]):
         self.jobs: deque[T] = deque()
         """Those that no task has begun with yet."""
 
-    def rouse(self, job: T) -> bool:
+    def submit(self, job: T) -> bool:
         """Take on a job; False: all are busy, and one more is to `work`."""
         self.jobs.append(job)
         while self._resting:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import asyncio
 
     from aiozkqueue.layout import Header, ItemName
-    from aiozkqueue.queue.claim.group_lock import Tenure
+    from aiozkqueue.queue.claim.group_lock import GroupLock
 
-    from .queue_state import QueueStore
+    from .queue_state import QueueState
 
 #: Σ(path length + 4) of a session's ephemerals. The server writes them all into one transaction when the session
 #: ends, and one twice its request limit has been seen to kill every server of an ensemble.
@@ -59,10 +59,10 @@ class EphemeralBudget:
         """Count one known to be gone."""
         self.used -= size
         if self._bells:
-            ring(self._bells)
+            wakeup_op(self._bells)
 
 
-def ring(bells: dict[asyncio.Event, None]) -> None:
+def wakeup_op(bells: dict[asyncio.Event, None]) -> None:
     """Let those who wait for room look again."""
     while bells:
         bells.popitem()[0].set()
@@ -86,11 +86,11 @@ class SessionBudget:
 
     def wake(self) -> None:
         """Let those who wait for room look again."""
-        ring(self._bells)
+        wakeup_op(self._bells)
 
-    def ring(self, bell: asyncio.Event) -> None:
+    def wakeup_op(self, wakeup: asyncio.Event) -> None:
         """Set an event when there may be room."""
-        self._bells[bell] = None
+        self._bells[wakeup] = None
 
 
 class _Undecoded:
@@ -114,6 +114,7 @@ class Claim:
         "created",
         "fields",
         "generation",
+        "group_lock",
         "handed",
         "handed_at",
         "header",
@@ -131,14 +132,13 @@ class Claim:
         "since",
         "size",
         "store",
-        "tenure",
         "value",
         "version",
     )
 
     def __init__(  # noqa: PLR0917 - one is made for every message: names would cost more than they tell
         self,
-        store: QueueStore,
+        store: QueueState,
         place: str,
         message_id: str,
         path: str,
@@ -147,9 +147,9 @@ class Claim:
         generation: int,
         budget: EphemeralBudget,
         size: int,
-        tenure: Tenure | None = None,
+        group_lock: GroupLock | None = None,
     ) -> None:
-        self.store: QueueStore = store
+        self.store: QueueState = store
         self.place: str = place
         self.id: str = message_id
         self.path: str = path
@@ -162,7 +162,7 @@ class Claim:
         self.budget: EphemeralBudget = budget
         self.size: int = size
         """What the lock takes of the budget; nothing where a tenure holds it."""
-        self.tenure: Tenure | None = tenure
+        self.group_lock: GroupLock | None = group_lock
         """The hold on its group, whose lock it is then; None for a message in no group."""
         self.version: int = -1
         self.raw: bytes = b""
@@ -195,7 +195,7 @@ class Claim:
     @property
     def plain(self) -> bool:
         """Whether all that goes with the item is its lock: no group, no attempts, no key, nothing to be left."""
-        return self.tenure is None and self.fields is None and self.meta_version is None and self.rest is None
+        return self.group_lock is None and self.fields is None and self.meta_version is None and self.rest is None
 
     @property
     def name(self) -> str:
@@ -203,7 +203,7 @@ class Claim:
         return self.place.rpartition("/")[2]
 
     @property
-    def bell(self) -> str:
+    def wakeup(self) -> str:
         """The znode to write to when the item is given back, for those who wait: they may watch its priority only."""
         lane = self.place.rpartition("/")[0]
         return self.store.paths.at(lane) if priority_of(lane) else self.store.paths.items
@@ -221,13 +221,13 @@ class Claim:
 
     def settled(self, fate: Fate) -> None:
         """Tell that the lock is known to be gone, and what has become of the item."""
-        if self.tenure is not None:
-            self.tenure.over()
+        if self.group_lock is not None:
+            self.group_lock.over()
             return
         self.budget.free(self.size)
-        keeper = self.store.keeper
-        if keeper is not None:
-            keeper.claim_settled(self, fate)
+        claim_listener = self.store.claim_listener
+        if claim_listener is not None:
+            claim_listener.claim_settled(self, fate)
 
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.store.name!r}>"

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy, Tier
-    from aiozkqueue.queue.commit.attached import Attendant
+    from aiozkqueue.queue.commit.attached import EndHook
     from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.put.capacity import Room
+    from aiozkqueue.queue.put.capacity import CapacityGate
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeperError
 
@@ -71,7 +71,7 @@ DEFAULT_POLICY = AtLeastOnce()
 _LANE_END = f"{LANE_END:010d}"
 
 
-class ClaimKeeper(Protocol):
+class ClaimListener(Protocol):
     """Who hands out a queue's claims, and wants to know when one is over."""
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
@@ -84,7 +84,7 @@ class ClaimKeeper(Protocol):
         """Give a claim back after ``delay`` seconds, and hold it until then."""
 
 
-class QueueStore:
+class QueueState:
     """Paths, configuration and existence of one queue. Shared by all that a session does with it."""
 
     def __init__(
@@ -92,7 +92,7 @@ class QueueStore:
         zookeeper: ZooKeeper,
         root: str,
         name: str,
-        lane_ends: Callable[[QueueStore, str], None],
+        lane_ends: Callable[[QueueState, str], None],
         random: Random,
         *,
         paths: QueuePaths | None = None,
@@ -105,19 +105,19 @@ class QueueStore:
         """Whose layout it has; None: our own."""
         self.longest_id = 24
         """How long the ids get that are in the names of locks."""
-        self.keeper: ClaimKeeper | None = None
+        self.claim_listener: ClaimListener | None = None
         self.clock: ServerClock | None = None
         """Tells ZooKeeper's time, where that is needed."""
-        self.shape: Callable[[Put], Put] | None = None
+        self.transform_put: Callable[[Put], Put] | None = None
         """Adds to each put what the queue's configuration asks of it; None: nothing. Called before every attempt, with
         what it returned for the last one."""
         self.takes: Callable[[str], bool] | None = None
         """Tells by an item's name whether this session takes it; None: it takes all."""
-        self.followers: list[Callable[[], None]] = []
+        self.config_listeners: list[Callable[[], None]] = []
         """Called whenever the configuration has been read."""
-        self.attendants: tuple[Attendant, ...] = ()
+        self.end_hooks: tuple[EndHook, ...] = ()
         """Who adds to the multis that end messages of this queue."""
-        self.room: Room | None = None
+        self.room: CapacityGate | None = None
         """Who lets puts in, where the queue has a size."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """What the digests in items' names stand for."""
@@ -125,7 +125,7 @@ class QueueStore:
         self.policy: Policy = DEFAULT_POLICY
         """The policy in force."""
         self.version: int = -1
-        self.forced: int = 0
+        self.forced_version: int = 0
         """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
@@ -144,7 +144,7 @@ class QueueStore:
         """Whether a message is taken by the node that put it, as far as is known."""
         return self.config.affinity == "producer"
 
-    def choose(self, policy: Policy) -> None:
+    def request_policy(self, policy: Policy) -> None:
         """Ask for a policy; it is stored, or found to conflict, by the next `open`.
 
         Raises:
@@ -152,7 +152,7 @@ class QueueStore:
             ConfigConflictError: this session knows that another policy is stored, or was asked for.
         """
         if self._choice.require(policy, self.config.policy if self.ready else None):
-            self.stale()
+            self.invalidate()
 
     def prefer(self, policy: Policy) -> None:
         """Have a policy stored by the next `open` if the queue has none; one that is stored stays in force.
@@ -161,7 +161,7 @@ class QueueStore:
         """
         new = self._choice.prefer(policy)
         if self.config.policy is None and (new or self.ready):
-            self.stale()
+            self.invalidate()
 
     async def open(self) -> None:
         """Read the configuration, and create what of the queue is missing; at once when that has been done.
@@ -203,7 +203,7 @@ class QueueStore:
     def expect_groups(self) -> None:
         """Have the queue's configuration tell that there are groups, by the next `open`."""
         if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
-            self.stale()
+            self.invalidate()
         self._groups_expected = True
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
@@ -222,12 +222,12 @@ class QueueStore:
         """Return the path of the dead letter that a message becomes."""
         return self.paths.dead(claim.name)
 
-    def bell(self, path: str, ring: str) -> Sequence[Operation]:
+    def wakeup(self, path: str, wakeup_op: str) -> Sequence[Operation]:
         """Return what wakes idle consumers when locks have gone: a watch on items sees no lock go.
 
-        ``path`` is the items' parent or lane, ``ring`` the transaction.
+        ``path`` is the items' parent or lane, ``wakeup_op`` the transaction.
         """
-        del ring
+        del wakeup_op
         return (SetData(path, b""),)
 
     def backlog(self, random: Random) -> Backlog:
@@ -238,7 +238,7 @@ class QueueStore:
         """Return the path of what locks an item, by the item's name. Raises: MalformedError."""
         return self.paths.lock(self.locked_by(name))
 
-    def stale(self) -> None:
+    def invalidate(self) -> None:
         """Take note that the configuration has changed, or that something of the queue is missing."""
         self.ready = False
         self._doubts += 1
@@ -249,7 +249,7 @@ class QueueStore:
             return False
         return self.ready and priority in self.lanes and (self.config.scheduled or not scheduled)
 
-    async def admit(self, priority: int, *, scheduled: bool) -> None:
+    async def ensure_lane(self, priority: int, *, scheduled: bool) -> None:
         """Give a priority lanes of its own, and what is scheduled its folder, unless they have them.
 
         They are there only when the configuration says so: both are written by one multi. Else somebody could put to
@@ -281,7 +281,7 @@ class QueueStore:
     async def admit_staged(self) -> None:
         """Have consumers look for batches that are not complete: only then may there be any.
 
-        Raises: as `admit`.
+        Raises: as `ensure_lane`.
         """
         await self.open()
         while not self.config.staged:
@@ -291,10 +291,10 @@ class QueueStore:
     async def open_later(self, folder: str, priority: int) -> None:
         """Make a folder for what is due in one hour, unless it is there.
 
-        Raises: as `admit`.
+        Raises: as `ensure_lane`.
         """
         while True:
-            await self.admit(priority, scheduled=True)
+            await self.ensure_lane(priority, scheduled=True)
             try:
                 await self._zookeeper.multi([self.check(), Create(self.paths.at(folder))])
             except (ConnectionLossError, SessionExpiredError):
@@ -306,7 +306,7 @@ class QueueStore:
                     raise denied(self.name, error.error) from error
                 if not isinstance(error.error, BadVersionError | NoNodeError):
                     raise
-                self.stale()
+                self.invalidate()
             else:
                 return
 
@@ -352,9 +352,9 @@ class QueueStore:
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise denied(self.name, error.error) from error
-        self.stale()
+        self.invalidate()
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """Return what mends the cause of a refusal: the configuration has changed, or something is missing or full.
 
         Raises:
@@ -364,12 +364,12 @@ class QueueStore:
         if isinstance(error, NoAuthError):
             raise denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
-            self.stale()
+            self.invalidate()
             place = operation.path[len(self.paths.base) + 1 :]
             if isinstance(operation, Create) and is_later(place) and isinstance(error, NoNodeError):
                 return self.open_later(place.rpartition("/")[0], priority_at(place))
             priority = priority_of(place.rpartition("/")[0])
-            return self.admit(priority, scheduled=False) if priority else self.open()
+            return self.ensure_lane(priority, scheduled=False) if priority else self.open()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
             # The counter of a lane has come to its end, and every create in it fails from now on.
             return self.next_generation(operation.path)
@@ -391,8 +391,8 @@ class QueueStore:
                 continue
             if folder is None or node is None or not ours(node):
                 return None
-            self.forced = folder.stat.version
-            return self.forced
+            self.forced_version = folder.stat.version
+            return self.forced_version
 
     async def key_holder(self, key: str) -> str | None:
         """Return the id of the message that holds a unique key, given by its hash; None when none does.
@@ -437,23 +437,23 @@ class QueueStore:
                 if isinstance(error.error, NoAuthError):
                     raise denied(self.name, error.error) from error
             else:
-                self.stale()
+                self.invalidate()
                 await self.open()
                 return
-            self.stale()
+            self.invalidate()
             await self.open()
             if self.config == merged:
                 return
 
     def retry_at(self, due: int, message_id: str) -> None:
         """Pass the end of a backoff on to whoever keeps the timers."""
-        if self.keeper is not None:
-            self.keeper.retry_at(due, message_id)
+        if self.claim_listener is not None:
+            self.claim_listener.retry_at(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
         """Have a claim held for ``delay`` seconds more, and then given back."""
-        if self.keeper is not None:
-            self.keeper.keep(claim, delay)
+        if self.claim_listener is not None:
+            self.claim_listener.keep(claim, delay)
 
     async def _try_open(self) -> None:
         paths, doubts = self.paths, self._doubts
@@ -481,13 +481,13 @@ class QueueStore:
         locks = await self._zookeeper.exists(paths.locks)
         if doubts != self._doubts:
             return  # read again: it may have changed since it was read, or something else is wanted of it
-        self.forced = 0 if locks is None else locks.version
+        self.forced_version = 0 if locks is None else locks.version
         self._choice.settled()
         self.config, self.version, self.ready = config, stat.version, True
         self.policy = config.policy or DEFAULT_POLICY
         self.tiers = config.tiers
         self.lanes = PutLanes(config, self.paths, self._random)
-        for follow in self.followers:
+        for follow in self.config_listeners:
             follow()
 
     def _folders(self) -> list[str]:

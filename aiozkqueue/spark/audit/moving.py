@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from aiozkqueue.queue.session import QueueSession
-    from aiozkqueue.queue.session_core import Engine
+    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.spark.options import Servers
 
 #: What is the audit's own in a folder.
@@ -254,7 +254,7 @@ class _State:
                 return
 
 
-def _path(engine: Engine) -> str:
+def _path(engine: SessionCore) -> str:
     return f"{engine.root}/.audit"
 
 

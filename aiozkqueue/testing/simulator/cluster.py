@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import IdSource
 from aiozkqueue.queue.session import QueueSession
-from aiozkqueue.queue.session_core import Engine
+from aiozkqueue.queue.session_core import SessionCore
 
 from .client import SimulatedClient
 from .connection import SimulatedSession
@@ -43,7 +43,7 @@ class Cluster:
         random = Random(f"{self._seed} {client.session.name} ids")  # noqa: S311 - to be repeated
         # The entry of a real process tells its number, whose digits a history must not depend on.
         about = json.dumps({"host": "simulated", "pid": len(self._clients)}).encode()
-        engine = Engine(client, root, self.clock, IdSource(random.randbytes), about, node=node)
+        engine = SessionCore(client, root, self.clock, IdSource(random.randbytes), about, node=node)
         try:
             await engine.start()
         except BaseException:

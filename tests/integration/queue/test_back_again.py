@@ -93,10 +93,10 @@ async def test_one_driven_back_while_its_rejecter_is_cut_off_is_taken(
 async def test_what_is_missed_while_a_claim_ends_is_listed_when_it_has_ended(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    lookout = session._engine.dispenser(session._engine.store("jobs"))._lookout
+    candidate_source = session._engine.dispatcher(session._engine.store("jobs"))._candidate_source
     async with session.begin() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
-        lookout.heard_nothing()  # the listing that follows passes by what counts as held
-        lookout._levels.plain.must_list = False  # type: ignore[union-attr]
-    assert lookout._levels.plain.must_list  # type: ignore[union-attr]
+        candidate_source.heard_nothing()  # the listing that follows passes by what counts as held
+        candidate_source._priority_index.plain.must_list = False  # type: ignore[union-attr]
+    assert candidate_source._priority_index.plain.must_list  # type: ignore[union-attr]

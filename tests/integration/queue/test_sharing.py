@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def counts(session: zq.QueueSession, queue: str = "jobs") -> ClaimCounts:
     engine = session._engine
-    return engine.dispenser(engine.store(queue)).counts
+    return engine.dispatcher(engine.store(queue)).counts
 
 
 async def registered(view: Observer, root: str, number: int) -> None:
@@ -199,8 +199,8 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     assert len(await (await block.__aenter__()).take_many(dying.queue("jobs"), 20)) == 20
     await registered(server_view, queue_root, 1)
     zookeeper_proxy.stall()  # as if its machine were gone
-    ending = dying._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
-    close_elsewhere(zookeeper, ending.session_id, ending.password)
+    disposition = dying._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
+    close_elsewhere(zookeeper, disposition.session_id, disposition.password)
     crowd = Crowd(heirs, 4, len(bodies))
     start = asyncio.get_running_loop().time()
     await crowd.drain()

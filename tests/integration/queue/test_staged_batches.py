@@ -11,7 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
-from aiozkqueue.queue.batches.staging import FencedError, StagedSettlement, Staging
+from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
@@ -29,7 +29,7 @@ class Writer:
         self._engine = session.engine
         self._queue = queue
         self.store = session.engine.store(queue)
-        self.staging = Staging(session.engine, self.store, name)
+        self.staging = BatchWriter(session.engine, self.store, name)
         self._written = 0
 
     async def begin(self, batch: int = 0, run: str = "first") -> Fence:
@@ -44,7 +44,7 @@ class Writer:
         puts = [fence.staged(prepare(self._engine, self._queue, body.encode(), options)) for body in bodies]
         await make_ready(puts)
         await self._engine.settle(
-            StagedSettlement(self._engine.ids.next(), puts, fence, SetData(progress, b"done", version=0))
+            FencedPuts(self._engine.ids.next(), puts, fence, SetData(progress, b"done", version=0))
         )
 
 

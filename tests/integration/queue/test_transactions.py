@@ -126,7 +126,7 @@ async def test_what_a_take_cut_off_gives_back_is_not_taken_out_of_a_commit_that_
         [claim] = tx.claims
         committing = asyncio.create_task(tx.commit())
         await asyncio.sleep(0)  # the commit is under way
-        await tx.let_go([claim])
+        await tx.release_unseen([claim])
         await committing
     assert tx.outcome is zq.Outcome.COMMITTED
     assert [message.body for message in await jobs.peek()] == [b"2"]

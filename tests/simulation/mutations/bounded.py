@@ -12,40 +12,40 @@ from tests.simulation.workload import run
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.write import AtomicWrite
 
 of_bounded = partial(run, feature="bounded")
 
 
 @mutation(of_bounded)
 def room_is_given_back_twice(patch: pytest.MonkeyPatch) -> None:
-    out = capacity.Room.out
+    out = capacity.CapacityGate.out
 
-    def twice(self: capacity.Room, settlement: Settlement) -> None:
-        self.leave(self._inside.get(settlement, 0))
-        out(self, settlement)
+    def twice(self: capacity.CapacityGate, atomic_write: AtomicWrite) -> None:
+        self.leave(self._inside.get(atomic_write, 0))
+        out(self, atomic_write)
 
-    patch.setattr(capacity.Room, "out", twice)
+    patch.setattr(capacity.CapacityGate, "out", twice)
 
 
 @mutation(of_bounded)
 def what_is_claimed_takes_no_room(patch: pytest.MonkeyPatch) -> None:
-    size = capacity.Room._size
+    size = capacity.CapacityGate._size
 
-    async def without_claimed(self: capacity.Room, generation: int) -> int | None:
+    async def without_claimed(self: capacity.CapacityGate, generation: int) -> int | None:
         found = await size(self, generation)
         locks = await self._zookeeper.children(self._store.paths.locks, generation=generation)
         return None if found is None else found - len(locks)
 
-    patch.setattr(capacity.Room, "_size", without_claimed)
+    patch.setattr(capacity.CapacityGate, "_size", without_claimed)
 
 
 @mutation(of_bounded)
 def what_is_under_way_takes_no_room(patch: pytest.MonkeyPatch) -> None:
-    async def look(self: capacity.Room, limit: int, generation: int) -> bool:
+    async def look(self: capacity.CapacityGate, limit: int, generation: int) -> bool:
         size = await self._size(generation)
         self._credits = 0 if size is None else max(0, limit - size)
         self._looked = self._clock.monotonic()
         return size is not None
 
-    patch.setattr(capacity.Room, "_look", look)
+    patch.setattr(capacity.CapacityGate, "_look", look)

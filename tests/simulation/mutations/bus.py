@@ -16,7 +16,7 @@ from tests.simulation.workload import run
 if TYPE_CHECKING:
     import pytest
 
-    from aiozkqueue.queue.commit.dispositions import Ending
+    from aiozkqueue.queue.commit.dispositions import Disposition
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation
 
@@ -32,8 +32,8 @@ def groups_not_checked_by_a_post(patch: pytest.MonkeyPatch) -> None:
 def word_of_who_is_done_not_left(patch: pytest.MonkeyPatch) -> None:
     guard = dispositions.guard
 
-    def forgetful(claim: Claim, ending: Ending) -> Operation:
-        return guard(claim, ending._replace(rewrite=None))
+    def forgetful(claim: Claim, disposition: Disposition) -> Operation:
+        return guard(claim, disposition._replace(rewrite=None))
 
     patch.setattr(held, "guard", forgetful)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.dialects import ForeignPaths
 from aiozkqueue.queue.candidates.foreign import Doubts
-from aiozkqueue.queue.claim.candidate_index import Sightings
+from aiozkqueue.queue.claim.candidate_index import CandidateIndex
 from aiozkqueue.queue.claim.foreign import Splitter
 from tests.simulation.mutations import mutation
 from tests.simulation.stories.dialects import (
@@ -30,7 +30,7 @@ def locks_where_no_peer_looks_for_them(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(a_peer_lets_go_of_what_one_of_ours_asks_for)
 def a_refusal_is_believed_whatever_has_been_heard_since(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Sightings, "contended", lambda self, lock: self._levels.lock(lock))
+    patch.setattr(CandidateIndex, "contended", lambda self, lock: self._priority_index.lock(lock))
 
 
 @mutation(a_peer_locks_what_is_gone)
@@ -38,7 +38,7 @@ def an_item_is_believed_to_be_there_when_its_lock_ends(patch: pytest.MonkeyPatch
     patch.setattr(Doubts, "unlocked", lambda self, item: self._open.setdefault(item, True))
     patch.setattr(Doubts, "without_gone", lambda self, items: list(items))  # noqa: ARG005 - it knows of none
     patch.setattr(
-        Sightings,
+        CandidateIndex,
         "_settle_doubts",
         lambda self, items, found: [self.heard_item(f"items/{item}") for item, _ in zip(items, found, strict=True)],
     )

@@ -18,16 +18,16 @@ of_filters = partial(run, feature="filters")
 
 @mutation(of_filters)
 def one_verdict_serves_for_all_tags(patch: pytest.MonkeyPatch) -> None:
-    def any_verdict(self: filters.Sieve, place: str) -> bool:
+    def any_verdict(self: filters.FilterSelector, place: str) -> bool:
         return name_digest(place.rpartition("/")[2]) is not None and True in self._verdicts.values()
 
-    async def listing(self: filters.Sieve, names: list[str], generation: int) -> list[str]:
+    async def listing(self: filters.FilterSelector, names: list[str], generation: int) -> list[str]:
         await self.sift(names, generation)
         return [name for name in names if any_verdict(self, name)]
 
-    patch.setattr(filters.Sieve, "of_listing", listing)
+    patch.setattr(filters.FilterSelector, "of_listing", listing)
 
 
 @mutation(of_filters)
 def what_the_watch_tells_of_is_not_judged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(filters.Sieve, "hear", lambda _self, _place: True)
+    patch.setattr(filters.FilterSelector, "hear", lambda _self, _place: True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.queue.claim import claimer, collapse
-from aiozkqueue.queue.claim.dispatcher import Dispenser
+from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.commit import alterations, unique_keys
 from aiozkqueue.queue.redelivery import attempts
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation
@@ -50,7 +50,7 @@ def cancelled_without_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(what_is_taken_is_cancelled)
 def a_commit_that_leaves_out_what_it_was_to_alter(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(alterations.Beside, "operations", lambda *_: iter(()))
+    patch.setattr(alterations.TransactionalAlteration, "operations", lambda *_: iter(()))
 
 
 @mutation(keys_collapse)
@@ -75,12 +75,12 @@ def the_newest_goes_in_the_place_of_the_oldest(patch: pytest.MonkeyPatch) -> Non
 def a_set_taken_as_it_was_listed_long_ago(patch: pytest.MonkeyPatch) -> None:
     """Candidates are claimed as they come: duplicates put since the listing are delivered too."""
     patch.setattr(
-        Dispenser, "_collapse_and_launch", lambda self, places, generation, _: _at_once(self, places, generation)
+        ClaimDispatcher, "_collapse_and_launch", lambda self, places, generation, _: _at_once(self, places, generation)
     )
 
 
-async def _at_once(dispenser: Dispenser, places: list[str], generation: int) -> None:
-    dispenser._flights.launch(places, generation)
+async def _at_once(dispatcher: ClaimDispatcher, places: list[str], generation: int) -> None:
+    dispatcher._claim_batches.launch(places, generation)
 
 
 @mutation(unique_keys_are_fought_for)
@@ -97,7 +97,7 @@ def a_unique_key_looked_up_before_the_put(patch: pytest.MonkeyPatch) -> None:
         self.holder = "seen"
         return None
 
-    patch.setattr(unique_keys.UniqueKey, "mend", overlook)
+    patch.setattr(unique_keys.UniqueKey, "repair", overlook)
 
 
 @mutation(unique_keys_are_fought_for)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from aiozkqueue.queue.commit.unclaimed import Found
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.zookeeper import Operation
 
 
@@ -55,8 +55,10 @@ def what_is_held_is_not_waited_for_by_a_move(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(moves, "find_pages", _free_ones(find_pages))
 
 
-def _free_ones(find_pages: Callable[..., AsyncIterator[list[Found]]]) -> Callable[..., AsyncIterator[list[Found]]]:
-    async def found(*arguments: object) -> AsyncIterator[list[Found]]:
+def _free_ones(
+    find_pages: Callable[..., AsyncIterator[list[ItemSnapshot]]],
+) -> Callable[..., AsyncIterator[list[ItemSnapshot]]]:
+    async def found(*arguments: object) -> AsyncIterator[list[ItemSnapshot]]:
         async for page in find_pages(*arguments):
             yield [one for one in page if not one.in_flight]
 

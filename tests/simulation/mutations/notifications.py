@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiozkqueue.queue.commit.unclaimed import Found
+from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
 from aiozkqueue.schedule import notifications
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
@@ -22,7 +22,7 @@ of_notifications = partial(run, feature="notifications")
 
 @mutation(of_notifications)
 def notifications_changed_whoever_holds_them(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Found, "in_flight", property(lambda _: False))
+    patch.setattr(ItemSnapshot, "in_flight", property(lambda _: False))
 
 
 @mutation(of_notifications)

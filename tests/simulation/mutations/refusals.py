@@ -18,10 +18,10 @@ def a_record_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     def by_any_version(_: object, claim: Any, *__: object) -> None:
         claim.meta_version = -1
 
-    patch.setattr(held.HoldSettlement, "_answer_record", by_any_version)
-    patch.setattr(release.ReleaseSettlement, "_refused_record", by_any_version)
+    patch.setattr(held.EndClaims, "_answer_record", by_any_version)
+    patch.setattr(release.ReleaseWrite, "_refused_record", by_any_version)
 
 
 @mutation(partial(run, feature="obstructed"))
 def a_release_that_is_refused_is_sent_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(release.ReleaseSettlement, "_step_down", lambda *_: None)
+    patch.setattr(release.ReleaseWrite, "_step_down", lambda *_: None)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.queue import delivery
-from aiozkqueue.queue.commit.puts import PutSettlement
+from aiozkqueue.queue.commit.puts import PutWrite
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
@@ -33,7 +33,7 @@ def the_last_act_is_not_part_of_the_dead_letter(patch: pytest.MonkeyPatch) -> No
         engine, puts = self.work.engine, list(self.work._puts)
         for put in puts:
             await put.store.open()
-        await engine.settle(PutSettlement(engine.ids.next(), puts))
+        await engine.settle(PutWrite(engine.ids.next(), puts))
         await asyncio.sleep(0.3)
         await give_up(self, reason, _nothing)
 

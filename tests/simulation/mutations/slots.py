@@ -68,13 +68,13 @@ def take_a_lost_reply_for_success(patch: pytest.MonkeyPatch) -> None:
 def slot_read_by_an_older_session(patch: pytest.MonkeyPatch) -> None:
     read = SimulatedClient.read
 
-    async def stale(self: SimulatedClient, path: str, *, generation: int | None = None) -> Node:
+    async def invalidate(self: SimulatedClient, path: str, *, generation: int | None = None) -> Node:
         if "/slot-" not in path:
             return await read(self, path, generation=generation)
         slowest = min(self.session._servers.servers, key=lambda server: server.tree.applied)
         return slowest.tree.read(path)
 
-    patch.setattr(SimulatedClient, "read", stale)
+    patch.setattr(SimulatedClient, "read", invalidate)
 
 
 @mutation(a_copy_comes_when_what_refused_the_next_one_has_passed)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiozkqueue.queue.batches import staging
-from aiozkqueue.queue.candidates.batches import Stages
+from aiozkqueue.queue.candidates.batches import BatchVisibility
 from aiozkqueue.zookeeper import Check
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
@@ -19,12 +19,12 @@ of_batches = partial(run, feature="staged")
 
 @mutation(of_batches)
 def batches_that_are_not_complete_are_listed_like_any(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Stages, "of_listing", lambda _self, names, _locks: names)
+    patch.setattr(BatchVisibility, "of_listing", lambda _self, names, _locks: names)
 
 
 @mutation(of_batches)
 def what_is_heard_of_a_batch_is_taken_for_complete(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Stages, "is_open", lambda *_: True)
+    patch.setattr(BatchVisibility, "is_open", lambda *_: True)
 
 
 @mutation(of_batches)

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import pytest
 
     from aiozkqueue.queue.commit.conditional import Change
-    from aiozkqueue.queue.commit.unclaimed import Found
-    from aiozkqueue.queue.session_core import Engine
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 
 def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> None:
     make = affinity._handing_on
 
-    async def defective(engine: Engine, store: QueueStore, found: Found) -> Change:
+    async def defective(engine: SessionCore, store: QueueState, found: ItemSnapshot) -> Change:
         change = await make(engine, store, found)
         return change._replace(operations=[one for one in change.operations if not where(one)])
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import HOUR, later_of
 from aiozkqueue.queue.candidates import priorities
-from aiozkqueue.queue.candidates.delay import Later
+from aiozkqueue.queue.candidates.delay import DelayedIndex
 from aiozkqueue.queue.put import delay
-from aiozkqueue.queue.put.delay import Placing
+from aiozkqueue.queue.put.delay import DelayedPlace
 from tests.simulation.mutations import mutation
 from tests.simulation.workload import run
 
@@ -21,18 +21,18 @@ of_tiers = partial(run, feature="tiers")
 
 @mutation(of_tiers)
 def what_is_scheduled_is_taken_a_little_early(patch: pytest.MonkeyPatch) -> None:
-    due = Later.due
-    patch.setattr(Later, "due", lambda self, now: due(self, now + 200))
+    due = DelayedIndex.due
+    patch.setattr(DelayedIndex, "due", lambda self, now: due(self, now + 200))
 
 
 @mutation(of_tiers)
 def the_due_time_is_that_of_an_hour_in_the_past(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Placing, "_is_past", lambda *_: True)
+    patch.setattr(DelayedPlace, "_is_past", lambda *_: True)
 
 
 @mutation(of_tiers)
 def the_least_urgent_comes_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(priorities.Levels, "__iter__", lambda self: reversed(self._levels))
+    patch.setattr(priorities.PriorityIndex, "__iter__", lambda self: reversed(self._priority_index))
 
 
 @mutation(of_tiers)

@@ -63,7 +63,7 @@ async def replace(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 token = run.token()
                 unit.puts = {token: NARROW}
                 tx.put(NARROW, token.encode())
-            run.let_go(unit)
+            run.release_unseen(unit)
             await tx.commit(timeout=60)
             run.decide(unit, Status.COMMITTED)
 

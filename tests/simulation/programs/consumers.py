@@ -37,11 +37,11 @@ async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
                                 try:
                                     await _handle(run, unit, delivery)
                                 finally:  # before the block's own rollback frees the message for others
-                                    run.let_go(unit)
+                                    run.release_unseen(unit)
                         else:
                             await _handle(run, unit, delivery)
                     finally:
-                        run.let_go(unit)
+                        run.release_unseen(unit)
                     left -= 1
                     if left <= 0:
                         break
@@ -49,7 +49,7 @@ async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
     if await run.perhaps_cancelled(loop()):
         run.history.interrupted += 1
     for unit, delivery in units:
-        run.let_go(unit)
+        run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:
             await delivery._settling.work.decision(None)  # type: ignore[attr-defined]
         run.decide(unit, STATUS[delivery.outcome])
@@ -72,7 +72,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 raise zq.Reject("bad")
             await _handle(run, unit, delivery)
         finally:
-            run.let_go(unit)
+            run.release_unseen(unit)
 
     concurrency = random.choice([1, 2, 4])
     listener = session.listener(
@@ -86,7 +86,7 @@ async def listen(run: Recorder, client: str, session: zq.QueueSession) -> None:
     await run.perhaps_cancelled(listener.run())
     run.history.interrupted += concurrency  # as many may have been on their way to the handler
     for unit, delivery in units:
-        run.let_go(unit)
+        run.release_unseen(unit)
         if delivery.outcome is zq.Outcome.UNKNOWN:
             await delivery._settling.work.decision(None)  # type: ignore[attr-defined]
         run.decide(unit, STATUS[delivery.outcome])
@@ -104,13 +104,13 @@ async def _handle(run: Recorder, unit: Unit, delivery: zq.Delivery[bytes]) -> No
     if what < 0.15:
         raise HandlerError
     if what < 0.2:
-        run.let_go(unit)
+        run.release_unseen(unit)
         await delivery.rollback(delay=random.choice([None, 0, 0.1]))
     elif what < 0.25:
         unit.rejects.add(unit.takes[0].token)
         unit.puts.clear()
-        run.let_go(unit)
+        run.release_unseen(unit)
         await delivery.reject("bad")
     elif what < 0.35:
-        run.let_go(unit)
+        run.release_unseen(unit)
         await delivery.commit()

@@ -41,7 +41,7 @@ async def put(run: Recorder, client: str, session: zq.QueueSession) -> None:
             run.decide(unit, Status.COMMITTED)
 
 
-async def choose(run: Recorder, client: str, session: zq.QueueSession) -> None:
+async def request_policy(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random, choices = run.random, run.history.part(Choices)
     own = random.choice(CLASSES.values)
     for _ in range(random.randint(2, 6)):
@@ -51,9 +51,9 @@ async def choose(run: Recorder, client: str, session: zq.QueueSession) -> None:
             message = await tx.take(queue, timeout=patience, filters=CLASSES.at_least(own))
             if message is not None:
                 choices.handed.append((run.show(unit, client, session, message), own))
-            run.let_go(unit)
+            run.release_unseen(unit)
             await tx.commit(timeout=60)
             run.decide(unit, Status.COMMITTED)
 
 
-join(Feature("filters", prepare, [put, choose, choose]))
+join(Feature("filters", prepare, [put, request_policy, request_policy]))

@@ -72,7 +72,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
             for message in await tx.take_many(queue, run.random.choice([1, 1, 3]), timeout=0.3):
                 run.show(unit, client, session, message)
             await asyncio.sleep(run.random.random() * run.random.choice([0, 0.02]))
-            run.let_go(unit)
+            run.release_unseen(unit)
             if run.random.random() < 0.2:
                 delay, began = run.random.choice([0, 0.05, 1.0]), run.loop.time()
                 await tx.rollback(delay=delay)
@@ -96,7 +96,7 @@ async def consume(run: Recorder, client: str, session: zq.QueueSession) -> None:
             if run.random.random() < 0.2:
                 raise zq.Retry(delay=run.random.choice([None, 0, 0.05]))
         finally:
-            run.let_go(unit)
+            run.release_unseen(unit)
 
     async with session.listener(queue, handler, concurrency=run.random.choice([1, 3])):
         await asyncio.sleep(1 + run.random.random() * 3)

@@ -56,7 +56,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
             for message in messages:
                 run.show(unit, client, session, message)
             await asyncio.sleep(random.random() * random.choice([0, 0.05]))
-            run.let_go(unit)
+            run.release_unseen(unit)
             if random.random() < 0.5:
                 raise HandlerError
             await tx.commit()

@@ -51,7 +51,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
                 token = run.show(unit, client, session, message)
                 rested.claims.setdefault(token, []).append(claim.since or 0)
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
-            run.let_go(unit)
+            run.release_unseen(unit)
             await tx.commit()
             run.decide(unit, Status.COMMITTED)
 

@@ -71,7 +71,7 @@ async def transact(run: Recorder, client: str, session: zq.QueueSession) -> None
                     tx.release(message)
                     unit.keeps.add(token)
             await asyncio.sleep(random.random() * 0.1)
-            run.let_go(unit)
+            run.release_unseen(unit)
             if random.random() < 0.3:
                 await tx.rollback()
                 run.decide(unit, Status.NOT_COMMITTED)

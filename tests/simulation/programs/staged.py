@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.layout import decode
-from aiozkqueue.queue.batches.staging import FencedError, OvertakenError, StagedSettlement, Staging
+from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts, OvertakenError
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import (
@@ -46,7 +46,7 @@ async def prepare_queue(run: Recorder, session: zq.QueueSession) -> None:
 
 async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
-    staging = Staging(session.engine, session.engine.store(STAGED), f"writer of {client} {run.token()}")
+    staging = BatchWriter(session.engine, session.engine.store(STAGED), f"writer of {client} {run.token()}")
     for number in range(random.randint(1, 3)):
         unit = run.unit(client)
         unit.puts = {run.token(): STAGED for _ in range(random.randint(1, 6))}
@@ -74,7 +74,7 @@ async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 async def write_batch(
-    run: Recorder, session: zq.QueueSession, staging: Staging, number: int, tokens: tuple[str, ...]
+    run: Recorder, session: zq.QueueSession, staging: BatchWriter, number: int, tokens: tuple[str, ...]
 ) -> None:
     fence = await staging.begin(number, "run")
     assert fence is not None
@@ -83,7 +83,7 @@ async def write_batch(
         await put(run, session, staging, fence, token)
 
 
-async def put(run: Recorder, session: zq.QueueSession, staging: Staging, fence: Fence, token: str) -> None:
+async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, token: str) -> None:
     """Put one, once: its progress is a znode of its own."""
     engine, path = session.engine, f"{staging.path}/{token}"
     while await engine.zookeeper.exists(path) is None:
@@ -99,7 +99,7 @@ async def put(run: Recorder, session: zq.QueueSession, staging: Staging, fence: 
     puts = [fence.staged(prepare(engine, STAGED, token.encode(), options))]
     await make_ready(puts)
     try:
-        await engine.settle(StagedSettlement(engine.ids.next(), puts, fence, SetData(path, b"done", version=0)))
+        await engine.settle(FencedPuts(engine.ids.next(), puts, fence, SetData(path, b"done", version=0)))
     except OvertakenError as error:
         raise AssertionError(token) from error
 
@@ -112,7 +112,7 @@ async def look(run: Recorder, client: str, session: zq.QueueSession) -> None:
         async with run.told(unit), session.begin() as tx:
             for message in await tx.take_many(session.queue(STAGED), 10):
                 run.show(unit, client, session, message)
-            run.let_go(unit)
+            run.release_unseen(unit)
         if unit.status is Status.PENDING:
             run.decide(unit, Status.COMMITTED)
 

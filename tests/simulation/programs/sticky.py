@@ -55,7 +55,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
             for message in await tx.take_many(session.queue(STICKY), random.choice([1, 3]), timeout=random.random()):
                 run.show(unit, client, session, message)
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))
-            run.let_go(unit)
+            run.release_unseen(unit)
             if random.random() < 0.2:
                 await tx.rollback()
                 run.decide(unit, Status.NOT_COMMITTED)

@@ -36,8 +36,8 @@ PAGE = 2
 class SmallPages(Ledger):
     """A ledger whose batches have many pages."""
 
-    def _choose(self, most: int) -> list[Entry]:
-        return super()._choose(min(most, PAGE))
+    def _request_policy(self, most: int) -> list[Entry]:
+        return super()._request_policy(min(most, PAGE))
 
 
 @dataclass

@@ -20,7 +20,7 @@ async def transact(run: Recorder, client: str, session: zq.QueueSession) -> None
         unit = run.unit(client)
         box: list[zq.Transaction] = []
         if await run.perhaps_cancelled(_transaction(run, client, session, unit, box)):
-            run.let_go(unit)
+            run.release_unseen(unit)
             run.history.interrupted += 1
             unit.why = "cancelled"
         if box and unit.status in (Status.PENDING, Status.UNKNOWN):
@@ -38,7 +38,7 @@ async def _transaction(
         try:
             await _work(run, client, session, unit, tx, commits=begin == session.begin)
         finally:
-            run.let_go(unit)
+            run.release_unseen(unit)
 
 
 async def _work(
@@ -66,7 +66,7 @@ async def _work(
     what = random.random()
     if what < 0.1:
         raise HandlerError
-    run.let_go(unit)
+    run.release_unseen(unit)
     if what < 0.2:
         await tx.rollback(delay=random.choice([None, 0, 0.2]))
         run.decide(unit, Status.NOT_COMMITTED)

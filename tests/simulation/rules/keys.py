@@ -31,7 +31,7 @@ class Life:
     refused: float = NEVER
     expires: float = NEVER
     delivered: float = NEVER
-    ending: float = NEVER
+    disposition: float = NEVER
     """When its end was asked for."""
     ended: float = NEVER
     """When it was known to have ended."""
@@ -81,7 +81,7 @@ def of_a_unique_key_one_is_there(history: History) -> Iterator[str]:
         for other in keyed.lives:
             if other.key != life.key or other is life:
                 continue
-            if life.put < NEVER and other.put <= life.began and life.put <= other.ending:
+            if life.put < NEVER and other.put <= life.began and life.put <= other.disposition:
                 yield f"put {life.number} of {life.key} was made while {other.number} was there"
 
 

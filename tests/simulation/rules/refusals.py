@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 @rule
 def nothing_is_refused_twice_alike(history: History) -> Iterator[str]:
     for one in history.part(Refusals).again:
-        yield f"{one.settlement} was refused twice by {one.error} at {one.operation}, and nothing had changed"
+        yield f"{one.atomic_write} was refused twice by {one.error} at {one.operation}, and nothing had changed"

@@ -35,7 +35,7 @@ async def take_and_commit(
                 if message is not None:
                     run.show(unit, name, session, message)
                     await asyncio.sleep(run.random.random() * slowness * run.weather.scale)
-                run.let_go(unit)
+                run.release_unseen(unit)
                 await tx.commit()
                 run.decide(unit, Status.COMMITTED)
 

@@ -74,7 +74,7 @@ def claims_are_forced_open_by_who_sees_them_late(seed: int | str) -> History:
                 run.history.opened.append(opened)
                 await operator.queue("a").release_claims()
                 opened.ended = run.loop.time()
-                run.let_go(unit)
+                run.release_unseen(unit)
                 await tx.commit()
                 run.decide(unit, Status.COMMITTED)
             await end(run)

@@ -70,7 +70,7 @@ class _Scene:
                     life.free = self.now
                 return given
             for life in given:
-                life.ending = self.now
+                life.disposition = self.now
             try:
                 await tx.commit()
             except zq.NotCommittedError as error:

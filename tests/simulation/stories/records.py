@@ -40,7 +40,7 @@ def attempts_are_cleaned_while_messages_fail(seed: int | str) -> History:
                         async with worker.transaction() as tx:
                             for message in await tx.take_many(queue, 5):
                                 run.show(unit, "worker", worker, message)
-                            run.let_go(unit)
+                            run.release_unseen(unit)
                             await tx.rollback()
                         run.decide(unit, Status.NOT_COMMITTED)
                         await asyncio.sleep(random.random() * 10 * scale)

@@ -54,6 +54,6 @@ async def _take_own(run: Run, session: zq.QueueSession) -> None:
             if message is not None:
                 run.show(unit, "producer", session, message)
                 await asyncio.sleep(run.random.random() * 20 * run.weather.scale)
-            run.let_go(unit)
+            run.release_unseen(unit)
             await tx.commit()
             run.decide(unit, Status.COMMITTED)

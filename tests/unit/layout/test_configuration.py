@@ -39,11 +39,11 @@ backoffs = (
         st.floats(0, 1),
     )
 )
-endings = st.sampled_from(["dead-letter", "drop"])
+dispositions = st.sampled_from(["dead-letter", "drop"])
 policies = (
     st.builds(AtLeastOnce, backoff=backoffs)
-    | st.builds(ConsumeTimes, st.integers(1, 2**31 - 1), backoff=backoffs, exhausted=endings)
-    | st.builds(ConsumeOnce, exhausted=endings)
+    | st.builds(ConsumeTimes, st.integers(1, 2**31 - 1), backoff=backoffs, exhausted=dispositions)
+    | st.builds(ConsumeOnce, exhausted=dispositions)
 )
 lifetimes = st.none() | st.floats(0.001, 1e9)
 configurations = st.builds(
@@ -52,7 +52,7 @@ configurations = st.builds(
     max_size=st.none() | st.integers(0, 2**31 - 1),
     collapse=st.none() | st.booleans(),
     ttl=lifetimes,
-    expired=st.none() | endings,
+    expired=st.none() | dispositions,
 )
 
 

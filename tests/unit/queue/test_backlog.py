@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aiozkqueue.dialects import curator
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.candidates.partition import Share
+from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.foreign.queue_state import ForeignBacklog
 
 NOBODY: set[str] = set()
@@ -101,18 +101,18 @@ def test_every_free_item_comes_once_and_in_order(numbers: list[int], locked: set
 
 @given(st.lists(st.text("abc", min_size=1), unique=True, min_size=1), st.text())
 def test_exactly_one_of_the_live_consumers_has_an_item_as_its_own(consumers: list[str], item: str) -> None:
-    shares = [Share.among(one, consumers) for one in consumers]
+    shares = [Partition.among(one, consumers) for one in consumers]
     assert sorted(share.distance(item) for share in shares) == list(range(len(consumers)))
     assert sum(share.patience(item) == 0 for share in shares) == 1
 
 
 def test_a_consumer_not_seen_in_the_registry_takes_as_if_alone() -> None:
-    assert Share.among("me", ["you", "them"]).alone
+    assert Partition.among("me", ["you", "them"]).alone
 
 
 def test_another_consumers_item_is_taken_only_when_it_was_left_lying() -> None:
     backlog = Backlog(Random(1))
-    mine = Share.among("a", ["a", "b"])
+    mine = Partition.among("a", ["a", "b"])
     backlog.reshare(mine)
     numbers = range(20)
     backlog.begin_listing("items")

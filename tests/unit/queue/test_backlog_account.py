@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.candidates.partition import Share
+from aiozkqueue.queue.candidates.partition import Partition
 
 LANES = ("items", "lanes/s1g0")
 
@@ -38,7 +38,7 @@ class Account(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.backlog = Backlog(Random(1))
-        self.backlog.reshare(Share.among("a", ["a", "b"]))
+        self.backlog.reshare(Partition.among("a", ["a", "b"]))
         self.now = 0.0
         self.items: list[Item] = []
         self.lane: str | None = None  # being listed

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from aiozkqueue.queue.runtime.task_pool import Crew
+from aiozkqueue.queue.runtime.task_pool import TaskPool
 
 
 async def settle() -> None:
@@ -19,7 +19,7 @@ class Works:
     """A crew, with a gate for each job, and the tasks that its owner starts when it asks for one more."""
 
     def __init__(self) -> None:
-        self.crew = Crew(self.work)
+        self.task_pool = TaskPool(self.work)
         self.begun: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.tasks: list[asyncio.Task[None]] = []
@@ -32,8 +32,8 @@ class Works:
 
     def give(self, *jobs: str) -> None:
         for job in jobs:
-            if not self.crew.rouse(job):
-                self.tasks.append(asyncio.create_task(self.crew.work()))
+            if not self.task_pool.submit(job):
+                self.tasks.append(asyncio.create_task(self.task_pool.work()))
 
     async def end(self, *jobs: str) -> None:
         for job in jobs:
@@ -57,7 +57,7 @@ async def test_jobs_are_done_at_once_by_as_many_tasks_as_there_have_been_jobs_at
     await settle()
     assert works.begun == ["1", "2", "3", "4", "5"]
     assert len(works.tasks) == 3
-    assert not works.crew.jobs
+    assert not works.task_pool.jobs
     await works.stop()
 
 
@@ -122,7 +122,7 @@ async def test_what_nobody_has_begun_with_is_left_to_be_given_back_when_all_are_
         task.cancel()
     await settle()
     assert works.begun == ["1"]
-    assert works.crew.close() == ["2", "3"]
+    assert works.task_pool.close() == ["2", "3"]
     await works.stop()
 
 
@@ -131,7 +131,7 @@ async def test_those_that_rest_go_when_it_is_closed_and_the_others_when_they_are
     works.give("1", "2")
     await settle()
     await works.end("1")
-    assert works.crew.close() == []
+    assert works.task_pool.close() == []
     await settle()
     assert [task.done() for task in works.tasks] == [True, False]
     await works.end("2")
@@ -165,12 +165,12 @@ async def test_a_cancellation_that_a_job_has_swallowed_is_not_the_next_ones() ->
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
 
-    crew = Crew(work)
-    crew.rouse("1")
-    working = asyncio.create_task(crew.work())
+    task_pool = TaskPool(work)
+    task_pool.submit("1")
+    working = asyncio.create_task(task_pool.work())
     await settle()
-    assert crew.rouse("2")
+    assert task_pool.submit("2")
     await settle()
     assert pending == [0, 0]
-    crew.close()
+    task_pool.close()
     await working

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.queue.runtime.clock import Clock
-from aiozkqueue.queue.runtime.shared_timer import SLACK, Deadlines
+from aiozkqueue.queue.runtime.shared_timer import SLACK, SharedTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,11 +26,11 @@ class Entry:
 
 
 class Waiting:
-    """Those that begin to wait, as `Deadlines` is told of them."""
+    """Those that begin to wait, as `SharedTimer` is told of them."""
 
     def __init__(self, expire: Callable[[Entry], None]) -> None:
         self._come: list[Entry] = []
-        self.deadlines = Deadlines[Entry](Clock(), expire, self._newcomers)
+        self.deadlines = SharedTimer[Entry](Clock(), expire, self._newcomers)
 
     def add(self, entry: Entry) -> None:
         self._come.append(entry)

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aiozkqueue as zq
-from aiozkqueue.queue.commit.dispositions import Ending, release_ending
+from aiozkqueue.queue.commit.dispositions import Disposition, release_disposition
 from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
 from aiozkqueue.queue.transaction import describe
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.state.queue_state import QueueStore
+    from aiozkqueue.queue.state.queue_state import QueueState
 
 
 def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int = 0) -> Claim:
-    store = cast("QueueStore", SimpleNamespace(policy=policy, name="jobs"))
+    store = cast("QueueState", SimpleNamespace(policy=policy, name="jobs"))
     made = Claim(store, "items/item-i1-0000000000", "1", "", "", "", 1, EphemeralBudget({}), 0)
     made.attempts, made.recorded, made.handed, made.retries = attempt, True, handed, retries
     return made
@@ -27,37 +27,37 @@ def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int 
 
 def test_without_a_delay_it_comes_again_when_the_policy_says() -> None:
     policy = zq.AtLeastOnce(backoff=zq.Schedule([1, 5]))
-    assert release_ending(claim(policy, 1), None, "why") == Ending("release", delay=1, error="why")
-    assert release_ending(claim(policy, 2), None, "why") == Ending("release", delay=5, error="why")
-    assert release_ending(claim(policy, 9), None, "why") == Ending("release", delay=5, error="why")
+    assert release_disposition(claim(policy, 1), None, "why") == Disposition("release", delay=1, error="why")
+    assert release_disposition(claim(policy, 2), None, "why") == Disposition("release", delay=5, error="why")
+    assert release_disposition(claim(policy, 9), None, "why") == Disposition("release", delay=5, error="why")
 
 
 @given(st.floats(0, 1e6))
 def test_a_delay_given_stands(delay: float) -> None:
-    assert release_ending(claim(zq.AtLeastOnce(), 3), delay, None).delay == delay
+    assert release_disposition(claim(zq.AtLeastOnce(), 3), delay, None).delay == delay
 
 
 def test_the_last_attempt_ends_in_the_dead_letters_whatever_delay_is_asked_for() -> None:
     policy = zq.ConsumeTimes(3)
-    assert release_ending(claim(policy, 2), 0, None).kind == "release"
-    ending = release_ending(claim(policy, 3), 0, "ValueError: bad")
-    assert ending.kind == "dead"
-    assert ending.reason == "handed over 3 of 3 times without success; at last: ValueError: bad"
+    assert release_disposition(claim(policy, 2), 0, None).kind == "release"
+    disposition = release_disposition(claim(policy, 3), 0, "ValueError: bad")
+    assert disposition.kind == "dead"
+    assert disposition.reason == "handed over 3 of 3 times without success; at last: ValueError: bad"
 
 
 def test_a_schedule_of_retries_comes_on_top_of_the_limit_but_not_of_one_hand_over_at_most() -> None:
-    assert release_ending(claim(zq.ConsumeTimes(3), 7, retries=5), 0, None).kind == "release"
-    assert release_ending(claim(zq.ConsumeTimes(3), 8, retries=5), 0, None).kind == "dead"
-    assert release_ending(claim(zq.ConsumeOnce(), 1, retries=5), 0, None).kind == "dead"
+    assert release_disposition(claim(zq.ConsumeTimes(3), 7, retries=5), 0, None).kind == "release"
+    assert release_disposition(claim(zq.ConsumeTimes(3), 8, retries=5), 0, None).kind == "dead"
+    assert release_disposition(claim(zq.ConsumeOnce(), 1, retries=5), 0, None).kind == "dead"
 
 
 @pytest.mark.parametrize("policy", [zq.ConsumeOnce(exhausted="drop"), zq.ConsumeTimes(1, exhausted="drop")], ids=repr)
 def test_or_is_dropped(policy: zq.Policy) -> None:
-    assert release_ending(claim(policy, 1), None, None).kind == "consume"
+    assert release_disposition(claim(policy, 1), None, None).kind == "consume"
 
 
 def test_what_nobody_has_seen_goes_back() -> None:
-    assert release_ending(claim(zq.ConsumeOnce(), 1, handed=False), 0, None).kind == "release"
+    assert release_disposition(claim(zq.ConsumeOnce(), 1, handed=False), 0, None).kind == "release"
 
 
 def test_an_error_without_words_is_put_into_words_by_its_kind() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
-from aiozkqueue.queue.candidates.delay import LEAD, TOGETHER, Later
+from aiozkqueue.queue.candidates.delay import LEAD, TOGETHER, DelayedIndex
 from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Stat
 
@@ -40,9 +40,9 @@ class Folders:
         self.meanwhile(operations[0].path)
 
 
-def later_on(folders: Folders) -> Later:
+def later_on(folders: Folders) -> DelayedIndex:
     store: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=QueueConfig())
-    return Later(folders, store, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
+    return DelayedIndex(folders, store, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
 
 
 async def test_an_hour_heard_of_while_the_hours_are_listed_is_not_forgotten() -> None:

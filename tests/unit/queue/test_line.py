@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from aiozkqueue.queue.claim.waiters import Line
+from aiozkqueue.queue.claim.waiters import WaitQueue
 from aiozkqueue.testing import TestClock
 
 if TYPE_CHECKING:
@@ -18,45 +18,47 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def line() -> Line:
-    return Line("jobs", TestClock(), asyncio.Event())
+async def waiters() -> WaitQueue:
+    return WaitQueue("jobs", TestClock(), asyncio.Event())
 
 
-def join(line: Line, limit: int) -> Waiter:
-    return line.join(limit, None, None, None)
+def join(waiters: WaitQueue, limit: int) -> Waiter:
+    return waiters.join(limit, None, None, None)
 
 
-def bring(line: Line, flight: int, flying: set[int], count: int) -> None:
+def bring(waiters: WaitQueue, flight: int, flying: set[int], count: int) -> None:
     """A batch comes to its end."""
     claims = cast("list[Claim]", [object() for _ in range(count)])
-    assert line.give(flight, flying, claims, 1, None, None) == []
-    line.landed(flight)
+    assert waiters.give(flight, flying, claims, 1, None, None) == []
+    waiters.landed(flight)
 
 
-async def test_who_nothing_flies_for_is_widened_where_it_stands(line: Line) -> None:
-    first, other = join(line, 1), join(line, 1)
-    assert line.widen(first, 2, 0)
-    assert line.wanted(0) == 4
-    bring(line, 1, {1}, 4)
+async def test_who_nothing_flies_for_is_widened_where_it_stands(waiters: WaitQueue) -> None:
+    first, other = join(waiters, 1), join(waiters, 1)
+    assert waiters.widen(first, 2, 0)
+    assert waiters.wanted(0) == 4
+    bring(waiters, 1, {1}, 4)
     assert [len(first.future.result()), len(other.future.result())] == [3, 1]
 
 
-async def test_who_some_of_what_flies_is_for_is_not_widened_since_it_would_be_answered_later(line: Line) -> None:
-    first, second = join(line, 2), join(line, 2)
-    assert not line.widen(first, 1, promised=1)
-    assert not line.widen(second, 1, promised=3)
-    assert line.widen(second, 1, promised=2)
-    bring(line, 1, {1, 2}, 2)
+async def test_who_some_of_what_flies_is_for_is_not_widened_since_it_would_be_answered_later(
+    waiters: WaitQueue,
+) -> None:
+    first, second = join(waiters, 2), join(waiters, 2)
+    assert not waiters.widen(first, 1, promised=1)
+    assert not waiters.widen(second, 1, promised=3)
+    assert waiters.widen(second, 1, promised=2)
+    bring(waiters, 1, {1, 2}, 2)
     assert first.over
 
 
-async def test_who_has_a_part_or_has_been_answered_is_not_widened(line: Line) -> None:
-    first = join(line, 2)
-    bring(line, 1, {1, 2}, 1)
-    assert not line.widen(first, 1, 0)
-    line.landed(2)
+async def test_who_has_a_part_or_has_been_answered_is_not_widened(waiters: WaitQueue) -> None:
+    first = join(waiters, 2)
+    bring(waiters, 1, {1, 2}, 1)
+    assert not waiters.widen(first, 1, 0)
+    waiters.landed(2)
     assert first.over
-    assert not line.widen(first, 1, 0)
+    assert not waiters.widen(first, 1, 0)
 
 
 async def move(clock: TestClock, seconds: float) -> None:
@@ -68,12 +70,12 @@ async def move(clock: TestClock, seconds: float) -> None:
 
 async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_after_the_timer_rang() -> None:
     clock = TestClock()
-    line = Line("jobs", clock, asyncio.Event())
-    patient = line.join(1, None, None, None)
-    late, early = line.join(1, 30, None, None), line.join(1, 10, None, None)
+    waiters = WaitQueue("jobs", clock, asyncio.Event())
+    patient = waiters.join(1, None, None, None)
+    late, early = waiters.join(1, 30, None, None), waiters.join(1, 10, None, None)
     await move(clock, 10)
     assert early.future.result() == []
-    between = line.join(1, 15, None, None)
+    between = waiters.join(1, 15, None, None)
     await move(clock, 14)
     assert not between.over
     await move(clock, 1)
@@ -87,15 +89,15 @@ async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_afte
 @pytest.mark.parametrize("seed", range(20))
 async def test_deadlines_and_what_is_wanted_are_as_if_each_were_looked_at(seed: int) -> None:
     clock, random = TestClock(), Random(seed)
-    line = Line("jobs", clock, asyncio.Event())
+    waiters = WaitQueue("jobs", clock, asyncio.Event())
     came: list[Waiter] = []
     for flight in range(100):
         for _ in range(random.randrange(4)):
-            came += [line.join(random.choice((1, 1, 1, 5)), random.choice((None, 0.5, 2, 20)), None, None)]
+            came += [waiters.join(random.choice((1, 1, 1, 5)), random.choice((None, 0.5, 2, 20)), None, None)]
         if random.random() < 0.7:
             claims = cast("list[Claim]", [SimpleNamespace(generation=1) for _ in range(random.randrange(6))])
-            line.give(flight, {flight, flight + 1}, claims, 1, None, None)
-            line.landed(flight)
+            waiters.give(flight, {flight, flight + 1}, claims, 1, None, None)
+            waiters.landed(flight)
         served = {waiter for waiter in came if waiter.over}
         await move(clock, random.choice((0.1, 0.6, 3)))
         now = clock.monotonic()
@@ -103,5 +105,5 @@ async def test_deadlines_and_what_is_wanted_are_as_if_each_were_looked_at(seed: 
         waiting, promised = [waiter for waiter in came if not waiter.over], random.randrange(8)
         missing = sum(waiter.limit - waiter.count for waiter in waiting) - promised
         wanted = min(missing, sum(waiter.limit for waiter in waiting if not waiter.count))
-        assert max(line.wanted(promised), 0) == max(wanted, 0)
-        assert line.empty == (not waiting)
+        assert max(waiters.wanted(promised), 0) == max(wanted, 0)
+        assert waiters.empty == (not waiting)

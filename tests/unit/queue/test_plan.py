@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
-from aiozkqueue.queue.commit.put_plan import PutCompanion, PutPlan, join
-from aiozkqueue.queue.commit.puts import Put, PutSettlement
-from aiozkqueue.queue.state.queue_state import QueueStore
+from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join
+from aiozkqueue.queue.commit.puts import Put, PutWrite
+from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import Create, NodeExistsError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 
-class KeyNode(PutCompanion):
+class KeyNode(PutHook):
     """A znode that may be there only once."""
 
     def __init__(self, path: str) -> None:
@@ -34,7 +34,7 @@ class KeyNode(PutCompanion):
     def operation(self) -> Operation:
         return Create(self.path)
 
-    def mend(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
+    def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:  # noqa: ARG002
         raise DuplicateKeyError(str(error))
 
     def settled(self, error: BaseException | None) -> None:
@@ -54,65 +54,65 @@ class Elsewhere:
 
 
 @pytest.fixture
-def store() -> QueueStore:
-    return QueueStore(cast("ZooKeeper", None), "/zms", "jobs", lambda *_: None, Random(1))
+def store() -> QueueState:
+    return QueueState(cast("ZooKeeper", None), "/zms", "jobs", lambda *_: None, Random(1))
 
 
-def operations_of(settlement: PutSettlement) -> list[Operation]:
+def operations_of(atomic_write: PutWrite) -> list[Operation]:
     operations: list[Operation] = []
-    settlement.compose(operations)
+    atomic_write.compose(operations)
     return operations
 
 
-def paths(settlement: PutSettlement) -> list[str]:
-    return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(settlement)]
+def paths(atomic_write: PutWrite) -> list[str]:
+    return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(atomic_write)]
 
 
-def test_companions_come_first_and_the_creates_last(store: QueueStore) -> None:
+def test_companions_come_first_and_the_creates_last(store: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     puts = [Put(store, "a", "item-ia-", b"1"), Put(store, "b", "item-ib-", b"2", PutPlan((key,), Elsewhere()))]
-    assert paths(PutSettlement("t", puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
+    assert paths(PutWrite("t", puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
 
 
-def test_a_companion_explains_its_refusal(store: QueueStore) -> None:
+def test_a_companion_explains_its_refusal(store: QueueState) -> None:
     put = Put(store, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
-    settlement = PutSettlement("t", [put])
-    key = operations_of(settlement)[0]
+    atomic_write = PutWrite("t", [put])
+    key = operations_of(atomic_write)[0]
     with pytest.raises(DuplicateKeyError):
-        settlement.refused(0, key, NodeExistsError("there"))
+        atomic_write.refused(0, key, NodeExistsError("there"))
 
 
-def test_what_is_dropped_is_not_sent(store: QueueStore) -> None:
+def test_what_is_dropped_is_not_sent(store: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     dropped = PutPlan((key,))
-    settlement = PutSettlement("t", [Put(store, "a", "item-ia-", b"", dropped), Put(store, "b", "item-ib-", b"")])
-    assert len(operations_of(settlement)) == 3
+    atomic_write = PutWrite("t", [Put(store, "a", "item-ia-", b"", dropped), Put(store, "b", "item-ib-", b"")])
+    assert len(operations_of(atomic_write)) == 3
     key.left_out = True
-    assert paths(settlement) == ["items/item-ib-"]
-    settlement.applied(["/zms/jobs/items/item-ib-0000000001"])
+    assert paths(atomic_write) == ["items/item-ib-"]
+    atomic_write.applied(["/zms/jobs/items/item-ib-0000000001"])
 
 
 @pytest.mark.parametrize("error", [None, NotCommittedError("no")])
 async def test_a_companion_hears_once_what_became_of_the_put(
-    store: QueueStore, error: NotCommittedError | None
+    store: QueueState, error: NotCommittedError | None
 ) -> None:
     key = KeyNode("/zms/jobs/keys/k")
-    settlement = PutSettlement("t", [Put(store, "b", "item-ib-", b"", PutPlan((key,)))])
-    operations_of(settlement)
-    operations_of(settlement)  # the attempt that came before was refused because of another
+    atomic_write = PutWrite("t", [Put(store, "b", "item-ib-", b"", PutPlan((key,)))])
+    operations_of(atomic_write)
+    operations_of(atomic_write)  # the attempt that came before was refused because of another
     if error is None:
-        settlement.succeed(None)
+        atomic_write.succeed(None)
     else:
-        settlement.fail(error)
+        atomic_write.fail(error)
     assert key.fates == [error]
 
 
-def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(store: QueueStore) -> None:
-    settlement = PutSettlement("t", [Put(store, "a", "item-ia-", b"")])
+def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(store: QueueState) -> None:
+    atomic_write = PutWrite("t", [Put(store, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")
-    store.shape = lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,)))
+    store.transform_put = lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,)))
     for _attempt in range(2):
-        assert paths(settlement) == ["history/r", "items/item-ia-"]
+        assert paths(atomic_write) == ["history/r", "items/item-ia-"]
 
 
 def test_plans_are_joined_in_their_order() -> None:
@@ -120,5 +120,5 @@ def test_plans_are_joined_in_their_order() -> None:
     place = Elsewhere()
     joined = join([None, PutPlan((one,), place), None, PutPlan((other,))])
     assert joined is not None
-    assert (joined.companions, joined.place, joined.weight) == ((one, other), place, one.weight + other.weight)
+    assert (joined.attached_ops, joined.place, joined.weight) == ((one, other), place, one.weight + other.weight)
     assert join([None, None]) is None

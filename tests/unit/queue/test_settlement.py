@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.commit.register import RegisterSettlement
+from aiozkqueue.queue.commit.register import RegistrationWrite
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.commit.group_commit import Committer
-    from aiozkqueue.queue.commit.write import Settlement
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
+    from aiozkqueue.queue.commit.write import AtomicWrite
 
 
 class Ledger:
@@ -26,23 +26,23 @@ class Ledger:
         self.settled += 1
 
 
-def submitted(ledger: Ledger) -> Settlement:
-    settlement = RegisterSettlement("t", (), lambda _, error: NotCommittedError(str(error)))
-    settlement.committer = cast("Committer", ledger)
-    return settlement
+def submitted(ledger: Ledger) -> AtomicWrite:
+    atomic_write = RegistrationWrite("t", (), lambda _, error: NotCommittedError(str(error)))
+    atomic_write.committer = cast("GroupCommitter", ledger)
+    return atomic_write
 
 
 async def test_several_may_wait_for_one_and_each_may_be_cancelled() -> None:
     ledger = Ledger()
-    settlement = submitted(ledger)
-    waiting = [asyncio.create_task(settlement.wait()) for _ in range(3)]
+    atomic_write = submitted(ledger)
+    waiting = [asyncio.create_task(atomic_write.wait()) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     waiting[1].cancel()
     for _ in range(5):
         await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)  # a caller that is cancelled sees it out
-    settlement.succeed(None)
+    atomic_write.succeed(None)
     assert await asyncio.gather(waiting[2]) == [None]
     assert all(
         isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*waiting[:2], return_exceptions=True)
@@ -54,17 +54,17 @@ async def test_who_owes_it_is_told_before_all_others_and_only_once() -> None:
     told: list[str] = []
 
     class Owing:
-        def commit_settled(self, settlement: Settlement) -> None:
-            assert settlement.settled
+        def commit_settled(self, atomic_write: AtomicWrite) -> None:
+            assert atomic_write.settled
             told.append("debtor")
 
-    settlement = submitted(Ledger())
-    settlement.watch(lambda _: told.append("watcher"))
-    settlement.debtor = Owing()
-    waiting = asyncio.create_task(settlement.wait())
+    atomic_write = submitted(Ledger())
+    atomic_write.watch(lambda _: told.append("watcher"))
+    atomic_write.owner = Owing()
+    waiting = asyncio.create_task(atomic_write.wait())
     await asyncio.sleep(0)
-    settlement.fail(NotCommittedError("no"))
-    settlement.succeed(None)
+    atomic_write.fail(NotCommittedError("no"))
+    atomic_write.succeed(None)
     await waiting
     assert told == ["debtor", "watcher"]
-    assert settlement.debtor is None
+    assert atomic_write.owner is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.queue.candidates.partition import FIRST_WAIT, LAST_WAIT, Share
+from aiozkqueue.queue.candidates.partition import FIRST_WAIT, LAST_WAIT, Partition
 
 if TYPE_CHECKING:
     from random import Random
@@ -17,8 +17,8 @@ CONSUMERS = st.lists(st.text("abcdef0123456789-", min_size=1, max_size=8), uniqu
 ITEM = st.integers(0, 10**9).map(lambda number: f"item-iID{number}-{number:010d}")
 
 
-def shares(consumers: list[str]) -> list[Share]:
-    return [Share.among(one, consumers) for one in consumers]
+def shares(consumers: list[str]) -> list[Partition]:
+    return [Partition.among(one, consumers) for one in consumers]
 
 
 @given(CONSUMERS, st.lists(ITEM, unique=True))
@@ -45,7 +45,7 @@ def test_the_further_back_in_line_the_longer_the_patience(consumers: list[str], 
 @given(st.integers(1, 200), st.integers(0, 10**9), st.integers(0, 10**6))
 def test_as_many_messages_as_consumers_put_together_are_one_for_each(count: int, first: int, offset: int) -> None:
     items = [f"item-iID{number}-{number:010d}" for number in range(first, first + count)]
-    assert sorted(len(Share(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
+    assert sorted(len(Partition(rank, count).own(items, offset)) for rank in range(count)) == [1] * count
 
 
 @given(CONSUMERS, st.lists(ITEM | st.text(max_size=20), unique=True), st.integers(0, 10**6), st.booleans())
@@ -56,22 +56,22 @@ def test_the_own_ones_of_a_listing_are_those_at_no_distance(
     scattered: bool,  # noqa: FBT001 - given by name
 ) -> None:
     for rank in range(len(consumers)):
-        share = Share(rank, len(consumers), scattered=scattered)
+        share = Partition(rank, len(consumers), scattered=scattered)
         assert share.own(names, offset) == [name for name in names if not share.distance(name, offset)]
 
 
 def test_what_a_busy_consumer_leaves_is_spread_over_all_others() -> None:
     count = 16
     left = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, count)]  # all of one consumer's
-    busy = next(rank for rank in range(count) if not Share(rank, count).distance(left[0]))
+    busy = next(rank for rank in range(count) if not Partition(rank, count).distance(left[0]))
     for rank in set(range(count)) - {busy}:
-        assert 30 < sum(Share(rank, count).distance(item) == 1 for item in left) < 110, "about 67"
+        assert 30 < sum(Partition(rank, count).distance(item) == 1 for item in left) < 110, "about 67"
 
 
 def test_a_selection_is_dealt_out_evenly_whatever_its_numbers() -> None:
     even = [f"item-iID{number}-{number:010d}" for number in range(0, 16_000, 2)]
     for rank in range(4):
-        assert 1600 < len(Share(rank, 4, scattered=True).own(even)) < 2400
+        assert 1600 < len(Partition(rank, 4, scattered=True).own(even)) < 2400
 
 
 @given(CONSUMERS, ITEM, st.randoms())
@@ -79,7 +79,7 @@ def test_in_what_order_the_registry_is_listed_does_not_matter(consumers: list[st
     shuffled = list(consumers)
     random.shuffle(shuffled)
     for one in consumers:
-        assert Share.among(one, consumers).distance(item) == Share.among(one, shuffled).distance(item)
+        assert Partition.among(one, consumers).distance(item) == Partition.among(one, shuffled).distance(item)
 
 
 def test_shares_are_of_about_the_same_size() -> None:
@@ -90,7 +90,7 @@ def test_shares_are_of_about_the_same_size() -> None:
 
 
 def test_one_that_is_alone_or_not_registered_yet_takes_everything() -> None:
-    for share in (Share(), Share.among("a", ["a"]), Share.among("a", []), Share.among("a", ["b", "c"])):
+    for share in (Partition(), Partition.among("a", ["a"]), Partition.among("a", []), Partition.among("a", ["b", "c"])):
         assert share.alone
         assert share.distance("item-iID-0000000001") == 0
         assert share.patience("item-iID-0000000001") == 0
