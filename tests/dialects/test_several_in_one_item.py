@@ -177,16 +177,17 @@ async def test_what_was_committed_of_an_item_never_comes_again_when_who_takes_it
 
 
 async def test_a_part_that_fails_in_java_comes_again_under_a_name_that_does_not_grow(
-    session: zq.QueueSession, path: str, curator: Curator, server_view: Observer
+    session: zq.QueueSession, path: str, start_curator: StartCurator, die: Die, server_view: Observer
 ) -> None:
-    queue, locks = locked(session, path), f"{path}-locks"
+    """The ZooKeeper session of the Java side ends: closing its queue interrupts a create, whose lock can then stay."""
+    curator, queue, locks = await start_curator(), locked(session, path), f"{path}-locks"
     await queue.put_multi(bodies(3))
     assert await awaited(session, queue, 1) == bodies(1)
     longest = max(map(len, await server_view.children(path)))
     await curator.ask("consume", "c", "queue", path, locks, "failing", 1)
     await curator.shown("c", 12)
     assert max(map(len, await server_view.children(path))) <= longest
-    await curator.ask("close", "c")
+    await die(curator)
     assert sorted(await awaited(session, queue, 2)) == bodies(3)[1:]
 
 
