@@ -10,7 +10,7 @@ from aiozkqueue.layout import End
 from aiozkqueue.queue.admin import cleaning
 from aiozkqueue.queue.commit import history as histories
 from aiozkqueue.testing.simulator import SimulatedClient
-from aiozkqueue.zookeeper import Check, Create, Delete
+from aiozkqueue.zookeeper import Check, Create, Delete, below
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_slot, leave_out
 from tests.simulation.stories.records import attempts_are_cleaned_while_messages_fail
@@ -81,10 +81,11 @@ def items_are_listed_before_their_attempts(patch: pytest.MonkeyPatch) -> None:
     attempts = cleaning._Cleaning.attempts
 
     async def early(self: Any) -> int:
-        ids: set[str] = await self._ids(await self._item_folders())
+        names = [name for folder in await self._item_folders() for name in await below(self._zookeeper, folder)]
+        ids = {item.id for item in map(self._store.parse_item, names) if item is not None}
         await asyncio.sleep(0.005)
 
-        async def known(_: object) -> set[str]:
+        async def known(*_: object) -> set[str]:
             return ids
 
         self._ids = known
