@@ -28,6 +28,7 @@ COPIED: Final = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "LICENSE": "licence.txt",
+    "benchmarks/JOURNAL.md": "benchmarks/journal.md",
     "benchmarks/results/first.json": "benchmarks/first.json",
     "benchmarks/results/first.png": "benchmarks/first.png",
 }

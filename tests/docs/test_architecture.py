@@ -1,4 +1,4 @@
-"""The tests that ARCHITECTURE.md and CONTRIBUTING.md name are there, and no folder of tests is left out."""
+"""The tests that ARCHITECTURE.md, the pages of protocols and CONTRIBUTING.md name exist, and no folder is left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from tests.simulation.mutations import mutations
 
 TESTS = Path(__file__).parents[1]
-ARCHITECTURE = (TESTS.parent / "ARCHITECTURE.md").read_text()
+PROTOCOLS = sorted((TESTS.parent / "docs/design").glob("*.md"))
+ARCHITECTURE = "\n".join(page.read_text() for page in (TESTS.parent / "ARCHITECTURE.md", *PROTOCOLS))
 CONTRIBUTING = (TESTS.parent / "CONTRIBUTING.md").read_text()
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", ARCHITECTURE)))
 
@@ -29,6 +30,13 @@ def test_each_mutation_that_the_map_names_is_there() -> None:
     named = {name for passage in passages for name in re.findall(r"`(\w+)`", passage)}
     assert len(named) > 15
     assert named <= {one.name for one in mutations()}
+
+
+def test_each_protocol_is_linked_from_the_map_and_in_the_site() -> None:
+    root = TESTS.parent
+    for page in PROTOCOLS:
+        assert f"](docs/design/{page.name})" in (root / "ARCHITECTURE.md").read_text(), page.name
+        assert f": design/{page.name}\n" in (root / "mkdocs.yml").read_text(), page.name
 
 
 def test_each_folder_of_tests_has_its_row() -> None:

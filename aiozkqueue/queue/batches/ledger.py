@@ -261,7 +261,8 @@ class Ledger(Removing):
         """Remove the batches up to this one, with their messages; return how many messages these were.
 
         With ``stream``, only what tasks of that stream have read is removed. A batch that tasks of an earlier run have
-        read, and tasks of this run have not, stays until a batch after it has been read (see ARCHITECTURE.md, 4.28).
+        read, and tasks of this run have not, stays until a batch after it has been read. See
+        `docs/design/28-spark-streams.md`.
 
         Raises:
             ClaimLostError: another has taken the ledger over.

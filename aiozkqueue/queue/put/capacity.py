@@ -3,7 +3,7 @@
 A session looks how many messages there are, and may then put as many as fit, `credits_of` the size at the most counting
 all it has under way; when these are spent it looks again. Nothing is written, and nobody leaves anything behind. What
 several sessions have under way at the same moment is what the queue may be over its size by: one session's credits for
-each of the others (ARCHITECTURE says why). A lone session never exceeds it.
+each of the others (`docs/design/15-capacity.md` says why). A lone session never exceeds it.
 
 Who finds no room listens to the lanes, and looks again when something has gone.
 """
