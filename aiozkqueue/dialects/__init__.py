@@ -9,8 +9,9 @@ and `errors`.
 from __future__ import annotations
 
 from .curator import CuratorKind, curator
+from .described import described
 from .dialect import Dialect, PutNames, check_path
 from .kazoo import kazoo
 from .paths import ForeignPaths
 
-__all__ = ["CuratorKind", "Dialect", "ForeignPaths", "PutNames", "check_path", "curator", "kazoo"]
+__all__ = ["CuratorKind", "Dialect", "ForeignPaths", "PutNames", "check_path", "curator", "described", "kazoo"]

@@ -5,6 +5,7 @@ Two of them write names that look alike, so the kind is told, never guessed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -19,10 +20,13 @@ from .sharding import check_shard_locks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic import JsonValue
+
 CuratorKind = Literal["queue", "priority", "delay", "id", "simple"]
 
 _MOST: Final = 2**31 - 1
 _LEAST: Final = -(2**31)
+_PRIORITY: Final = re.compile(r"queue-([01])([0-9A-Fa-f]{8})[0-9]{10}")
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 
@@ -33,7 +37,12 @@ class _Curators(Dialect):
     compressed: bool = False
     """Whether the Java clients compress."""
 
+    kind: ClassVar[CuratorKind]
     containers: ClassVar[bool] = True
+
+    def settings(self) -> dict[str, JsonValue]:
+        """See `Dialect`."""
+        return {"program": "curator", "kind": self.kind, "locks": self.locks, "compressed": self.compressed}
 
     def _written(self, data: bytes) -> bytes:
         return deflate(self.path, data) if self.compressed else data
@@ -43,6 +52,7 @@ class _Curators(Dialect):
 class _Framed(_Curators):
     """What all but the simple queue share. A frame begins otherwise than gzip does, so that both can be read."""
 
+    kind: ClassVar[CuratorKind] = "queue"
     prefix: ClassVar[str] = "queue-"
 
     def title(self) -> str:
@@ -67,6 +77,7 @@ class _Framed(_Curators):
 class _Prioritized(_Framed):
     """Lower first; the name sorts as the number does."""
 
+    kind: ClassVar[CuratorKind] = "priority"
     options: ClassVar[frozenset[str]] = frozenset({"priority"})
 
     def title(self) -> str:
@@ -80,11 +91,19 @@ class _Prioritized(_Framed):
             raise self.refuse("priority", priority, f"an integer from {_LEAST}, the most urgent, to {_MOST}")
         return f"{self.prefix}{'1' if priority >= 0 else '0'}{priority & 0xFFFFFFFF:08X}"
 
+    def told(self, name: str) -> PutNames:
+        """See `Dialect`."""
+        match = _PRIORITY.fullmatch(self.whole(name))
+        if match is None:
+            return PutNames()
+        return PutNames(priority=int(match[2], 16) - (0 if match[1] == "1" else 2**32))
+
 
 @dataclass(frozen=True, slots=True)
 class _Delayed(_Framed):
     """The name says from when on it may be taken; what does not parse may be taken at once."""
 
+    kind: ClassVar[CuratorKind] = "delay"
     options: ClassVar[frozenset[str]] = frozenset({"delay", "at"})
     scheduled: ClassVar[bool] = True
 
@@ -105,11 +124,16 @@ class _Delayed(_Framed):
         """See `Dialect`."""
         return f"{self.prefix}|{put.due or 0:08X}|"
 
+    def told(self, name: str) -> PutNames:
+        """See `Dialect`."""
+        return PutNames(due=self.due(name) or None)
+
 
 @dataclass(frozen=True, slots=True)
 class _Identified(_Framed):
     """The name bears an id of the producer's, by which items can be removed."""
 
+    kind: ClassVar[CuratorKind] = "id"
     options: ClassVar[frozenset[str]] = frozenset({"key"})
     longest_name: ClassVar[int] = 128
 
@@ -127,6 +151,10 @@ class _Identified(_Framed):
             raise self.refuse("key", put.key, "an id with each put: a non-empty str as key=")
         return f"{self.prefix}|{_clean(put.key)}|"
 
+    def told(self, name: str) -> PutNames:
+        """See `Dialect`."""
+        return PutNames(key=_between_bars(name) or None)
+
     def bears(self, name: str, key: str) -> bool:
         """Tell whether an item has this id."""
         return _between_bars(name) == _clean(key)
@@ -136,6 +164,7 @@ class _Identified(_Framed):
 class _Simple(_Curators):
     """Bare bytes, no locks. A body may be gzip of the user's own, which is inflated only when the clients compress."""
 
+    kind: ClassVar[CuratorKind] = "simple"
     prefix: ClassVar[str] = "qn-"
 
     def title(self) -> str:
@@ -158,11 +187,7 @@ class _Simple(_Curators):
 
 
 _KINDS: Final[dict[str, type[_Curators]]] = {
-    "queue": _Framed,
-    "priority": _Prioritized,
-    "delay": _Delayed,
-    "id": _Identified,
-    "simple": _Simple,
+    recipe.kind: recipe for recipe in (_Framed, _Prioritized, _Delayed, _Identified, _Simple)
 }
 
 

@@ -13,6 +13,8 @@ from aiozkqueue.layout import MalformedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic import JsonValue
+
 SEQUENCE_DIGITS = 10
 """What the server appends to a sequential name."""
 
@@ -52,10 +54,16 @@ class Dialect(ABC):
     """About how long an item's name gets."""
     scheduled: ClassVar[bool] = False
     """Whether names say from when on an item may be taken."""
+    usual_priority: ClassVar[int] = 0
+    """The priority of an item that is put without one."""
 
     @abstractmethod
     def title(self) -> str:
         """What it is, for messages to people."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, JsonValue]:
+        """Return all but the path, to be stored; `described` makes the layout of it again."""
 
     def is_item(self, name: str) -> bool:
         """Tell whether a child of ``items`` is an item."""
@@ -100,6 +108,11 @@ class Dialect(ABC):
     @abstractmethod
     def name(self, put: PutNames) -> str:
         """Return an item's name without the sequence. Raises: InvalidOptionError."""
+
+    def told(self, name: str) -> PutNames:
+        """Return the options that `name` has written into an item's name, as far as they can be read."""
+        del name
+        return PutNames()
 
     def prefix_of(self, name: str) -> str:
         """Return an item's name without its sequence, for putting it again just so."""

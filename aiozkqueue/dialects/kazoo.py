@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from .dialect import Dialect, PutNames, check_path
 
-_DEFAULT: Final = 100
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 _MOST: Final = 999
+_PRIORITY: Final = re.compile(r"entry-([0-9]{3})-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +21,24 @@ class _Entries(Dialect):
 
     prefix: ClassVar[str] = "entry-"
     options: ClassVar[frozenset[str]] = frozenset({"priority"})
+    usual_priority: ClassVar[int] = 100
 
     def title(self) -> str:
         """See `Dialect`."""
         return "kazoo's Queue" if self.locks is None else "kazoo's LockingQueue"
 
+    def settings(self) -> dict[str, JsonValue]:
+        """See `Dialect`."""
+        return {"program": "kazoo", "locking": self.locks is not None}
+
+    def told(self, name: str) -> PutNames:
+        """See `Dialect`."""
+        match = _PRIORITY.match(name)
+        return PutNames(priority=None if match is None else int(match[1]))
+
     def name(self, put: PutNames) -> str:
         """See `Dialect`."""
-        priority = _DEFAULT if put.priority is None else put.priority
+        priority = self.usual_priority if put.priority is None else put.priority
         if type(priority) is not int or not 0 <= priority <= _MOST:
             raise self.refuse("priority", priority, f"an integer from 0, the most urgent, to {_MOST}")
         return f"{self.prefix}{priority:03d}-"

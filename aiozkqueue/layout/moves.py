@@ -1,8 +1,11 @@
 """Moves of a queue's messages to another queue, as they are stored: ``<root>/.moves/<reference>``, JSON.
 
-``{"source": "…", "target": "…", "state": "running" | "done" | "failed", "moved": 120, "started": <ms>, "ended": <ms>,
-"error": "…", "counters": {"<lane>": 42}}``; the counters, of a queue whose messages may be handed on, tell how
-many items each of its lanes had been given when the move began. Its child ``runner`` is ephemeral: who works on it now.
+``{"source": "…", "target": "…", "state": "running" | "done" | "failed", "moved": 120, "ended": <ms>, "error": "…",
+"counters": {"<lane>": 42}}``. A queue of another program is an object in the place of the name: its path and its
+layout, ``{"path": "/app/jobs", "program": "kazoo", "locking": true}``. The counters tell how many items each lane had
+been given when the move began. They are there where an item may be created again under its old number: in a queue whose
+messages may be handed on, and in a queue of another program. The child ``runner`` is ephemeral: the session that works
+on the move now.
 """
 
 from __future__ import annotations
@@ -44,11 +47,25 @@ class MovePaths:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveEnd:
+    """One of the two queues of a move."""
+
+    name: str
+    """Its name; of a queue of another program its path."""
+    layout: Mapping[str, JsonValue] | None = None
+    """How another program lays it out, as `dialects` describes it; None: it is a queue of ours."""
+
+    def field(self) -> JsonValue:
+        """The field of the record."""
+        return self.name if self.layout is None else {**self.layout, "path": self.name}
+
+
+@dataclass(frozen=True, slots=True)
 class MoveRecord:
     """What is stored of a move. Times are milliseconds since 1970, ZooKeeper's."""
 
-    source: str
-    target: str
+    source: MoveEnd
+    target: MoveEnd
     state: MoveState = "running"
     moved: int = 0
     ended: int | None = None
@@ -59,8 +76,8 @@ class MoveRecord:
     def encode(self) -> bytes:
         """The bytes to store."""
         fields: dict[str, JsonValue] = {
-            "source": self.source,
-            "target": self.target,
+            "source": self.source.field(),
+            "target": self.target.field(),
             "state": self.state,
             "moved": self.moved,
         }
@@ -80,7 +97,7 @@ class MoveRecord:
             MalformedError: it is none.
         """
         fields = read_object(data, _WHAT)
-        source, target = pop_text(fields, "source", _WHAT), pop_text(fields, "target", _WHAT)
+        source, target = _pop_end(fields, "source"), _pop_end(fields, "target")
         state = pop_text(fields, "state", _WHAT)
         if source is None or target is None or state not in _STATES:
             raise MalformedError(f"{_WHAT} lacks its source, target or state")
@@ -93,6 +110,17 @@ class MoveRecord:
             pop_text(fields, "error", _WHAT),
             _pop_counters(fields),
         )
+
+
+def _pop_end(fields: dict[str, JsonValue], field: str) -> MoveEnd | None:
+    end = fields.get(field)
+    if not isinstance(end, dict):
+        name = pop_text(fields, field, _WHAT)
+        return None if name is None else MoveEnd(name)
+    path = pop_text(end, "path", f"{_WHAT}: {field!r}")
+    if path is None:
+        raise MalformedError(f"{_WHAT}: {field!r} lacks its path")
+    return MoveEnd(path, end)
 
 
 def _pop_counters(fields: dict[str, JsonValue]) -> Mapping[str, int]:

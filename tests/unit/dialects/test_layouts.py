@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiozkqueue.dialects import Dialect, ForeignPaths, PutNames, curator, kazoo
+from aiozkqueue.dialects import CuratorKind, Dialect, ForeignPaths, PutNames, curator, described, kazoo
 from aiozkqueue.dialects.framing import frame, unframe
 from aiozkqueue.layout import MalformedError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 
 @pytest.mark.parametrize(
@@ -85,3 +91,61 @@ def test_places_and_paths_are_each_others(dialect: Dialect) -> None:
     assert paths.lock(name) == f"{dialect.locks or paths.base + '/locks'}/{name}"
     assert (paths.lock_of(name), paths.lock_of("another")) == (name, None)
     assert paths.base.startswith("/zms/.foreign/")
+
+
+DIALECTS = [
+    *(curator("/a/q", None if kind == "simple" else "/a/l", kind) for kind in get_args(CuratorKind)),
+    curator("/a/q", compressed=True),
+    kazoo("/a/q"),
+    kazoo("/a/q", locking=False),
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_layout_is_read_again_from_what_is_stored_of_it(dialect: Dialect) -> None:
+    assert described(dialect.path, json.loads(json.dumps(dialect.settings()))) == dialect
+
+
+@pytest.mark.parametrize(
+    ("path", "settings"),
+    [
+        ("/q", {}),
+        ("/q", {"program": "rabbit"}),
+        ("/q", {"program": ["kazoo"]}),
+        ("/q", {"program": "kazoo"}),
+        ("/q", {"program": "kazoo", "locking": 1}),
+        ("q", {"program": "kazoo", "locking": True}),
+        ("/q", {"program": "curator", "kind": "heap", "compressed": False}),
+        ("/q", {"program": "curator", "kind": ["id"], "compressed": False}),
+        ("/q", {"program": "curator", "kind": "queue", "locks": "/q", "compressed": False}),
+        ("/q", {"program": "curator", "kind": "queue", "locks": 7, "compressed": False}),
+    ],
+)
+def test_a_stored_layout_that_is_none_is_refused(path: str, settings: dict[str, JsonValue]) -> None:
+    with pytest.raises(MalformedError):
+        described(path, settings)
+
+
+@pytest.mark.parametrize("priority", [0, 10, -1, -(2**31), 2**31 - 1])
+def test_the_priority_in_a_name_of_curators_is_read(priority: int) -> None:
+    dialect = curator("/q", kind="priority")
+    name = dialect.name(PutNames(priority=priority)) + "0000000001"
+    assert dialect.told(name) == dialect.told(dialect.piece(name, 3)) == PutNames(priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "told"),
+    [
+        (kazoo("/q"), "entry-007-0000000001", PutNames(priority=7)),
+        (kazoo("/q"), "entry-x-0000000001", PutNames()),
+        (curator("/q"), "queue-0000000001", PutNames()),
+        (curator("/q", kind="priority"), "queue-0000000001", PutNames()),
+        (curator("/q", kind="delay"), "queue-|18BCFE56800|0000000001", PutNames(due=1_700_000_000_000)),
+        (curator("/q", kind="delay"), "queue-|zz|0000000001", PutNames()),
+        (curator("/q", kind="id"), "queue-|order-7|0000000001-p00000003", PutNames(key="order-7")),
+        (curator("/q", kind="id"), "queue-0000000001", PutNames()),
+        (curator("/q", kind="simple"), "qn-0000000001", PutNames()),
+    ],
+)
+def test_names_tell_the_options_of_their_puts(dialect: Dialect, name: str, told: PutNames) -> None:
+    assert dialect.told(name) == told
