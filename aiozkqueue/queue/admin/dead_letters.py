@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
 from aiozkqueue.queue.commit.conditional import Change, apply
-from aiozkqueue.queue.commit.transfer import transfer
+from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import read_all
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import collection, positive, seconds
@@ -84,7 +84,11 @@ class DeadLetters(Generic[T]):
             await store.open()
             nodes = await read_all(engine, store, [one.path for one in page])
             back = [
-                (restored(engine, store, one.item, node), Change(store, [Delete(one.path, node.stat.version)]))
+                Transfer(
+                    one.item.id,
+                    [restored(engine, store, one.item, node)],
+                    Change(store, [Delete(one.path, node.stat.version)]),
+                )
                 for one, node in zip(page, nodes, strict=True)
                 if node is not None
             ]

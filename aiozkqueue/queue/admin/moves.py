@@ -1,26 +1,23 @@
-"""Moving a queue's messages to another, in the background, by whichever session is there to do it.
+"""Moves of a queue's messages to another queue: persistent, and carried on by another session when one ends.
 
-A move takes along what lies in its source when it begins: the items created up to the zxid of its own znode. Each goes
-by one settlement that removes it here and creates it there (see `transfer`), so at every instant a message is in one of
-the two, and of several runners one takes it along: nothing is lost or doubled whoever dies when. What a transaction or
-delivery holds stays until it is given back or consumed; leases and backoffs end with the move. What is handed on to all
-nodes meanwhile (`handing_on`) is another item since, but keeps its sequence number: the record tells which of them had
-been given out when the move began.
+A move takes along what lies in its source when it begins: the items created up to the zxid of its own znode. How each
+of them goes, and why none is lost or doubled: `mover`.
 
-The runner is marked by an ephemeral znode, which only saves others the work: what it marks is as safe without.
+The session that works on a move says so with an ephemeral znode. It only saves others the work: several may run a move.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.dialects import described
 from aiozkqueue.errors import (
     AccessDeniedError,
+    ConfigConflictError,
     InvalidOptionError,
     NotCommittedError,
     QueueError,
@@ -28,14 +25,10 @@ from aiozkqueue.errors import (
     UnknownMoveError,
 )
 from aiozkqueue.layout import MalformedError, check_queue_name
-from aiozkqueue.layout.moves import MovePaths, MoveRecord
+from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
-from aiozkqueue.queue.commit.dispositions import Disposition
-from aiozkqueue.queue.commit.transfer import transfer
-from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.destination import Destination, not_own
-from aiozkqueue.queue.put.prepare import restored
-from aiozkqueue.queue.runtime.deadline import FOREVER
+from aiozkqueue.queue.runtime.acl_errors import allowed
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -50,26 +43,20 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .listing import walk
-from .stats import configuration, lanes, put_into, stat_lanes
+from .mover import Mover, survey
+from .stats import configuration, put_into, stat_lanes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from aiozkqueue.layout import ItemName
     from aiozkqueue.layout.moves import MoveState
-    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
     from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.zookeeper import Node, Operation
+    from aiozkqueue.zookeeper import Operation
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds after which what others hold is looked at again, at first and at the most.
-FIRST_PATIENCE = 0.1
-MOST_PATIENCE = 2.0
-#: Lanes of which a record tells how far they had come; there are more only where messages are put for many hours.
+#: Lanes whose counters a record holds. A queue has more of them only if messages are put for many hours.
 MOST_COUNTERS = 1000
 #: How long the record of a move that has ended is kept.
 KEPT = timedelta(days=7)
@@ -101,50 +88,82 @@ class Moves:
     async def start(self, source: Destination[Any] | str, target: Destination[Any] | str) -> str:
         """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
 
-        Each keeps its id, headers, key, priority, group and time of put; its attempts begin anew. The work goes on in
-        this session's background, and is taken up by another when this one ends. A target with a size takes as many as
-        fit, and the others wait in the source for room.
+        Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again. The
+        work goes on in this session's background, and another session takes it up when this one ends. A target with a
+        size takes as many as fit, and the others wait in the source for room.
+
+        Either queue may be another program's: give a `Session.curator_queue` or `Session.kazoo_queue`. Messages from
+        there get new ids. Keys, delays and priorities are kept, the latter as their distance from the usual one, and an
+        item of several messages becomes one message each. All of the source is then read first. When a message has
+        something that the target has no place for, this raises an error, and nothing is moved.
 
         Raises:
-            InvalidOptionError: both are the same queue, or one is another program's.
+            InvalidOptionError: both are the same queue, or the target has no place for something.
+            MessageTooLargeError, PayloadError: a message does not fit into the target, or does not decode.
             InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        names, engine = self.check(source, target), self._engine
+        ends, engine = self._ends(source, target), self._engine
+        counters = await self._counters(*map(self._store, ends))
         reference = engine.ids.next()
-        record = MoveRecord(names[0], names[1], counters=await self._counters(names[0]))
-        await self._write([Create(self._paths.move(reference), record.encode())])
+        await self._write([Create(self._paths.move(reference), MoveRecord(*ends, counters=counters).encode())])
         engine.tasks.spawn(self._run, reference, name=f"move {reference}")
         return reference
 
     def check(self, source: Destination[Any] | str, target: Destination[Any] | str) -> tuple[str, str]:
-        """Refuse what `start` refuses, and begin nothing; return the names of both. Raises: as `start`."""
-        engine = self._engine
-        engine.check()
-        for queue in (source, target):
-            if not isinstance(queue, Destination):
-                continue
-            if queue.owner is not engine:
+        """Refuse what `start` refuses without looking into the queues; return the names of both. Raises: as `start`."""
+        ends = self._ends(source, target)
+        return ends[0].name, ends[1].name
+
+    def _ends(self, source: Destination[Any] | str, target: Destination[Any] | str) -> tuple[MoveEnd, MoveEnd]:
+        self._engine.check()
+        ends = self._end(source), self._end(target)
+        if ends[0].name == ends[1].name or self._store(ends[0]).paths.items == self._store(ends[1]).paths.items:
+            msg = f"cannot move queue {ends[0].name!r} to itself"
+            raise InvalidOptionError(msg)
+        return ends
+
+    def _end(self, queue: Destination[Any] | str) -> MoveEnd:
+        if isinstance(queue, Destination):
+            if queue.owner is not self._engine:
                 raise not_own(queue.name)
             if queue.dialect is not None:
-                raise _foreign(queue.name, queue.dialect.title())
-        names = [queue.name if isinstance(queue, Destination) else queue for queue in (source, target)]
-        for name in names:
-            if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]
-                raise _foreign(name, "a path, and so another program's queue")
-            check_queue_name(name)
-        if names[0] == names[1]:
-            msg = f"cannot move queue {names[0]!r} to itself"
+                return MoveEnd(queue.name, queue.dialect.settings())
+        name = queue.name if isinstance(queue, Destination) else queue
+        if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]
+            msg = (
+                f"{name!r} is a path, and so another program's queue: give `session.curator_queue({name!r})` or "
+                f"`session.kazoo_queue({name!r})`, with the options that its clients use"
+            )
             raise InvalidOptionError(msg)
-        return names[0], names[1]
+        check_queue_name(name)
+        return MoveEnd(name)
 
-    async def _counters(self, source: str) -> dict[str, int]:
-        """Read how far the lanes of a queue have come whose messages may be handed on; of others nothing."""
-        store = self._engine.store(source)
-        config = await configuration(self._engine, store)
+    def _store(self, end: MoveEnd) -> QueueState:
+        """Return one of the queues of a move. Raises: ConfigConflictError: this session uses it in another layout."""
+        if end.layout is None:
+            return self._engine.store(end.name)
+        return self._engine.foreign(described(end.name, end.layout))
+
+    async def _counters(self, source: QueueState, target: QueueState) -> dict[str, int]:
+        """Read how far the lanes of a queue have come whose items may be created again under their numbers.
+
+        Raises: as `start`.
+        """
+        engine = self._engine
+        following = 0
+        if source.dialect is not None or target.dialect is not None:
+            following = await survey(engine, source, target)
+        if source.dialect is not None:
+            with allowed(source.name):
+                await engine.zookeeper.sync(source.paths.items)  # a server that lags knows of too few
+                stat = await engine.zookeeper.exists(source.paths.items)
+            # The numbers of a copied queue are larger than the counter of its folder.
+            return {} if stat is None else {source.paths.place_of(source.paths.items): max(following, put_into(stat))}
+        config = await configuration(engine, source)
         if config is None or config.affinity != "producer":
             return {}
-        stats = await stat_lanes(self._engine, store)
-        return {store.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
+        stats = await stat_lanes(engine, source)
+        return {source.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
 
     async def status(self, reference: str) -> MoveStatus:
         """Tell how far a move has got.
@@ -221,64 +240,18 @@ class Moves:
         record = MoveRecord.decode(node.data)
         if record.state != "running":
             return
-        source, target = engine.store(record.source), engine.store(record.target)
-        patience, moved, failed = FIRST_PATIENCE, record.moved, dict[str, QueueError]()
-        while await source.exists():  # else there is nothing to move, and opening it would make it
-            held, before, found, listed = 0, moved, 0, 0
-            await source.open()
-            await target.open()
-            base = f"{source.paths.base}/"
-            async for placed in walk(engine, source, await lanes(engine, source)):
-                names = {one.item.text: one.item for one in placed}
-                places = [one.path.removeprefix(base) for one in placed if one.item.id not in failed]
-                listed += len(places)
-                sealed: Sealed = {}
-                async for page in find_pages(engine, source, places, sealed):
-                    found += len(page)
-                    mine = [one for one in page if _was_there(one, names[one.name], record, node)]
-                    free = [one for one in mine if not one.in_flight]
-                    known = len(failed)
-                    done = await self._transfer(source, target, free, names, failed)
-                    moved += done
-                    held += len(mine) - done - (len(failed) - known)  # also what was claimed, or consumed, just now
-                    if free:
-                        await self._note(reference, moved=moved)
-                listed -= len(sealed)
-                failed.update({names[place.rpartition("/")[2]].id: error for place, error in sealed.items()})
-            handed_on = bool(record.counters) and found < listed  # or consumed, since they were listed
-            if not held and not handed_on:
-                break
-            patience = FIRST_PATIENCE if moved > before else min(2 * patience, MOST_PATIENCE)
-            await asyncio.sleep(patience)
-        error = None
-        if failed:
-            error = f"{len(failed)} messages stay in {record.source}; one of them: {next(iter(failed.values()))}"
-        await self._note(reference, moved=moved, done=True, error=error)
-
-    async def _transfer(
-        self,
-        source: QueueState,
-        target: QueueState,
-        free: Sequence[ItemSnapshot],
-        names: Mapping[str, ItemName],
-        failed: dict[str, QueueError],
-    ) -> int:
-        """Put what nobody holds into the target, and remove it from the source with that; return how many went.
-
-        Those that the target refuses are added to ``failed``.
-        """
-        engine, disposition = self._engine, Disposition("remove", reason=f"moved to {target.name}")
-        pairs = [
-            (restored(engine, target, names[one.name], one.item), removal(engine, source, one, disposition))
-            for one in free
-        ]
-        moved = 0
-        for one, outcome in zip(free, await transfer(engine, pairs, FOREVER), strict=True):
-            if isinstance(outcome, QueueError):
-                failed[one.id] = outcome
-            else:
-                moved += outcome
-        return moved
+        try:
+            source, target = self._store(record.source), self._store(record.target)
+        except ConfigConflictError as error:
+            log.warning("move %s is left to another session: %s", reference, error, extra={"move": reference})
+            return
+        mover = Mover(engine, source, target, record, node.stat.czxid)
+        await mover.run(lambda moved: self._note(reference, moved=moved))
+        left = None
+        if mover.failed:
+            first = next(iter(mover.failed.values()))
+            left = f"{len(mover.failed)} messages stay in {source.name}; one of them: {first}"
+        await self._note(reference, moved=mover.moved, done=True, error=left)
 
     async def _note(
         self, reference: str, *, moved: int | None = None, done: bool = False, error: str | None = None
@@ -317,14 +290,17 @@ class Moves:
         try:
             node = await self._engine.zookeeper.read(self._paths.move(reference))
             record = MoveRecord.decode(node.data)
+            for end in (record.source, record.target):
+                if end.layout is not None:
+                    described(end.name, end.layout)
         except (NoNodeError, MalformedError):
             return None
         except NoAuthError as error:
             raise self._denied(error) from error
         return MoveStatus(
             reference=reference,
-            source=record.source,
-            target=record.target,
+            source=record.source.name,
+            target=record.target.name,
             state=record.state,
             moved=record.moved,
             started=moment_at(node.stat.ctime),
@@ -360,17 +336,3 @@ class Moves:
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
         return AccessDeniedError(f"moves under {self._paths.base}: {error}; connect with `auth=` of an allowed user")
-
-
-def _foreign(queue: str, what: str) -> InvalidOptionError:
-    """Make the error for a queue that a move cannot take."""
-    return InvalidOptionError(
-        f"queue {queue!r} is {what}: nothing is moved from or to it, since its items have no place for the id, "
-        "headers, group and time of put that a move keeps; take and put in a transaction, message by message, instead"
-    )
-
-
-def _was_there(found: ItemSnapshot, item: ItemName, record: MoveRecord, node: Node) -> bool:
-    """Whether a message lay in the source when the move began: by when it was made, or by the counter of its lane."""
-    counter = record.counters.get(found.place.rpartition("/")[0], 0)
-    return found.item.stat.czxid <= node.stat.czxid or item.sequence < counter

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.runtime.acl_errors import denied
-from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
+from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
 
 from .write import OPERATION_WEIGHT, AtomicWrite
 
@@ -33,6 +33,8 @@ class Change(NamedTuple):
     operations: Sequence[Operation]
     end: tuple[Claim, Disposition] | None = None
     """What it is the end of, for the queue's attendants."""
+    generation: int | None = None
+    """The ZooKeeper session in which it was read, where name and version may later be those of another item."""
 
     def attached_ops(self, clock: ServerClock) -> list[AttachedOp]:
         """Return what the queue's features add to it now."""
@@ -61,7 +63,7 @@ class ConditionalWrite(AtomicWrite):
     __slots__ = ("_attached_ops", "_change", "_clock", "left", "obstacle")
 
     def __init__(self, transaction_id: str, change: Change, clock: ServerClock) -> None:
-        super().__init__(transaction_id, None, change.weight)
+        super().__init__(transaction_id, change.generation, change.weight)
         self._change = change
         self._clock = clock
         self._attached_ops: list[AttachedOp] = []
@@ -85,6 +87,9 @@ class ConditionalWrite(AtomicWrite):
             return self._attached_ops[index - changed].owner.repair(operation, error)
         if isinstance(error, NoAuthError):
             raise denied(self._change.store.name, error)
+        store = self._change.store
+        if store.dialect is not None and isinstance(operation, Create) and isinstance(error, NoNodeError):
+            return store.repair(operation, error)  # the server has removed the folder of locks, which was empty
         if isinstance(error, NotEmptyError):
             self.obstacle = operation.path
         self.left = True

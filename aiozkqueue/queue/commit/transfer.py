@@ -6,7 +6,7 @@ and the occurrence of a recurring job put.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import QueueError, QueueFullError
 
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from .puts import Put
 
 
+class Transfer(NamedTuple):
+    """The messages of one item, to be put when the item goes, or is left with less."""
+
+    id: str
+    """The item's id."""
+    puts: Sequence[Put]
+    """All into one queue."""
+    change: Change
+
+
 class GuardedPuts(PutWrite):
     """Items put together with a change that only one can make."""
 
@@ -33,6 +43,7 @@ class GuardedPuts(PutWrite):
 
     def __init__(self, transaction_id: str, puts: Sequence[Put], guard: ConditionalWrite) -> None:
         super().__init__(transaction_id, puts)
+        self.generation = guard.generation
         self._guard = guard
         self._guards = 0
         self.grow(guard.weight)
@@ -70,28 +81,28 @@ class GuardedPuts(PutWrite):
         super().applied(None if results is None else results[self._guards :])
 
 
-async def transfer(
-    engine: SessionCore, items: Sequence[tuple[Put, Change]], patience: Deadline
-) -> list[bool | QueueError]:
-    """Put each item and remove it where it was, all or nothing; tell for each whether that was done, or what failed.
+async def transfer(engine: SessionCore, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
+    """Make each transfer, which puts at least one message, or leave it; tell for each if it was made, or its error.
 
-    Those that others were quicker with are left to them: False. Where the queue put to, which must have been opened,
-    has a size, it waits for room as long as there is patience: `QueueFullError` for what got none.
+    False: others were quicker, and the item is left to them. The queue put to must have been opened. If it has a size,
+    this waits for room as long as there is patience: `QueueFullError` for what got none.
     """
-    for put, _ in items:
-        if put.plan is not None:
-            await put.plan.prepare()
+    for item in items:
+        for put in item.puts:
+            if put.plan is not None:
+                await put.plan.prepare()
     outcomes: list[bool | QueueError] = []
     while len(outcomes) < len(items):
         rest = items[len(outcomes) :]
-        room, part = rest[0][0].store.room, rest
+        first = rest[0].puts
+        room, part = first[0].store.room, rest
         if room is not None:
             try:
-                await room.enter(1, patience)
+                await room.enter(len(first), patience)
             except QueueFullError as full:
                 return outcomes + [full] * len(rest)
             fitting = 1
-            while fitting < len(rest) and room.try_enter(1):
+            while fitting < len(rest) and room.try_enter(len(rest[fitting].puts)):
                 fitting += 1
             part = rest[:fitting]
         outcomes += await _transfer(engine, part, room)
@@ -99,27 +110,27 @@ async def transfer(
 
 
 async def _transfer(
-    engine: SessionCore, items: Sequence[tuple[Put, Change]], room: CapacityGate | None
+    engine: SessionCore, items: Sequence[Transfer], room: CapacityGate | None
 ) -> list[bool | QueueError]:
     """Do so with as many as there is room for, which has been taken."""
     writes: list[GuardedPuts] = []
-    for put, removal in items:
-        change = ConditionalWrite(engine.ids.next(), removal, engine.server_clock)
-        atomic_write = GuardedPuts(engine.ids.next(), (put,), change)
+    for item in items:
+        guard = ConditionalWrite(engine.ids.next(), item.change, engine.server_clock)
+        atomic_write = GuardedPuts(engine.ids.next(), item.puts, guard)
         if room is not None:
-            room.passed(atomic_write, 1)
+            room.passed(atomic_write, len(item.puts))
         writes.append(atomic_write)
     for atomic_write in writes:
         engine.committer.submit(atomic_write)
     for atomic_write in writes:
         await atomic_write.wait()
     outcomes: list[bool | QueueError] = []
-    for (put, removal), atomic_write in zip(items, writes, strict=True):
+    for item, atomic_write in zip(items, writes, strict=True):
         error = atomic_write.error
         if error is not None and not isinstance(error, QueueError):
             raise error
         if atomic_write.obstacle is not None:
-            outcomes.append(obstructed_by(removal.store.name, put.id, atomic_write.obstacle))
+            outcomes.append(obstructed_by(item.change.store.name, item.id, atomic_write.obstacle))
         else:
             outcomes.append(not atomic_write.left if atomic_write.left or error is None else error)
     return outcomes

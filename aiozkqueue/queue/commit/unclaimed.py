@@ -13,7 +13,7 @@ from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import AttemptRecord, LockRecord, MalformedError, decode, item_id
 from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.conditional import Change
-from aiozkqueue.queue.commit.dispositions import bury
+from aiozkqueue.queue.commit.dispositions import REMOVED, bury
 from aiozkqueue.queue.commit.unique_keys import freed_with
 from aiozkqueue.queue.runtime.acl_errors import allowed
 from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
@@ -200,6 +200,13 @@ def removal(engine: Remover, store: QueueState, found: ItemSnapshot, disposition
     if store.dialect is None:
         operations += freed_with(paths, found.name)
     return Change(store, operations, (as_claim(store, found, engine), disposition) if store.end_hooks else None)
+
+
+def shortening(engine: Remover, store: QueueState, found: ItemSnapshot, data: bytes) -> Change:
+    """Leave an item that nobody holds with these bytes, and without attempts: those were at what is taken out of it."""
+    path, version = store.paths.at(found.place), found.item.stat.version
+    operations = removal(engine, store, found, REMOVED).operations
+    return Change(store, [SetData(path, data, version) if one == Delete(path, version) else one for one in operations])
 
 
 def burial(engine: Remover, store: QueueState, found: ItemSnapshot, disposition: Disposition) -> Change:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import LAST_MOMENT, later_of, scheduled_prefix, unscheduled_prefix
+from aiozkqueue.queue.commit.put_plan import PutPlan
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.session_core import SessionCore
@@ -61,3 +62,12 @@ class DelayedPlace:
     def _is_past(self, due: int) -> bool:
         clock = self._engine.server_clock
         return clock.sampled and due <= clock.now()
+
+
+def placed(
+    engine: SessionCore, store: QueueState, priority: int, due: int | None = None, delay: float | None = None
+) -> PutPlan | None:
+    """Return the plan of a put by its priority and due time, or delay; None: the put is plain."""
+    if not priority and delay is None and due is None:
+        return None
+    return PutPlan(place=DelayedPlace(engine, store, priority, due=due, delay=delay))

@@ -26,7 +26,7 @@ from aiozkqueue.queue.commit.unique_keys import UniqueKey
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.options import prefix_of, put_header, schedule_of, unique_mode
 
-from .delay import DelayedPlace
+from .delay import placed
 from .filters import tags_plan
 from .foreign import prepare_foreign, restore_foreign
 from .groups import group_plan
@@ -103,9 +103,7 @@ def plan_of(engine: SessionCore, store: QueueState, options: Mapping[str, Any]) 
     if group is not None:
         return group_plan(store, key_hash(group))
     delay, due = schedule_of(store.name, options)
-    if not priority and delay is None and due is None:
-        return None
-    return PutPlan(place=DelayedPlace(engine, store, priority, due=due, delay=delay))
+    return placed(engine, store, priority, due, delay)
 
 
 def check(queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int) -> Prepared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueFullError
@@ -83,6 +84,25 @@ def check_change(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
     _refuse_to_order(queue, config, wanted)
     _refuse_to_widen(queue, config, wanted)
     _refuse_to_stick(queue, config, wanted)
+
+
+def with_lane(queue: str, config: QueueConfig, priority: int, *, scheduled: bool) -> QueueConfig:
+    """Return the configuration that a queue needs for messages of a priority, and for messages with a delay.
+
+    Raises: InvalidOptionError: the queue is ordered, or would have too many lanes.
+    """
+    if config.ordered and (priority or scheduled):
+        msg = (
+            f"queue {queue!r} is ordered: its messages are handed over in the order of their puts; "
+            f"leave {'delay= and at=' if scheduled else 'priority='} out"
+        )
+        raise InvalidOptionError(msg)
+    if scheduled and not config.scheduled:
+        config = replace(config, scheduled=True)
+    if priority and priority not in config.priorities:
+        check_priority(queue, config, priority)
+        config = replace(config, priorities={**config.priorities, priority: {}})
+    return config
 
 
 def check_priority(queue: str, config: QueueConfig, priority: int) -> None:

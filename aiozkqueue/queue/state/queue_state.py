@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiozkqueue.errors import (
     ConnectionLostError,
-    InvalidOptionError,
     NotCommittedError,
     PayloadError,
     QueueFullError,
@@ -48,7 +47,7 @@ from aiozkqueue.zookeeper import (
     ZooKeeper,
 )
 
-from .config_rules import PolicyChoice, check_change, check_generation, check_priority
+from .config_rules import PolicyChoice, check_change, check_generation, with_lane
 from .lanes import PutLanes
 from .znodes import complete, folders_of
 
@@ -261,17 +260,9 @@ class QueueState:
             await self.open()
             if self.admits(priority, scheduled=scheduled):
                 return
-            if self.config.ordered and (priority or scheduled):
-                msg = (
-                    f"queue {self.name!r} is ordered: its messages are handed over in the order of their puts; "
-                    f"leave {'delay= and at=' if scheduled else 'priority='} out"
-                )
-                raise InvalidOptionError(msg)
-            config = replace(self.config, scheduled=scheduled or self.config.scheduled)
+            config = with_lane(self.name, self.config, priority, scheduled=scheduled)
             folders = ["later"] if scheduled else []
             if priority not in self.lanes:
-                check_priority(self.name, config, priority)
-                config = replace(config, priorities={**config.priorities, priority: {}})
                 folders += [lane for tier in config.tiers if tier.priority == priority for lane in tier.put_lanes]
             present = set(await self._zookeeper.children(self.paths.base))
             present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))

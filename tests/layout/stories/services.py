@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from aiozkqueue.bus import Bus, Buses
 from aiozkqueue.http.keys import Keys
 from aiozkqueue.http.permissions import Verb
-from aiozkqueue.layout.moves import MovePaths, MoveRecord
+from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
 from aiozkqueue.zookeeper import Create
@@ -50,7 +50,7 @@ class Moved:
 
         await until(done)
         # As `Moves.start` leaves it when its process dies at once.
-        record = MoveRecord("moving", "moving-target").encode()
+        record = MoveRecord(MoveEnd("moving"), MoveEnd("moving-target")).encode()
         await session.engine.zookeeper.multi([Create(MovePaths(session.engine.root).move("unfinished"), record)])
 
     async def found(self, now: Now) -> None:

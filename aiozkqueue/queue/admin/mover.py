@@ -1,0 +1,297 @@
+"""What one move takes along, and how.
+
+Each item goes by one multi that removes it from the source and creates its messages in the target (see `transfer`). So
+each message is always in exactly one of the two, and of several movers only one moves it. What somebody holds, a
+consumer of another program included, stays until it is released or consumed: the multi creates the item's lock and
+removes it again, which fails while there is a lock.
+
+An item of Curator's may hold several messages, which become one message each. When they do not all fit into a request,
+the multi moves the first of them and leaves the item with the others, at its version.
+
+The server counts another program's items from 0 again after it has removed their empty parent. A name and version may
+then belong to another item than the one that was read. So an item of such a queue is moved only in the ZooKeeper
+session in which it was read, and not after a long wait for room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from aiozkqueue.errors import (
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    QueueError,
+    QueueFullError,
+    SessionClosedError,
+    SessionExpiredError,
+)
+from aiozkqueue.layout import QueueConfig
+from aiozkqueue.queue.commit.conditional import apply
+from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.commit.puts import weigh_puts
+from aiozkqueue.queue.commit.transfer import Transfer, transfer
+from aiozkqueue.queue.commit.unclaimed import find, find_pages, item_pages, removal, shortening
+from aiozkqueue.queue.put.capacity import credits_of
+from aiozkqueue.queue.put.converted import convert
+from aiozkqueue.queue.put.prepare import restored
+from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
+from aiozkqueue.queue.state.config_rules import with_lane
+
+from .listing import walk
+from .stats import configuration, lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import ItemName
+    from aiozkqueue.layout.moves import MoveRecord
+    from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
+
+#: Seconds after which what others hold is looked at again: at first, and at most.
+FIRST_PATIENCE = 0.1
+MOST_PATIENCE = 2.0
+#: Seconds for which an item of another program, once it is read, may wait for room in the target.
+FOREIGN_PATIENCE: Final = 1.0
+#: Bytes of messages that the multi of one item puts.
+MOST_AT_ONCE: Final = 512 * 1024
+#: What else goes into that multi, bytes: the slot, the lock, the attempts.
+_OVERHEAD: Final = 8 * 1024
+#: After these nobody knows, or nothing has happened: the item is looked at again.
+_LOOK_AGAIN: Final = (SessionExpiredError, OutcomeUnknownError, QueueFullError)
+
+
+class _Part(NamedTuple):
+    """The next messages of an item that go together."""
+
+    transfer: Transfer
+    last: bool
+    """Whether the item goes with them."""
+
+
+class Mover:
+    """Moves what lay in one queue when a move began."""
+
+    def __init__(
+        self, engine: SessionCore, source: QueueState, target: QueueState, record: MoveRecord, began: int
+    ) -> None:
+        """``began`` is the zxid of the record."""
+        self._engine = engine
+        self._source = source
+        self._target = target
+        self._began = began
+        self._counters: Mapping[str, int] = record.counters
+        self._disposition = Disposition("remove", reason=f"moved to {target.name}")
+        self._between_layouts = source.dialect is not None or target.dialect is not None
+        self.moved: int = record.moved
+        self.failed: dict[str, QueueError] = {}
+        """Why messages could not be moved, by the ids of their items."""
+
+    async def run(self, progress: Callable[[int], Awaitable[None]]) -> None:
+        """Move all there is to move, and tell ``progress`` in between how many have been moved.
+
+        Raises: AccessDeniedError, SessionClosedError, and the errors of the zookeeper package.
+        """
+        patience = FIRST_PATIENCE
+        while await self._source.exists():  # otherwise there is nothing to move, and `open` would create it
+            before = self.moved
+            await self._source.open()
+            await self._target.open()
+            if self._between_layouts:
+                await self._engine.learn_time()
+            if not await self._pass(progress):
+                break
+            patience = FIRST_PATIENCE if self.moved > before else min(2 * patience, MOST_PATIENCE)
+            await asyncio.sleep(patience)
+
+    async def _pass(self, progress: Callable[[int], Awaitable[None]]) -> int:
+        """Go through the source once; return how many items must be looked for again."""
+        engine, source, again = self._engine, self._source, 0
+        async for placed in walk(engine, source, await lanes(engine, source)):
+            items = {source.paths.place_of(one.path): one.item for one in placed if one.item.id not in self.failed}
+            missing = dict(items)
+            sealed: Sealed = {}
+            generation = engine.zookeeper.generation
+            async for page in find_pages(engine, source, list(items), sealed):
+                for one in page:
+                    missing.pop(one.place, None)
+                counters = await self._valid_counters()
+                mine = [one for one in page if self._was_there(one, items[one.place], counters)]
+                moved = self.moved
+                again += await self._move(mine, items, generation)
+                if self.moved > moved:
+                    await progress(self.moved)
+                generation = engine.zookeeper.generation
+            for place, error in sealed.items():
+                self.failed[missing.pop(place).id] = error
+            # It was consumed since it was listed; or it was created again under its old number.
+            again += sum(item.sequence < self._counter(self._counters, place) for place, item in missing.items())
+        return again
+
+    # -- what belongs to the move
+
+    async def _valid_counters(self) -> Mapping[str, int]:
+        """Return the counters of the record, unless the numbers have begun again since then."""
+        if self._source.dialect is None or not self._counters:
+            return self._counters
+        parent = await self._engine.zookeeper.exists(self._source.paths.items)
+        return self._counters if parent is not None and parent.czxid <= self._began else {}
+
+    def _was_there(self, found: ItemSnapshot, item: ItemName, counters: Mapping[str, int]) -> bool:
+        """Tell whether a message lay in the source when the move began.
+
+        What was created later can still be an older message: one that was handed on to all nodes, or a part of an item
+        that a consumer has split. Both keep the sequence number.
+        """
+        if found.item.stat.czxid <= self._began:
+            return True
+        dialect = self._source.dialect
+        if dialect is not None and dialect.whole(item.text) == item.text:
+            return False
+        return item.sequence < self._counter(counters, found.place)
+
+    def _counter(self, counters: Mapping[str, int], place: str) -> int:
+        return counters.get(place.rpartition("/")[0], 0)
+
+    # -- moving
+
+    async def _move(self, mine: Sequence[ItemSnapshot], items: Mapping[str, ItemName], generation: int) -> int:
+        """Move what nobody holds, in its order; return how many items must be looked at again."""
+        waiting = [one for one in mine if not self._held(one)]
+        again = len(mine) - len(waiting)
+        while waiting:
+            batch: list[tuple[ItemSnapshot, _Part]] = []
+            rest = iter(waiting)
+            for one in rest:
+                try:
+                    part = await self._part(one, items[one.place], generation)
+                except SessionClosedError:
+                    raise
+                except QueueError as error:
+                    self.failed[one.id] = error
+                    continue
+                if not part.transfer.puts:
+                    again += not await self._drop(part.transfer)
+                    continue
+                batch.append((one, part))
+                if not part.last:
+                    break  # its other messages go before what comes behind it
+            waiting = list(rest)
+            outcomes = await self._send([part.transfer for _, part in batch])
+            again += outcomes.count(False)
+            if batch and not batch[-1][1].last and outcomes[-1]:
+                generation = self._engine.zookeeper.generation
+                for one in await find(self._engine, self._source, [batch[-1][0].place]):
+                    if self._held(one):
+                        again += 1
+                    else:
+                        waiting.insert(0, one)
+        return again
+
+    async def _drop(self, transfer: Transfer) -> bool:
+        """Remove an item that holds no message; tell whether it is gone. Raises: QueueError."""
+        try:
+            (gone,) = await apply(self._engine, [transfer.change])
+        except _LOOK_AGAIN:
+            return False
+        return gone
+
+    async def _send(self, transfers: Sequence[Transfer]) -> list[bool | None]:
+        """Make these; tell for each whether it was made. None: it cannot be."""
+        told: list[bool | None] = []
+        for one, outcome in zip(transfers, await transfer(self._engine, transfers, self._patience()), strict=True):
+            if isinstance(outcome, SessionClosedError):
+                raise outcome
+            if isinstance(outcome, QueueError) and not isinstance(outcome, _LOOK_AGAIN):
+                self.failed[one.id] = outcome
+                told.append(None)
+            else:
+                told.append(outcome is True)
+                self.moved += len(one.puts) if outcome is True else 0
+        return told
+
+    def _patience(self) -> Deadline:
+        return FOREVER if self._source.dialect is None else Deadline(FOREIGN_PATIENCE, self._engine.clock)
+
+    def _held(self, found: ItemSnapshot) -> bool:
+        """Whether a transaction, a delivery or another program's consumer holds it."""
+        return found.in_flight if self._source.dialect is None else found.lock is not None
+
+    async def _part(self, found: ItemSnapshot, item: ItemName, generation: int) -> _Part:
+        """Say which messages of an item go next. Raises: QueueError: they cannot be moved."""
+        engine, source, target = self._engine, self._source, self._target
+        change = removal(engine, source, found, self._disposition)
+        puts: Sequence[Put]
+        if source.dialect is None:
+            last = True
+            if target.dialect is None:
+                puts = [restored(engine, target, item, found.item)]
+            else:
+                converted = convert(engine, source, target, item, found.item)
+                puts = [converted.put(body) for body in converted.bodies]
+        else:
+            puts, rest = self._first_of(source.dialect, found, item)
+            last = rest is None
+            if rest is not None:
+                change = shortening(engine, source, found, rest)
+            change = change._replace(generation=generation)
+        for put in puts:
+            if put.plan is not None:
+                await put.plan.prepare()
+        return _Part(Transfer(found.id, puts, change), last)
+
+    def _first_of(self, dialect: Dialect, found: ItemSnapshot, item: ItemName) -> tuple[list[Put], bytes | None]:
+        """Put as many messages of an item as go together; return what the item is left with, None: nothing."""
+        engine, target = self._engine, self._target
+        converted = convert(engine, self._source, target, item, found.item)
+        bodies, size = converted.bodies, target.config.max_size
+        puts: list[Put] = []
+        weight = 0
+        for body in islice(bodies, None if size is None else credits_of(size)):
+            put = converted.put(body)
+            weight += weigh_puts([put])
+            if puts and weight > MOST_AT_ONCE:
+                break
+            puts.append(put)
+        while len(puts) < len(bodies):
+            rest = dialect.item(bodies[len(puts) :])
+            if weigh_puts(puts) + len(rest) + _OVERHEAD <= engine.zookeeper.max_request:
+                return puts, rest
+            if len(puts) == 1:
+                msg = (
+                    f"item {found.name} of queue {self._source.name!r} fills its znode: a request has no room for the "
+                    "first of its messages and for the others; let a consumer take that one, and move the others then"
+                )
+                raise MessageTooLargeError(msg)
+            del puts[len(puts) // 2 :]
+        return puts, None
+
+
+async def survey(engine: SessionCore, source: QueueState, target: QueueState) -> int:
+    """See that the target has a place for all that is in the source; return the number after the last one there.
+
+    For queues of which at least one is another program's.
+
+    Raises:
+        InvalidOptionError, MessageTooLargeError, PayloadError: a message cannot be moved.
+        AccessDeniedError.
+    """
+    await engine.learn_time()
+    config = await configuration(engine, target) or QueueConfig()
+    following = 0
+    async for placed in walk(engine, source, await lanes(engine, source), ordered=False):
+        items = {source.paths.place_of(one.path): one.item for one in placed}
+        following = max(following, 0, *(item.sequence + 1 for item in items.values()))
+        async for page in item_pages(engine, source, list(items)):
+            for one in page:
+                converted = convert(engine, source, target, items[one.place], one.item)
+                for body in converted.bodies:
+                    converted.put(body)
+                if target.dialect is None:
+                    config = with_lane(target.name, config, converted.priority, scheduled=converted.scheduled)
+    return following

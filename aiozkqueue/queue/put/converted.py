@@ -1,0 +1,186 @@
+"""A message of one layout as a put in another, of which at least one is another program's.
+
+A move calls this for each item. Key, due time and time of put are kept where the destination has a place for them. A
+priority is kept as its distance from the usual one, so that the usual ones stand for each other: 0 of ours, 100 of
+kazoo's. A destination without priorities gets the most urgent messages first. Anything else that a message has, and the
+destination has no place for, is a typed error before anything is sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiozkqueue.dialects import PutNames
+from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, PayloadError
+from aiozkqueue.layout import FIRST_PRIORITY, LAST_PRIORITY, Header, MalformedError, decode, encode
+from aiozkqueue.moments import moment_at
+from aiozkqueue.queue.commit.puts import Put
+from aiozkqueue.queue.options import prefix_of
+
+from .delay import placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aiozkqueue.dialects import Dialect
+    from aiozkqueue.layout import ItemName
+    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Node
+
+#: Headers that link a message to the trace of its put. They describe the way here, and end with it.
+_TRACE = frozenset({"traceparent", "tracestate"})
+
+
+class Converted(NamedTuple):
+    """The messages of one item, and how each is put into the destination."""
+
+    bodies: Sequence[bytes]
+    put: Callable[[bytes], Put]
+    """Raises: MessageTooLargeError."""
+    priority: int = 0
+    """The priority that they get in a queue of ours."""
+    scheduled: bool = False
+    """Whether they wait there for their time."""
+
+
+class _Content(NamedTuple):
+    """What an item holds, in no layout."""
+
+    title: str
+    """The message, for errors."""
+    bodies: Sequence[bytes]
+    priority: int
+    """Its distance from what is usual in the source."""
+    due: int | None
+    key: str | None
+    enqueued_at: int
+    extras: Sequence[str] = ()
+    """What else it has, and only a queue of ours has a place for."""
+
+
+def convert(engine: SessionCore, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
+    """Say how an item of one queue is put into the other; at most one of the two is of our layout. Sends nothing.
+
+    Raises:
+        PayloadError: what is stored does not decode.
+        InvalidOptionError: the message has something that the destination has no place for, or lacks what it needs.
+    """
+    content = _ours(source, item, node) if source.dialect is None else _theirs(source, source.dialect, item, node)
+    now = engine.server_clock.now()
+    if target.dialect is None:
+        return _into_ours(engine, target, content, now)
+    if type(source.dialect) is type(target.dialect):
+        return _into_theirs(engine, target, target.dialect, content, target.dialect.prefix_of(item.text))
+    return _into_theirs(engine, target, target.dialect, content, _prefix_there(target.dialect, content, now))
+
+
+# -- what there is
+
+
+def _ours(store: QueueState, item: ItemName, node: Node) -> _Content:
+    title = f"message {item.id} of queue {store.name!r}"
+    try:
+        header, body = decode(node.data)
+    except MalformedError as error:
+        raise _undecodable(title, error) from error
+    headers = sorted(header.headers.keys() - _TRACE)
+    extras = {
+        f"headers ({', '.join(headers)})": headers,
+        "a group": item.group or header.group is not None,
+        "a unique key": item.unique,
+        "a lifetime": item.expires is not None,
+        "filters": header.filters,
+        f"fields of another version ({', '.join(sorted(header.unknown))})": header.unknown,
+    }
+    return _Content(
+        title,
+        [body],
+        header.priority,
+        item.due,
+        header.key,
+        node.stat.ctime if header.enqueued_at is None else header.enqueued_at,
+        [extra for extra, there in extras.items() if there],
+    )
+
+
+def _theirs(store: QueueState, dialect: Dialect, item: ItemName, node: Node) -> _Content:
+    title = f"item {item.text} of queue {store.name!r}"
+    try:
+        bodies = dialect.messages(node.data)
+    except MalformedError as error:
+        raise _undecodable(title, error) from error
+    told = dialect.told(item.text)
+    priority = 0 if told.priority is None else told.priority - dialect.usual_priority
+    return _Content(title, bodies, priority, told.due, told.key, node.stat.ctime)
+
+
+def _undecodable(title: str, error: MalformedError) -> PayloadError:
+    msg = f"{title}: what is stored does not decode: {error}; a consumer of ours makes a dead letter of it"
+    return PayloadError(msg)
+
+
+# -- where it goes
+
+
+def _into_ours(engine: SessionCore, target: QueueState, content: _Content, now: int) -> Converted:
+    priority = _priority_here(target, content)
+    header = Header(key=content.key, priority=priority, enqueued_at=content.enqueued_at)
+
+    def put(body: bytes) -> Put:
+        data = encode(body, header)
+        _check_size(engine, target, content, data)
+        message_id = engine.ids.next()
+        plan = placed(engine, target, priority, content.due)
+        return Put(target, message_id, prefix_of(message_id, header), data, plan)
+
+    return Converted(content.bodies, put, priority, content.due is not None and content.due > now)
+
+
+def _priority_here(target: QueueState, content: _Content) -> int:
+    if FIRST_PRIORITY <= content.priority <= LAST_PRIORITY:
+        return content.priority
+    what = f"priority {content.priority}, counted from the usual one,"
+    raise _refused(target.name, content, what, f"a queue of ours takes {FIRST_PRIORITY} to {LAST_PRIORITY}")
+
+
+def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
+    """Return the item's name without its sequence."""
+    extras = list(content.extras)
+    if content.key is not None and "key" not in dialect.options:
+        extras.append("a key")
+    if content.due is not None and content.due > now and not dialect.scheduled:
+        extras.append(f"a delay, to {moment_at(content.due):%Y-%m-%dT%H:%M:%SZ},")
+    if extras:
+        raise _refused(dialect.path, content, " and ".join(extras), f"{dialect.title()} has no place for that")
+    try:
+        return dialect.name(PutNames(content.priority + dialect.usual_priority, content.due, content.key))
+    except InvalidOptionError as error:
+        raise _refused(dialect.path, content, "what does not fit there", str(error)) from error
+
+
+def _into_theirs(
+    engine: SessionCore, target: QueueState, dialect: Dialect, content: _Content, prefix: str
+) -> Converted:
+    def put(body: bytes) -> Put:
+        data = dialect.item([body])
+        _check_size(engine, target, content, data)
+        return Put(target, engine.ids.next(), prefix, data)
+
+    return Converted(content.bodies, put)
+
+
+def _check_size(engine: SessionCore, target: QueueState, content: _Content, data: bytes) -> None:
+    if len(data) > engine.max_message:
+        msg = (
+            f"{content.title} would take {len(data)} bytes in queue {target.name!r}, ZooKeeper takes "
+            f"{engine.max_message}; take it in a transaction, store the payload elsewhere and put a reference to it"
+        )
+        raise MessageTooLargeError(msg)
+
+
+def _refused(target: str, content: _Content, what: str, why: str) -> InvalidOptionError:
+    return InvalidOptionError(
+        f"{content.title} has {what} and cannot be moved to queue {target!r}: {why}; take it, put what it is to become "
+        "there in the same transaction, and move the others then"
+    )

@@ -1,0 +1,511 @@
+"""Moves between queues of ours, of Curator and of kazoo, while the real clients put, hold and consume."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.dialects.framing import frame
+
+from .test_kazoo import drained, left, taken
+
+if TYPE_CHECKING:
+    from aiozkqueue.dialects import CuratorKind
+    from tests.observer import Observer
+
+    from .conftest import Die, StartCurator
+    from .peers import Curator, Kazoo
+
+pytestmark = pytest.mark.timeout(180)
+
+BODIES = [b"plain", b"", b"\x00\xff\x01", b"\x00\x01\x00\x01", b"\xf5zq1", b"a" * 2000]
+
+
+def locked(session: zq.QueueSession, path: str, kind: CuratorKind = "queue") -> zq.CuratorQueue[bytes]:
+    return session.curator_queue(path, lock_path=f"{path}-locks", kind=kind)
+
+
+async def ended(session: zq.QueueSession, reference: str) -> zq.MoveStatus:
+    async with asyncio.timeout(60):
+        while (status := await session.moves.status(reference)).state == "running":  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(0.02)
+    return status
+
+
+async def moved(session: zq.QueueSession, source: zq.Queue[bytes], target: zq.Queue[bytes]) -> int:
+    """Move all, and return how many messages that were."""
+    status = await ended(session, await session.moves.start(source, target))
+    assert (status.state, status.error) == ("done", None)
+    assert (status.source, status.target) == (source.name, target.name)
+    return status.moved
+
+
+# -- from other programs' queues
+
+
+@pytest.mark.parametrize("locking", [True, False])
+async def test_what_kazoo_has_put_is_moved_to_a_queue_of_ours_with_its_priority_and_time(
+    session: zq.QueueSession,
+    kazoo: Kazoo,
+    path: str,
+    server_view: Observer,
+    locking: bool,  # noqa: FBT001
+) -> None:
+    path = f"{path}-locking" if locking else path
+    source, target = session.kazoo_queue(path, locking=locking), session.queue("target")
+    for body in BODIES:
+        await kazoo.ask("put", path, body.hex(), 100)
+    await kazoo.ask("put", path, b"urgent".hex(), 7)
+    await kazoo.ask("put", path, b"late".hex(), 200)
+    times = {message.body: message.enqueued_at for message in await source.peek(100)}
+    assert await moved(session, source, target) == len(BODIES) + 2
+    assert await source.size() == 0
+    assert await server_view.children(f"{path}/taken" if locking else path) == []
+    found = await taken(session, target, None)
+    assert [message.body for message in found] == [b"urgent", *BODIES, b"late"]
+    assert [message.priority for message in found] == [-93, *[0] * len(BODIES), 100]
+    assert {message.body: message.enqueued_at for message in found} == times
+    assert len({message.id for message in found}) == len(found)
+
+
+async def test_priorities_times_and_ids_of_curators_kinds_come_along(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    due = due.replace(microsecond=due.microsecond // 1000 * 1000)
+    milliseconds = round(due.timestamp() * 1000)
+    options = {"priority": -5, "delay": milliseconds, "id": "order-7"}
+    found: dict[str, zq.Message[bytes]] = {}
+    for kind, option in options.items():
+        at = f"{path}-{kind}"
+        await curator.ask("open", kind, kind, at, f"{at}-locks", 0)
+        await curator.ask("put", kind, kind.encode().hex(), option)
+        source = session.curator_queue(at, lock_path=f"{at}-locks", kind=kind)  # type: ignore[call-overload]
+        target = session.queue(f"target-{kind}")
+        assert await moved(session, source, target) == 1
+        (found[kind],) = await target.peek()
+    assert [found[kind].body for kind in options] == [b"priority", b"delay", b"id"]
+    assert (found["priority"].priority, found["delay"].due, found["id"].key) == (-5, due, "order-7")
+
+
+async def test_what_curator_and_kazoo_offer_without_locks_is_moved(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    for body in (b"one", b"two"):
+        await curator.ask("offer", path, body.hex())
+    source, target = session.curator_queue(path, kind="simple"), session.kazoo_queue(f"{path}-k", locking=False)
+    assert await moved(session, source, target) == 2
+    assert await curator.ask("poll", path, 0) == "none"
+    assert await drained(session, target) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+async def test_of_an_item_of_several_messages_each_becomes_one_of_its_own_in_their_order(
+    session: zq.QueueSession,
+    path: str,
+    server_view: Observer,
+    compressed: bool,  # noqa: FBT001
+) -> None:
+    source = session.curator_queue(path, lock_path=f"{path}-locks", compressed=compressed)
+    await source.put(b"before")
+    await source.put_multi([b"one", b"two", b"three"])
+    await source.put_multi([])
+    await source.put(b"behind")
+    target = session.curator_queue(f"{path}-2", kind="priority")
+    assert await moved(session, source, target) == 5
+    assert await server_view.children(path) == await server_view.children(f"{path}-locks") == []
+    assert len(await server_view.children(f"{path}-2")) == 5
+    assert await drained(session, target) == [b"before", b"one", b"two", b"three", b"behind"]
+
+
+async def test_an_item_of_more_messages_than_fit_into_a_request_goes_in_parts_and_in_order(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    small, large = [b"%d" % number for number in range(4000)], [b"%d" % number * 100_000 for number in range(9)]
+    await source.put_multi(small)
+    await source.put_multi(large)
+    await source.put(b"behind")
+    assert await moved(session, source, target) == 4010
+    assert await server_view.children(path) == []
+    got: list[bytes] = []
+    while len(got) < 4010:
+        async with session.begin() as tx:
+            got += [one.body for one in await tx.take_many(target, 1000, timeout=30)]
+    assert got == [*small, *large, b"behind"]
+
+
+async def test_a_target_with_a_size_takes_the_messages_of_one_item_as_there_is_room(
+    session: zq.QueueSession, other: zq.QueueSession, path: str
+) -> None:
+    source, target = locked(session, path), session.queue("narrow")
+    await target.configure(zq.QueueConfig(max_size=2))
+    await source.put_multi([b"%d" % number for number in range(6)])
+    reference = await session.moves.start(source, target)
+    async with asyncio.timeout(60):
+        got = [message.body for message in await _awaited(other, "narrow", 6)]
+    assert got == [b"%d" % number for number in range(6)]
+    assert (await ended(session, reference)).moved == 6
+    assert await source.size() == 0
+
+
+async def _awaited(session: zq.QueueSession, queue: str, count: int) -> list[zq.Message[bytes]]:
+    return await taken(session, session.queue(queue), count)
+
+
+# -- to other programs' queues
+
+
+async def test_what_is_moved_to_kazoo_it_gets_most_urgent_first(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
+    path = f"{path}-locking"
+    source = session.queue("source")
+    for body in BODIES:
+        await source.put(body)
+    await source.put(b"urgent", priority=-1)
+    await source.put(b"late", priority=127)
+    await kazoo.ask("put", path, b"in between".hex(), 101)
+    assert await moved(session, source, session.kazoo_queue(path)) == len(BODIES) + 2
+    got = await kazoo.ask("drain", path, 1)
+    assert [bytes.fromhex(body) for body in got] == [b"urgent", *BODIES, b"in between", b"late"]
+
+
+async def test_what_is_moved_to_curator_its_consumers_are_shown(
+    session: zq.QueueSession, curator: Curator, path: str
+) -> None:
+    source, soon = session.queue("source"), datetime.now(UTC) + timedelta(seconds=2)
+    kinds: dict[CuratorKind, zq.PutOptions] = {
+        "queue": {},
+        "priority": {"priority": 3},
+        "delay": {"at": soon},
+        "id": {"key": "a"},
+    }
+    for kind, options in kinds.items():
+        await source.put(kind.encode(), **options)
+        at = f"{path}-{kind}"
+        assert await moved(session, source, session.curator_queue(at, lock_path=f"{at}-locks", kind=kind)) == 1
+        await curator.ask("consume", kind, kind, at, f"{at}-locks", "show", 1)
+        assert await curator.shown(kind) == [kind.encode()]
+    assert datetime.now(UTC) > soon - timedelta(milliseconds=1)
+
+
+async def test_between_queues_of_one_kind_names_are_kept_up_to_their_number(
+    session: zq.QueueSession, path: str
+) -> None:
+    pairs: list[tuple[zq.Queue[bytes], zq.Queue[bytes], zq.PutOptions]] = [
+        (session.kazoo_queue(f"{path}-1", locking=False), session.kazoo_queue(f"{path}-2"), {"priority": 999}),
+        (locked(session, f"{path}-3", "priority"), locked(session, f"{path}-4", "priority"), {"priority": 2**31 - 1}),
+        (locked(session, f"{path}-5", "delay"), locked(session, f"{path}-6", "delay"), {"delay": 3600}),
+        (locked(session, f"{path}-7", "id"), locked(session, f"{path}-8", "id"), {"key": "a/b"}),
+    ]
+    for source, target, options in pairs:
+        await source.put(b"x", **options)
+        (before,) = await source.peek()
+        assert await moved(session, source, target) == 1
+        (after,) = await target.peek()
+        assert (after.body, after.id[:-10]) == (b"x", before.id[:-10])
+
+
+async def test_a_curator_queue_that_prioritizes_and_kazoos_keep_the_distance_from_the_usual_priority(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
+    source, target = locked(session, path, "priority"), session.kazoo_queue(f"{path}-locking")
+    await source.put(b"usual")
+    await source.put(b"urgent", priority=-100)
+    await source.put_multi([b"late", b"later"], priority=899)
+    assert await moved(session, source, target) == 4
+    names = [message.id[:9] for message in await target.peek()]
+    assert names == ["entry-000", "entry-100", "entry-999", "entry-999"]
+    assert await kazoo.ask("drain", f"{path}-locking", 1) == [
+        body.hex() for body in (b"urgent", b"usual", b"late", b"later")
+    ]
+
+
+# -- what others hold
+
+
+async def test_what_curator_holds_stays_until_it_is_handled_and_the_rest_is_moved(
+    session: zq.QueueSession, curator: Curator, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    await source.put(b"held")
+    await curator.ask("consume", "c", "queue", path, f"{path}-locks", "hold", 1)
+    assert await curator.shown("c") == [b"held"]
+    await source.put(b"free")
+    (held, free) = await server_view.children(path)
+    reference = await session.moves.start(source, target)
+    await server_view.gone(f"{path}/{free}")
+    await left(target, 1)
+    assert await server_view.exists(f"{path}/{held}")
+    assert (await session.moves.status(reference)).state == "running"
+    await curator.ask("go", "c")
+    assert (await ended(session, reference)).moved == 1
+    assert await drained(session, target) == [b"free"]
+    assert await curator.shown_until_now("c") == []
+
+
+async def test_what_a_dead_curator_held_is_moved_when_its_session_is_over(
+    session: zq.QueueSession, start_curator: StartCurator, die: Die, path: str
+) -> None:
+    curator, source, target = await start_curator(), locked(session, path), session.queue("target")
+    await source.put(b"held")
+    await curator.ask("consume", "c", "queue", path, f"{path}-locks", "hold", 1)
+    assert await curator.shown("c") == [b"held"]
+    reference = await session.moves.start(source, target)
+    await session.queue("other").put(b"x")
+    assert (await session.moves.status(reference)).state == "running"
+    await die(curator)
+    assert (await ended(session, reference)).moved == 1
+    assert await drained(session, target) == [b"held"]
+
+
+async def test_what_kazoo_holds_stays_until_it_is_let_go_of(session: zq.QueueSession, kazoo: Kazoo, path: str) -> None:
+    path = f"{path}-locking"
+    source, target = session.kazoo_queue(path), session.queue("target")
+    await source.put(b"held")
+    assert await kazoo.get(path) == b"held"
+    await source.put(b"free")
+    reference = await session.moves.start(source, target)
+    await left(target, 1)
+    assert (await session.moves.status(reference)).state == "running"
+    await kazoo.ask("release", path)
+    assert (await ended(session, reference)).moved == 2
+    assert await drained(session, target) == [b"free", b"held"]
+    assert await kazoo.get(path, 0.1) is None
+
+
+@pytest.mark.parametrize("beside", ["-locks", None])
+async def test_of_a_thousand_that_curator_consumes_meanwhile_each_is_handled_there_or_moved_once(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    curator: Curator,
+    path: str,
+    server_view: Observer,
+    beside: str | None,
+) -> None:
+    locks = beside and f"{path}{beside}"
+    source, target = session.curator_queue(path, lock_path=locks), session.queue("target")
+    bodies = {b"%d" % number for number in range(1000)}
+    await source.put_many(sorted(bodies)[:700])
+    for number in range(0, 300, 10):
+        await source.put_multi(sorted(bodies)[700 + number : 710 + number])
+    await curator.ask("consume", "c", "queue", path, locks or "-", "slow2", 4)
+    references = [await session.moves.start(source, target)]
+    source_of_other = other.curator_queue(path, lock_path=locks)
+    references.append(await other.moves.start(source_of_other, "target"))
+    statuses = [await ended(session, reference) for reference in references]
+    assert [status.error for status in statuses] == [None, None]
+    await server_view.until(lambda: not server_view._children(path), 60)
+    shown = await curator.shown_until_now("c")
+    there = await drained(session, target)
+    assert sorted([*shown, *there]) == sorted(bodies)
+    assert sum(status.moved for status in statuses) == len(there) > 0
+    assert len(shown) > 0
+
+
+async def test_of_five_hundred_that_kazoo_gets_without_locks_each_is_got_there_or_moved_once(
+    session: zq.QueueSession, kazoo: Kazoo, path: str
+) -> None:
+    source, target = session.kazoo_queue(path, locking=False), session.queue("target")
+    bodies = sorted(b"%d" % number for number in range(500))
+    await source.put_many(bodies)
+    reference = await session.moves.start(source, target)
+    got: list[bytes] = []
+    while (body := await kazoo.get(path)) is not None:
+        got.append(body)
+    assert (await ended(session, reference)).error is None
+    assert sorted([*got, *await drained(session, target)]) == bodies
+
+
+async def test_an_item_that_a_consumer_splits_after_the_move_began_is_moved_and_what_is_put_later_is_not(
+    session: zq.QueueSession, other: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, target, theirs = locked(session, path), session.queue("target"), locked(other, path)
+    await source.put_multi([b"one", b"two", b"three"])
+    (name,) = await server_view.children(path)
+    lock = f"{path}-locks/{name}"
+    await server_view.create(lock, b"somebody", ephemeral=True)  # the move has to wait
+    await source.put(b"free")
+    reference = await session.moves.start(source, target)
+    await left(target, 1)
+    await theirs.put_multi([b"later", b"still later"])
+    await server_view.delete(f"{path}/{name}")
+    for number, body in enumerate([b"one", b"two", b"three"]):  # as the splitter does
+        await server_view.create(f"{path}/{name}-p{number:08d}", frame([body]))
+    await server_view.delete(lock)
+    assert (await ended(session, reference)).moved == 4
+    assert await drained(session, target) == [b"free", b"one", b"two", b"three"]
+    assert await drained(session, source) == [b"later", b"still later"]
+
+
+async def test_parts_of_what_was_put_since_the_numbers_began_again_are_not_moved(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    await source.put_many([b"one", b"two"])
+    (name, _) = await server_view.children(path)
+    await server_view.create(f"{path}-locks/{name}", b"somebody", ephemeral=True)
+    reference = await session.moves.start(source, target)
+    await left(target, 1)
+    await server_view.delete_at_once(path)  # consumed, and the empty folder removed by the server
+    await server_view.create(f"{path}/{name}", frame([b"three"]))
+    await server_view.create(f"{path}/{name}-p00000000", frame([b"four"]))
+    await server_view.delete(f"{path}-locks/{name}")
+    assert (await ended(session, reference)).moved == 1
+    assert sorted(await drained(session, source)) == [b"four", b"three"]
+
+
+# -- what cannot be moved
+
+
+@pytest.mark.parametrize(
+    ("options", "has"),
+    [
+        ({"headers": {"a": "b", "c": "d"}}, r"has headers \(a, c\)"),
+        ({"key": "k"}, "has a key"),
+        ({"key": "k", "unique": True}, "has a unique key and a key"),
+        ({"group": "g"}, "has a group"),
+        ({"delay": 3600}, "has a delay, to 20"),
+        ({"ttl": 60}, "has a lifetime"),
+        ({"filters": {"color": "red"}}, "has filters"),
+    ],
+)
+async def test_what_the_other_program_has_no_place_for_is_refused_before_anything_is_sent(
+    session: zq.QueueSession, path: str, server_view: Observer, queue_root: str, options: zq.PutOptions, has: str
+) -> None:
+    source = session.queue("source")
+    await source.put(b"fits")
+    message_id = await source.put(b"does not", **options)
+    for target in (session.kazoo_queue(path), session.curator_queue(path + "-2")):
+        with pytest.raises(zq.InvalidOptionError, match=has) as refused:
+            await session.moves.start(source, target)
+        assert f"message {message_id} of queue 'source'" in str(refused.value)
+        assert "take it, put what it is to become there" in str(refused.value)
+        assert not await server_view.exists(target.name)
+    assert await source.size() == 2
+    assert await server_view.children(f"{queue_root}/.moves") == []
+
+
+async def test_what_does_not_fit_into_the_target_is_refused_before_anything_is_sent(
+    session: zq.QueueSession, path: str, server_view: Observer, queue_root: str
+) -> None:
+    size = session.engine.max_message
+    native, kazoo, curator = session.queue("native"), session.kazoo_queue(path), locked(session, f"{path}-2")
+    await kazoo.put(b"x" * size)
+    for target in (native, curator):
+        with pytest.raises(
+            zq.MessageTooLargeError, match=r"item entry-100-0000000000 .* would take \d+ bytes in queue"
+        ):
+            await session.moves.start(kazoo, target)
+    await native.put(b"x" * size)
+    with pytest.raises(zq.MessageTooLargeError, match="put a reference to it"):
+        await session.moves.start(native, curator)
+    assert await kazoo.size() == await native.size() == 1
+    assert await server_view.children(f"{queue_root}/.moves") == []
+
+
+async def test_priorities_and_ids_that_the_target_cannot_have_are_refused(session: zq.QueueSession, path: str) -> None:
+    urgent, kazoo, ids = session.queue("urgent"), session.kazoo_queue(path), locked(session, f"{path}-2", "id")
+    await urgent.put(b"x", priority=-101)
+    with pytest.raises(zq.InvalidOptionError, match="kazoo's LockingQueue takes an integer from 0"):
+        await session.moves.start(urgent, kazoo)
+    with pytest.raises(zq.InvalidOptionError, match="DistributedIdQueue takes an id with each put"):
+        await session.moves.start(urgent, ids)
+    await kazoo.put(b"x", priority=228)
+    with pytest.raises(zq.InvalidOptionError, match=r"priority 128, counted from the usual one.*takes -128 to 127"):
+        await session.moves.start(kazoo, "target")
+    await ids.put(b"x", key="a")
+    with pytest.raises(zq.InvalidOptionError, match=r"item queue-.*has a key"):
+        await session.moves.start(ids, kazoo)
+    ordered, prioritized = session.queue("ordered"), session.kazoo_queue(f"{path}-3")
+    await ordered.configure(zq.QueueConfig(ordered=True))
+    await prioritized.put(b"x", priority=101)
+    with pytest.raises(zq.InvalidOptionError, match="queue 'ordered' is ordered"):
+        await session.moves.start(prioritized, ordered)
+
+
+async def test_an_item_that_does_not_decode_is_refused_and_stays_when_it_is_found_later(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    await source.put_many([b"held", b"fine"])
+    (held, _) = await server_view.children(path)
+    await server_view.create(f"{path}-locks/{held}", b"somebody", ephemeral=True)
+    reference = await session.moves.start(source, target)
+    await left(target, 1)
+    await server_view.set(f"{path}/{held}", b"no frame")
+    await server_view.delete(f"{path}-locks/{held}")
+    status = await ended(session, reference)
+    assert (status.state, status.moved) == ("failed", 1)
+    assert f"1 messages stay in {path}; one of them: item {held} of queue" in (status.error or "")
+    assert await server_view.children(path) == [held]
+    with pytest.raises(zq.PayloadError, match=rf"item {held} of queue .*: what is stored does not decode"):
+        await session.moves.start(source, target)
+
+
+async def test_the_two_queues_of_a_move_are_told_apart_by_where_their_items_lie(
+    session: zq.QueueSession, path: str
+) -> None:
+    kazoo, simple = session.kazoo_queue(path), session.curator_queue(f"{path}/entries", kind="simple")
+    for source, target in ((kazoo, kazoo), (kazoo, simple), (simple, kazoo)):
+        with pytest.raises(zq.InvalidOptionError, match=r"cannot move queue .* to itself"):
+            await session.moves.start(source, target)
+
+
+# -- what may happen meanwhile
+
+
+async def test_the_folder_of_locks_that_the_server_has_removed_is_made_again(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    await source.put(b"one")
+    await server_view.delete(f"{path}-locks")  # as the server does with an empty container
+    assert await moved(session, source, target) == 1
+    await source.put(b"two")
+    await server_view.delete(f"{path}-locks")
+    assert await source.purge() == 1
+
+
+async def test_a_move_of_an_earlier_layout_and_of_an_unknown_one(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    await session.queue("old").put(b"x")
+    stored = b'{"source":"old","target":"new","state":"running","moved":0}'
+    unknown = b'{"source":{"path":"/q","program":"rabbit"},"target":"new","state":"running","moved":0}'
+    await server_view.create(f"{queue_root}/.moves/earlier", stored)
+    await server_view.create(f"{queue_root}/.moves/unknown", unknown)
+    assert await session.moves.resume() == 1
+    assert (await ended(session, "earlier")).moved == 1
+    with pytest.raises(zq.UnknownMoveError):
+        await session.moves.status("unknown")
+    assert await server_view.get(f"{queue_root}/.moves/unknown") == unknown
+
+
+async def test_a_session_that_uses_the_queue_in_another_layout_leaves_the_move_to_others(
+    session: zq.QueueSession,
+    other: zq.QueueSession,
+    path: str,
+    server_view: Observer,
+    queue_root: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await session.kazoo_queue(path).put(b"x")
+    other.kazoo_queue(path, locking=False)
+    record = f'{{"source":{{"path":"{path}","program":"kazoo","locking":true}},"target":"new","state":"running"}}'
+    await server_view.create(f"{queue_root}/.moves/one", record.encode())
+    with caplog.at_level(logging.WARNING):
+        assert await other.moves.resume() == 1
+        async with asyncio.timeout(30):
+            while "move one is left to another session" not in caplog.text:  # noqa: ASYNC110 - a task says so
+                await asyncio.sleep(0.01)
+    await server_view.gone(f"{queue_root}/.moves/one/runner")
+    assert (await session.moves.status("one")).state == "running"
+    assert await session.moves.resume() == 1
+    assert (await ended(session, "one")).moved == 1
