@@ -9,6 +9,8 @@ import typer
 
 from aiozkqueue.cli import output
 from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.asked import AskedQueue
+from aiozkqueue.cli.between import asks_both_queues
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
@@ -20,30 +22,30 @@ LOOK = 0.2
 
 
 @connected
-async def move(
-    connection: Connection,
-    source: Annotated[str, typer.Argument(metavar="FROM")],
-    target: Annotated[str, typer.Argument(metavar="TO")],
-    as_json: AsJson = False,
-) -> Exit:
+@asks_both_queues
+async def move(connection: Connection, source: AskedQueue, target: AskedQueue, as_json: AsJson = False) -> Exit:
     """Move the messages that are in a queue now to another, and wait for the end.
 
     Fails with 1 when there is no FROM. Interrupted or killed, it goes on when somebody runs
-    [bold]aiozkqueue moves --resume[/bold].
+    [bold]aiozkqueue moves --resume[/bold]. When a queue of another program has no place for something that a message
+    has, nothing is moved.
 
-    [dim]aiozkqueue move orders orders-old[/dim]
+    [dim]aiozkqueue move orders orders-old
+    aiozkqueue move --from-curator /app/orders --from-lock-path /app/orders-locks orders[/dim]
     """
     async with connection.open() as session:
-        session.moves.check(source, target)
-        there, total = await session.queue(source).exists(), await session.queue(source).size()
-        reference = await session.moves.start(source, target)
+        ends = [one.name if one.program is None else one.of(session) for one in (source, target)]
+        session.moves.check(*ends)
+        queue = source.of(session)
+        there, total = await queue.exists(), await queue.size()
+        reference = await session.moves.start(*ends)
         if not there:
             connection.note_absent(source)
         status = await _watched(session, reference, total)
     if as_json:
         output.print_json(_record(status))
     else:
-        output.note(f"moved {status.moved} messages from {source} to {target}")
+        output.note(f"moved {status.moved} messages from {source.name} to {target.name}")
     if status.error:
         output.note(status.error)
     return Exit.OK if there and status.state == "done" else Exit.NOTHING
@@ -64,7 +66,10 @@ async def moves(
             await session.moves.resume()
             for status in await session.moves.all():
                 if status.state == "running":
-                    await _watched(session, status.reference, await session.queue(status.source).size())
+                    # The path of another program's queue tells nothing of its layout.
+                    theirs = status.source.startswith("/")
+                    total = 0 if theirs else await session.queue(status.source).size()
+                    await _watched(session, status.reference, total)
         found = await session.moves.all()
     if as_json:
         for status in found:

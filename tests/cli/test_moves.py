@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+from kazoo.recipe.queue import LockingQueue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.cli.conftest import Cli
 
 
@@ -36,5 +43,63 @@ def test_a_path_is_refused_with_the_reason_and_what_to_do(cli: Cli, queues: tupl
     refused = cli("move", *queues)
     assert refused.status == 2
     assert "'/app/orders'" in refused.stderr
-    assert "have no place for the id, headers, group" in refused.stderr
-    assert "take and put in a transaction" in refused.stderr
+    assert "--from-curator or --from-kazoo" in refused.stderr
+
+
+@pytest.fixture
+def client(zookeeper: str) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper, timeout=30.0)
+    client.start(60)
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def path(client: KazooClient) -> Iterator[str]:
+    top = f"/foreign-{uuid.uuid4().hex[:12]}"
+    yield f"{top}/queue"
+    with suppress(NoNodeError):
+        client.delete(top, recursive=True)
+
+
+def test_the_queue_of_a_kazoo_client_is_moved_to_a_queue_of_ours_and_from_there_to_curators(
+    cli: Cli, client: KazooClient, path: str
+) -> None:
+    queue = LockingQueue(client, path)
+    queue.put_all([b"1", b"2"])
+    queue.put(b"urgent", 1)
+    [moved] = cli("move", "--from-kazoo", path, "orders", "--json").records
+    assert (moved["from"], moved["to"], moved["state"], moved["moved"]) == (path, "orders", "done", 3)
+    done = cli(
+        "move", "orders", "--to-curator", f"{path}-2", "--to-lock-path", f"{path}-locks", "--to-kind", "priority"
+    )
+    assert (done.status, done.stderr) == (0, f"aiozkqueue: moved 3 messages from orders to {path}-2\n")
+    target = ("--curator", f"{path}-2", "--lock-path", f"{path}-locks", "--kind", "priority")
+    assert cli("consume", *target).text == "urgent\n1\n2\n"
+    assert [one["from"] for one in cli("moves", "--json").records] == [path, "orders"]
+
+
+def test_what_has_no_place_in_another_programs_queue_is_not_moved(cli: Cli, path: str) -> None:
+    cli("put", "orders", "--header", "a=b", "x")
+    refused = cli("move", "orders", "--to-kazoo", path, "--to-unlocked")
+    assert refused.status == 2
+    assert "has headers (a) and cannot be moved to queue" in refused.stderr
+    assert cli("moves").status == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "Missing argument 'FROM'. Give its name, or --from-curator PATH or --from-kazoo PATH"),
+        (("orders",), "Missing argument 'TO'. Give its name, or --to-curator PATH or --to-kazoo PATH"),
+        (("--from-kazoo", "/a"), "Missing argument 'TO'"),
+        (("one", "two", "--to-kazoo", "/a"), "'two' is one argument too many: options name TO"),
+        (("--from-kazoo", "/a", "--from-curator", "/b", "one"), "--from-curator and --from-kazoo exclude each other"),
+        (("one", "two", "--to-kind", "id"), "give its path with --to-curator PATH"),
+    ],
+)
+def test_the_two_queues_of_a_move_are_each_named_once(cli: Cli, arguments: tuple[str, ...], told: str) -> None:
+    refused = cli("move", *arguments)
+    assert refused.status == 2
+    assert told in " ".join(refused.stderr.replace("│", " ").split())

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.admin import mover
 from tests.simulation.killing import When, killed_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
 
 MESSAGES = [str(number).encode() for number in range(3)]
 
@@ -49,5 +56,73 @@ def test_a_mover_killed_at_any_request_loses_and_doubles_nothing(when: When) -> 
     while reached:
         number += 1
         reached, found = killed_at(number, when, before=_prepare, work=_move, after=_go_on)
+        assert not found, f"killed at request {number}, {when.value.value}"
+    assert number > 15
+
+
+def _ours(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.queue("ours")
+
+
+def _curators(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.curator_queue("/app/curators", lock_path="/app/curators-locks")
+
+
+def _kazoos(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.kazoo_queue("/app/kazoos")
+
+
+def _kazoos_without_locks(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.kazoo_queue("/app/kazoos", locking=False)
+
+
+BETWEEN: dict[str, tuple[QueueOf, QueueOf]] = {
+    "from Curator": (_curators, _ours),
+    "to Curator": (_ours, _curators),
+    "from kazoo to Curator": (_kazoos, _curators),
+    "from kazoo without locks": (_kazoos_without_locks, _ours),
+}
+
+
+@pytest.mark.parametrize("when", When)
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_mover_between_layouts_killed_at_any_request_loses_and_doubles_nothing(
+    when: When, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source_of, target_of = BETWEEN[between]
+    monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages goes in several steps
+
+    async def prepare(session: zq.QueueSession) -> None:
+        source = source_of(session)
+        if isinstance(source, zq.CuratorQueue):
+            await source.put(MESSAGES[0])
+            await source.put_multi(MESSAGES[1:])
+        else:
+            await source.put_many(MESSAGES)
+
+    async def move(session: zq.QueueSession) -> None:
+        reference = await session.moves.start(source_of(session), target_of(session))
+        while (await session.moves.status(reference)).state == "running":  # noqa: ASYNC110 - it is in ZooKeeper
+            await asyncio.sleep(0.05)
+
+    async def go_on(session: zq.QueueSession) -> list[str]:
+        await asyncio.sleep(10)  # until the session of the killed one is over
+        await session.moves.resume()
+        while any(one.state == "running" for one in await session.moves.all()):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.1)
+        wrong = [f"{one.state}: {one.error}" for one in await session.moves.all() if one.state != "done"]
+        taken: list[bytes] = []
+        there = target_of if await session.moves.all() else source_of  # it may have been killed before it was begun
+        async with session.begin() as tx:
+            while (message := await tx.take(there(session), timeout=1)) is not None:
+                taken.append(message.value)
+        left = [await queue_of(session).size() for queue_of in (source_of, target_of)]
+        return wrong if (taken, left) == (MESSAGES, [0, 0]) else [*wrong, f"taken: {taken}, left: {left}"]
+
+    number = 0
+    reached = True
+    while reached:
+        number += 1
+        reached, found = killed_at(number, when, before=prepare, work=move, after=go_on)
         assert not found, f"killed at request {number}, {when.value.value}"
     assert number > 15

@@ -132,7 +132,8 @@ class Moves:
         if isinstance(name, str) and name.startswith("/"):  # type: ignore[redundant-expr]
             msg = (
                 f"{name!r} is a path, and so another program's queue: give `session.curator_queue({name!r})` or "
-                f"`session.kazoo_queue({name!r})`, with the options that its clients use"
+                f"`session.kazoo_queue({name!r})`, with the options that its clients use; the command takes "
+                "--from-curator or --from-kazoo PATH, and --to-curator or --to-kazoo PATH"
             )
             raise InvalidOptionError(msg)
         check_queue_name(name)
