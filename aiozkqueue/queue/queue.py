@@ -452,8 +452,8 @@ async def put_bounded(engine: SessionCore, store: QueueState, puts: list[Put], p
         part = puts[: len(puts) if room is None else credits_of(store.config.max_size or 1)]
         atomic_write = PutWrite(engine.ids.next(), part)
         if room is not None:
-            await room.enter(len(part), patience)
-            room.passed(atomic_write, len(part))
+            await room.acquire(len(part), patience)
+            room.bind(atomic_write, len(part))
         try:
             await engine.settle(atomic_write)
         except QueueFullError:  # it had no size when this was sent

@@ -28,7 +28,7 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 
-from .commit.capacity import ensure_lane, needs_of, try_admit
+from .commit.capacity import needs_of, reserve, try_reserve
 from .commit.dispositions import CONSUME, Disposition, aside, fate, refuse_to_overtake, release_disposition
 from .commit.group_commit import unknown
 from .commit.held import CommitWrite
@@ -89,7 +89,6 @@ class UnitOfWork:
 
     __slots__ = (
         "__weakref__",
-        "_admission",
         "_atomic_write",
         "_beside",
         "_claims",
@@ -98,6 +97,7 @@ class UnitOfWork:
         "_keys",
         "_puts",
         "_release",
+        "_reservation",
         "_shown",
         "_size",
         "_state",
@@ -117,7 +117,7 @@ class UnitOfWork:
         self._beside: dict[tuple[str, str], TransactionalAlteration] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
-        self._admission: Reservation | None = None
+        self._reservation: Reservation | None = None
         self._size = 0
         self._atomic_write: AtomicWrite | None = None
         self._release: asyncio.Future[None] | None = None
@@ -172,9 +172,9 @@ class UnitOfWork:
             bounded = bounded or put.store.room is not None
         if not bounded:
             return True
-        if self._admission is None:
-            self._admission = try_admit(self._needs())
-        return self._admission is not None
+        if self._reservation is None:
+            self._reservation = try_reserve(self._needs())
+        return self._reservation is not None
 
     @property
     def lost(self) -> bool:
@@ -338,9 +338,9 @@ class UnitOfWork:
         if atomic_write.weight > engine.surely_small:
             self._refuse_too_large(atomic_write)
         engine.committer.submit(atomic_write)
-        if self._admission is not None:
-            self._admission.passed(atomic_write)
-            self._admission = None
+        if self._reservation is not None:
+            self._reservation.bind(atomic_write)
+            self._reservation = None
         self._move(_SETTLING)
         if self._shown is not None:
             engine.undecided(self)  # as a transaction is from its beginning
@@ -435,13 +435,13 @@ class UnitOfWork:
             await wait_settled(self._release, limit=self.engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
-        """Open the queues put to, and take the room that they are short of. Raises: also as `CapacityGate.enter`."""
+        """Open the queues put to, and take the room that they are short of. Raises: also as `CapacityGate.acquire`."""
         patience = Deadline(timeout, self.engine.clock)
         self._move(_SETTLING)
         try:
             await self._open_queues(timeout)
-            if self._admission is None:
-                self._admission = await ensure_lane(self._needs(), patience, self.generation)
+            if self._reservation is None:
+                self._reservation = await reserve(self._needs(), patience, self.generation)
         finally:
             self._move(_OPEN)
 
@@ -497,9 +497,9 @@ class UnitOfWork:
         """
         self._puts.clear()
         self._beside = None
-        if self._admission is not None:
-            self._admission.leave()
-            self._admission = None
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
         engine = self.engine
         if engine.closed or not self._claims or self.lost:
             return

@@ -121,8 +121,8 @@ class Part:
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
         atomic_write = FencedPuts(link.engine.ids.next(), puts, self.fence, written)
         if store.room is not None:
-            await store.room.enter(len(puts), Deadline(link.options.put_timeout, link.engine.clock))
-            store.room.passed(atomic_write, len(puts))
+            await store.room.acquire(len(puts), Deadline(link.options.put_timeout, link.engine.clock))
+            store.room.bind(atomic_write, len(puts))
         try:
             await link.engine.settle(atomic_write)
         except OvertakenError:

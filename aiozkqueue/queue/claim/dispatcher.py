@@ -342,7 +342,7 @@ class ClaimDispatcher:
         if room < 1:
             if not self._claim_batches.any:
                 self._waiters.answer_asking(self._waiters.arrivals)  # whoever would free some may be the one that asks
-            self._budgets.wakeup_op(self._wakeup)
+            self._budgets.notify(self._wakeup)
             await self._candidate_source.pause(None)
             return
         await self._look(room, generation)

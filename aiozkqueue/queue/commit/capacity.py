@@ -1,4 +1,4 @@
-"""How commits get room in the queues with a size that they put to: in all of them, or in none."""
+"""The room of commits in the bounded queues that they put to: acquired in all of them, or in none."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def needs_of(
-    puts: Iterable[Put], dispositions: Mapping[Claim, Disposition], beside: Iterable[TransactionalAlteration] = ()
+    puts: Iterable[Put], dispositions: Mapping[Claim, Disposition], alterations: Iterable[TransactionalAlteration] = ()
 ) -> dict[CapacityGate, int]:
-    """How many messages more a commit leaves in each bounded queue: what it takes from there makes room."""
+    """Return how many messages a commit adds to each bounded queue, less the messages that it removes from there."""
     needs: dict[CapacityGate, int] = {}
     for put in puts:
         room = put.store.room
@@ -31,93 +31,93 @@ def needs_of(
         room = claim.store.room
         if room in needs and disposition.kind in ("consume", "dead"):
             needs[room] -= 1
-    for one in beside if needs else ():
-        room = one.store.room
-        if room in needs and one.removes:
+    for alteration in alterations if needs else ():
+        room = alteration.store.room
+        if room in needs and alteration.removes:
             needs[room] -= 1
     return {room: count for room, count in needs.items() if count > 0}
 
 
 class Reservation:
-    """The room that a commit has taken, in all queues that it puts to: until it is passed on, or given back."""
+    """The room of a commit in all queues that it puts to, until it is bound to a write or released."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("_counts",)
 
-    def __init__(self, taken: dict[CapacityGate, int]) -> None:
-        self._taken = taken
+    def __init__(self, counts: dict[CapacityGate, int]) -> None:
+        self._counts = counts
 
-    def passed(self, atomic_write: AtomicWrite) -> None:
-        """Have it given back when a settlement is settled."""
-        for room, count in self._taken.items():
-            room.passed(atomic_write, count)
+    def bind(self, atomic_write: AtomicWrite) -> None:
+        """Release the room when an atomic write is settled."""
+        for room, count in self._counts.items():
+            room.bind(atomic_write, count)
 
-    def leave(self) -> None:
-        """Give it back, for a commit that is not sent."""
-        for room, count in self._taken.items():
-            room.leave(count)
+    def release(self) -> None:
+        """Release the room of a commit that is not sent."""
+        for room, count in self._counts.items():
+            room.release(count)
 
 
-def try_admit(needs: dict[CapacityGate, int]) -> Reservation | None:
-    """Take room in several queues if it is known to be there in all."""
-    held: dict[CapacityGate, int] = {}
+def try_reserve(needs: dict[CapacityGate, int]) -> Reservation | None:
+    """Acquire room in several queues, if it is known to be free in all of them."""
+    acquired: dict[CapacityGate, int] = {}
     for room, count in needs.items():
-        if not room.try_enter(count):
-            Reservation(held).leave()
+        if not room.try_acquire(count):
+            Reservation(acquired).release()
             return None
-        held[room] = count
+        acquired[room] = count
     return Reservation(needs)
 
 
-async def ensure_lane(needs: dict[CapacityGate, int], patience: Deadline, generation: int | None = None) -> Reservation:
-    """Take room in several queues, all or none.
+async def reserve(needs: dict[CapacityGate, int], deadline: Deadline, generation: int | None = None) -> Reservation:
+    """Acquire room in several queues: in all, or in none.
 
-    What is held while another is looked into is given back when that one is full. When it is only this session that
-    has too much under way, it is held for as long as that takes; but not while a queue before those held, by name, is
-    waited for: so no two wait for each other.
+    If a queue is full, the room acquired in other queues is released during the wait. If only this session has too
+    much under way there, the acquired room is kept during the wait, unless some of it is in a queue that comes later by
+    name. So no two commits wait for each other.
 
-    Raises: as `CapacityGate.enter`.
+    Raises: as `CapacityGate.acquire`.
     """
     rooms = sorted(needs, key=_name)
-    held: list[CapacityGate] = []
+    acquired: list[CapacityGate] = []
 
-    def give_back() -> None:
-        while held:
-            room = held.pop()
-            room.leave(needs[room])
+    def release_all() -> None:
+        while acquired:
+            room = acquired.pop()
+            room.release(needs[room])
 
-    def waits(lacking: CapacityGate, *, full: bool) -> None:
-        if full or any(room.queue > lacking.queue for room in held):
-            give_back()
+    def on_wait(lacking: CapacityGate, *, full: bool) -> None:
+        if full or any(room.queue > lacking.queue for room in acquired):
+            release_all()
 
     try:
-        while (lacking := next((room for room in rooms if room not in held), None)) is not None:
-            await lacking.enter(needs[lacking], patience, generation, partial(waits, lacking))
-            held.append(lacking)
-    except BaseException:  # who is cancelled keeps none either
-        give_back()
+        while (lacking := next((room for room in rooms if room not in acquired), None)) is not None:
+            await lacking.acquire(needs[lacking], deadline, generation, partial(on_wait, lacking))
+            acquired.append(lacking)
+    except BaseException:  # a cancelled commit keeps no room either
+        release_all()
         raise
     return Reservation(needs)
 
 
-async def enter(atomic_write: AtomicWrite, puts: Iterable[Put], patience: Deadline) -> None:
-    """Take room for what a settlement is about to put, waiting with patience; it leaves when it is settled.
+async def enter(atomic_write: AtomicWrite, puts: Iterable[Put], deadline: Deadline) -> None:
+    """Acquire room for the puts of an atomic write, waiting until the deadline; it is released with the write.
 
-    The queues put to have been opened. Raises: as `CapacityGate.enter`.
+    The queues must be open. Raises: as `CapacityGate.acquire`.
     """
     needs = needs_of(puts, {})
     if needs:
-        (await ensure_lane(needs, patience)).passed(atomic_write)
+        (await reserve(needs, deadline)).bind(atomic_write)
 
 
-async def readmit(atomic_write: AtomicWrite, needs: dict[CapacityGate, int], patience: Deadline) -> None:
-    """Let in what was sent before its queue got a size; while it waits it has room in no other, as in `ensure_lane`.
+async def reserve_again(atomic_write: AtomicWrite, needs: dict[CapacityGate, int], deadline: Deadline) -> None:
+    """Acquire room for a write that was sent before its queue became bounded, and refused.
 
-    Nothing of it is under way: it was refused. Raises: as `CapacityGate.enter`.
+    The write holds no other room during the wait, as in `reserve`. Raises: as `CapacityGate.acquire`.
     """
     if not all(room.holds(atomic_write) for room in needs):
         for room in needs:
-            room.out(atomic_write)
-        (await ensure_lane(needs, patience, atomic_write.generation)).passed(atomic_write)
+            room.unbind(atomic_write)
+        (await reserve(needs, deadline, atomic_write.generation)).bind(atomic_write)
 
 
 def _name(room: CapacityGate) -> str:

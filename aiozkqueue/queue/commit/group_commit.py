@@ -397,7 +397,7 @@ class GroupCommitter:
             with scope:
                 await mending
                 if any(store.room is not None for store in atomic_write.stores):
-                    await atomic_write.readmit()
+                    await atomic_write.reserve_again()
         except (QueueError, ZooKeeperError) as error:
             atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
         except asyncio.CancelledError:

@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import (
     new_delete,
 )
 
-from .capacity import needs_of, readmit
+from .capacity import needs_of, reserve_again
 from .dispositions import CONSUME, Disposition, bury, fate, guard, refusal_of, weigh_disposition, write_meta
 from .puts import load, note_sequence, stores_of, tally_puts, weigh_puts
 from .unique_keys import freed_by
@@ -365,9 +365,9 @@ class CommitWrite(EndClaims):
             raise refusal_of(owner, operation, error)
         return self._repair(owner, operation, error)
 
-    async def readmit(self) -> None:
+    async def reserve_again(self) -> None:
         """Wait for room."""
-        await readmit(self, needs_of(self._puts, self._dispositions, self._beside), FOREVER)
+        await reserve_again(self, needs_of(self._puts, self._dispositions, self._beside), FOREVER)
 
 
 def weigh(claim: Claim, disposition: Disposition) -> int:

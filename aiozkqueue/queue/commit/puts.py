@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.zookeeper import Create, new_create
 
-from .capacity import needs_of, readmit
+from .capacity import needs_of, reserve_again
 from .write import OPERATION_WEIGHT, AtomicWrite
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class PutWrite(AtomicWrite):
         """Tell of the items."""
         tally_puts(self._puts, meter)
 
-    async def readmit(self) -> None:
+    async def reserve_again(self) -> None:
         """Ask for room."""
-        await readmit(self, needs_of(self._puts, {}), self._patience)
+        await reserve_again(self, needs_of(self._puts, {}), self._patience)
 
 
 def load(

@@ -73,7 +73,7 @@ class GuardedPuts(PutWrite):
             return self._guard.refused(index, operation, error)
         return super().refused(index - self._guards, operation, error)
 
-    async def readmit(self) -> None:
+    async def reserve_again(self) -> None:
         """It has room already, or had been sent when the queue got a size, and is let in."""
 
     def applied(self, results: Sequence[Result] | None) -> None:
@@ -98,11 +98,11 @@ async def transfer(engine: SessionCore, items: Sequence[Transfer], patience: Dea
         room, part = first[0].store.room, rest
         if room is not None:
             try:
-                await room.enter(len(first), patience)
+                await room.acquire(len(first), patience)
             except QueueFullError as full:
                 return outcomes + [full] * len(rest)
             fitting = 1
-            while fitting < len(rest) and room.try_enter(len(rest[fitting].puts)):
+            while fitting < len(rest) and room.try_acquire(len(rest[fitting].puts)):
                 fitting += 1
             part = rest[:fitting]
         outcomes += await _transfer(engine, part, room)
@@ -118,7 +118,7 @@ async def _transfer(
         guard = ConditionalWrite(engine.ids.next(), item.change, engine.server_clock)
         atomic_write = GuardedPuts(engine.ids.next(), item.puts, guard)
         if room is not None:
-            room.passed(atomic_write, len(item.puts))
+            room.bind(atomic_write, len(item.puts))
         writes.append(atomic_write)
     for atomic_write in writes:
         engine.committer.submit(atomic_write)

@@ -118,10 +118,10 @@ class AtomicWrite(ABC):
         """
         raise error
 
-    async def readmit(self) -> None:  # noqa: B027 - most put nothing
+    async def reserve_again(self) -> None:  # noqa: B027 - most put nothing
         """Reserve room in queues that became bounded after this was sent.
 
-        Raises: QueueFullError, as `CapacityGate.enter` does.
+        Raises: QueueFullError, as `CapacityGate.acquire` does.
         """
 
     def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most have nothing to note

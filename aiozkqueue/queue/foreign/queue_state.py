@@ -82,9 +82,9 @@ class ForeignQueueState(QueueState):
         item = self.parse_item(claim.name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 
-    def wakeup(self, path: str, wakeup_op: str) -> Sequence[Operation]:
+    def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
         """See `QueueState`: a child that comes and goes at once, which wakes those who watch children, as peers do."""
-        wake = f"{path}/wake-{wakeup_op}"
+        wake = f"{path}/wake-{transaction_id}"
         return Create(wake), Delete(wake)
 
     def backlog(self, random: Random) -> Backlog:

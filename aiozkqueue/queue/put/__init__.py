@@ -1,1 +1,1 @@
-"""A value on its way into a queue. Each module is one feature."""
+"""The preparation of puts: from a value to the operations that store it. Each module is one feature."""

@@ -1,7 +1,8 @@
-"""Queues whose messages are taken by the node that put them: `QueueConfig.affinity`. Pure.
+"""Sticky queues, whose messages are taken by the node that put them: `QueueConfig.affinity`. Pure.
 
-A name says which node its message is of: ``-n<hash of the node's name>-``, a field that other versions keep and ignore.
-Consumers of such a queue choose by it. What a node leaves lying for too long is handed on (see `handing_on`).
+An item's name holds its node as the field ``-n<hash of the node's name>-``. Other versions keep and ignore it.
+Consumers of a sticky queue select items by it. Messages that a node leaves for too long are reassigned (see
+`aiozkqueue.queue.admin.affinity`).
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import QueueConfig
 
-#: Letters of the hash that stands for a node: 60 bits.
+#: Characters of a node's hash: 60 bits.
 _LETTERS: Final = 12
 
 
 def node_hash(node: str) -> str:
-    """What stands for a node in the names of its messages. Raises: InvalidOptionError: no valid Unicode."""
+    """Return the hash of a node's name, for item names. Raises: InvalidOptionError: the name is not valid Unicode."""
     return key_hash(node)[:_LETTERS]
 
 
 def node_of(name: str) -> str | None:
-    """The hash of the node that an item's name tells of; None: any node may take it."""
-    # Fields stand between dashes and hold none, and the id is the last of them.
+    """Return the hash of the node in an item's name; None: any node may take the item."""
+    # Fields are separated by dashes and contain none. The id is the last field.
     head, _, _ = name.rpartition("-i")
-    _, found, rest = head.partition("-n")
-    return rest.partition("-")[0] if found else None
+    _, mark, rest = head.partition("-n")
+    return rest.partition("-")[0] if mark else None
 
 
 def with_node(prefix: str, node: str) -> str:
-    """An item's name up to its sequence, with the node's field; as it is when it has one."""
+    """Return an item's name up to its sequence with the node's field added, unless it has a node."""
     if node_of(prefix) is not None:
         return prefix
     head, _, rest = prefix.rpartition("-i")
@@ -41,7 +42,7 @@ def with_node(prefix: str, node: str) -> str:
 
 
 def without_node(name: str) -> str:
-    """An item's name without the node's field."""
+    """Return an item's name without the node's field."""
     head, mark, rest = name.rpartition("-i")
     before, _, after = head.partition("-n")
     _, dash, fields = after.partition("-")
@@ -49,7 +50,7 @@ def without_node(name: str) -> str:
 
 
 def chooser(config: QueueConfig, node: str) -> Callable[[str], bool] | None:
-    """Return what tells by an item's name whether this node takes it; None: it takes all."""
+    """Return the predicate on item names that selects this node's items; None: this node takes all items."""
     if config.affinity != "producer":
         return None
     own = (None, node)

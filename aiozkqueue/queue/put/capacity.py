@@ -1,11 +1,11 @@
-"""Room in a queue with ``max_size``: who puts asks for it first, here, beside the committer.
+"""The capacity gate of a bounded queue (``max_size``): puts acquire room here before they are committed.
 
-A session looks how many messages there are, and may then put as many as fit, `credits_of` the size at the most counting
-all it has under way; when these are spent it looks again. Nothing is written, and nobody leaves anything behind. What
-several sessions have under way at the same moment is what the queue may be over its size by: one session's credits for
-each of the others (`docs/design/15-capacity.md` says why). A lone session never exceeds it.
+A session counts the messages in the queue, and may then put as many as fit. At most `credits_of` the size may be under
+way. When these credits are spent, the session counts again. Nothing is written, so a session that dies leaves nothing
+behind. Together, sessions may exceed the size by what they have under way at the same moment: one session's credits for
+each session but the first (`docs/design/15-capacity.md` explains why). A single session never exceeds it.
 
-Who finds no room listens to the lanes, and looks again when something has gone.
+A session that finds no room watches the lanes, and counts again when a message has gone.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
-#: Messages that one session may have under way to a bounded queue, at the most.
+#: Maximum number of messages that one session may have under way to a bounded queue.
 MOST_CREDITS = 256
-#: The part of a queue's size that they are.
+#: The fraction of a queue's size that one session may have under way: one part in this many.
 SHARE = 16
-#: Seconds after a look until what it allowed is not relied on any more.
+#: Seconds for which the result of a count is used.
 FRESH = 0.05
-#: Seconds between two looks of a session that waits for room.
+#: Seconds between two counts of a session that waits for room.
 PAUSE = 0.02
-#: Seconds that one goes on being known as waiting, so that a steady trickle does not make and remove its entry.
+#: Seconds for which a waiting session stays announced, to spare its znode the churn of brief waits.
 LINGER = 0.2
 
 
 def credits_of(size: int) -> int:
-    """How many messages one session may have under way to a queue of this size."""
+    """Return how many messages one session may have under way to a queue of this size."""
     return max(1, min(MOST_CREDITS, size // SHARE))
 
 
-class Waits(Protocol):
-    """Who is told that it waits."""
+class OnWait(Protocol):
+    """The callback for a waiting put."""
 
     def __call__(self, *, full: bool) -> None:
-        """A look has found no room; ``full``: for nobody, not only because of what this session has under way."""
+        """Report that a count found no room; ``full``: not even without what this session has under way."""
 
 
 class _Entry:
-    """One put, or one transaction's, that waits for room."""
+    """A put or transaction that waits for room."""
 
-    __slots__ = ("arrival", "count", "future", "generation", "patient", "seconds", "seen_full", "waits")
+    __slots__ = ("arrival", "count", "future", "generation", "on_wait", "patient", "seconds", "seen_full")
 
     def __init__(
         self,
@@ -84,20 +84,20 @@ class _Entry:
         seconds: float | None,
         *,
         patient: bool,
-        waits: Waits | None,
+        on_wait: OnWait | None,
     ) -> None:
         self.count = count
         self.seconds = seconds
         self.generation = generation
         self.arrival = arrival
         self.patient = patient
-        self.waits = waits
-        self.seen_full = False  # whether a look since it came has found no room
+        self.on_wait = on_wait
+        self.seen_full = False  # whether a count since its arrival has found no room
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class CapacityGate:
-    """How much one session may put to one bounded queue now, and who waits for more."""
+    """The room that one session may use in one bounded queue now, and the puts that wait for more."""
 
     def __init__(
         self,
@@ -119,53 +119,53 @@ class CapacityGate:
         self._credits = 0
         self._looked = 0.0
         self._under_way = 0
-        self._inside: dict[AtomicWrite, int] = {}
-        self._line: deque[_Entry] = deque()
+        self._bound: dict[AtomicWrite, int] = {}
+        self._waiters: deque[_Entry] = deque()
         self._arrivals = 0
         self._wakeup = asyncio.Event()
         self._watches: list[Watch] = []
         self._serving = False
         self._closed: QueueError | None = None
-        self._known = 0  # the ZooKeeper session in which others know that this one waits
+        self._listed_in = 0  # the ZooKeeper session in which this session is announced as waiting
 
-    # -- for those who put
+    # -- acquiring room
 
     def follow(self) -> None:
-        """Take note of the queue's configuration."""
+        """Adopt the queue's current configuration."""
         self._store.room = self if self._store.config.max_size else None
-        self._credits = 0  # of another size, maybe
+        self._credits = 0  # the size may have changed
         self._wakeup.set()
 
-    def try_enter(self, count: int) -> bool:
-        """Take room for so many messages if that is known to be there and nobody waits for it; then `leave`."""
-        if count > self._credits or self._line or self._clock.monotonic() - self._looked > FRESH:
+    def try_acquire(self, count: int) -> bool:
+        """Acquire room for ``count`` messages if it is known to be free and no put waits; then call `release`."""
+        if count > self._credits or self._waiters or self._clock.monotonic() - self._looked > FRESH:
             return False
         self._credits -= count
         self._under_way += count
         return True
 
-    async def enter(
-        self, count: int, patience: Deadline, generation: int | None = None, waits: Waits | None = None
+    async def acquire(
+        self, count: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
     ) -> None:
-        """Take room for so many messages, waiting for it as long as there is patience; then `leave`.
+        """Acquire room for ``count`` messages, waiting for it until the deadline; then call `release`.
 
-        ``generation`` is the ZooKeeper session without which it is no longer wanted; ``waits`` is told at each look
-        that it has to wait.
+        ``generation`` is the ZooKeeper session that the put depends on, if any. ``on_wait`` is called after each count
+        that finds no room.
 
         Raises:
-            QueueFullError: there was none in time.
-            TransactionTooLargeError: so many never fit.
-            SessionExpiredError: that session is over.
+            QueueFullError: there was no room in time.
+            TransactionTooLargeError: ``count`` exceeds the queue's size.
+            SessionExpiredError: that ZooKeeper session is over.
             AccessDeniedError, SessionClosedError.
         """
-        if self.try_enter(count):
+        if self.try_acquire(count):
             return
         if self._closed is not None:
-            raise _own(self._closed)
+            raise _copy_of(self._closed)
         self._arrivals += 1
-        left = patience.left
-        entry = _Entry(count, generation, self._arrivals, patience.seconds, patient=left != 0, waits=waits)
-        self._line.append(entry)
+        left = deadline.left
+        entry = _Entry(count, generation, self._arrivals, deadline.seconds, patient=left != 0, on_wait=on_wait)
+        self._waiters.append(entry)
         self._wakeup.set()
         if not self._serving:
             self._serving = True
@@ -175,47 +175,47 @@ class CapacityGate:
             await entry.future
         except asyncio.CancelledError:
             if entry.future.done() and not entry.future.cancelled() and entry.future.exception() is None:
-                self.leave(count)  # it was let in at the same moment
+                self.release(count)  # it was admitted at the same moment
             self._wakeup.set()
             raise
         finally:
             if timer is not None:
                 timer.cancel()
 
-    def leave(self, count: int) -> None:
-        """Give back what was taken: what was to be put has been, and is counted in the queue, or never will be."""
+    def release(self, count: int) -> None:
+        """Release acquired room: the messages have been stored, and are counted in the queue, or never will be."""
         self._under_way -= count
-        if self._line:
+        if self._waiters:
             self._wakeup.set()
 
-    def passed(self, atomic_write: AtomicWrite, count: int) -> None:
-        """Have `leave` called when the settlement that was let in is settled, or sent `out`."""
-        self._inside[atomic_write] = count
-        atomic_write.watch(self.out)
+    def bind(self, atomic_write: AtomicWrite, count: int) -> None:
+        """Release the room of an admitted write when it is settled or passed to `unbind`."""
+        self._bound[atomic_write] = count
+        atomic_write.watch(self.unbind)
 
-    def out(self, atomic_write: AtomicWrite) -> None:
-        """Give back what a settlement has taken, if it has been let in."""
-        self.leave(self._inside.pop(atomic_write, 0))
+    def unbind(self, atomic_write: AtomicWrite) -> None:
+        """Release the room of a write, if it is bound here."""
+        self.release(self._bound.pop(atomic_write, 0))
 
     def holds(self, atomic_write: AtomicWrite) -> bool:
-        """Whether a settlement has been let in."""
-        return atomic_write in self._inside
+        """Whether a write has room here."""
+        return atomic_write in self._bound
 
     def close(self, error: QueueError) -> None:
-        """Answer everybody who waits."""
+        """Fail all waiting puts with ``error``."""
         self._closed = error
         self._fail(error)
 
-    # -- looking
+    # -- counting
 
     async def _serve(self) -> None:
-        """Let in who waits, until nobody does."""
+        """Admit waiting puts until none is left."""
         try:
-            while self._waiting():
+            while self._prune_waiters():
                 try:
-                    await self._ensure_lane()
+                    await self._admit_or_wait()
                 except (ConnectionLossError, ZooKeeperSessionExpiredError):
-                    continue  # to be connected is what the next look begins with
+                    continue  # the next attempt waits for the connection first
                 except ClientClosedError:
                     self._fail(SessionClosedError("the session has been closed"))
                 except NoAuthError as error:
@@ -224,107 +224,107 @@ class CapacityGate:
                     self._fail(error)
                 except ZooKeeperError as error:
                     self._fail(ConnectionLostError(f"queue {self._store.name!r}: {error}"))
-                if not self._waiting() and self._known:
+                if not self._prune_waiters() and self._listed_in:
                     self._wakeup.clear()
                     await self._pause(LINGER)
-                    if not self._waiting():
-                        await self._unlist()
+                    if not self._prune_waiters():
+                        await self._withdraw()
         finally:
             self._unwatch()
             self._serving = False
 
-    async def _ensure_lane(self) -> None:
-        """Let in as many as there is room for; when there is none, wait for some."""
+    async def _admit_or_wait(self) -> None:
+        """Admit as many puts as there is room for; without any room, wait for a change."""
         generation = await self._zookeeper.wait_connected()
         await self._store.open()
         limit = self._store.config.max_size
         if not limit:
-            self._let_in(None)
+            self._admit(None)
             return
         self._refuse_hopeless(limit, generation)
-        if not self._waiting():
+        if not self._prune_waiters():
             return
         self._wakeup.clear()
         arrivals, before = self._arrivals, self._under_way
-        if not await self._look(limit, generation) or self._let_in(limit):
+        if not await self._look(limit, generation) or self._admit(limit):
             return
-        seen = [entry for entry in self._line if entry.arrival <= arrivals]
+        seen = [entry for entry in self._waiters if entry.arrival <= arrivals]
         for entry in seen:
-            if entry.waits is not None:
-                entry.waits(full=not before)
-        if before:  # it may be in the count already, and has been counted twice then: what comes of it decides
+            if entry.on_wait is not None:
+                entry.on_wait(full=not before)
+        if before:  # what is under way may be stored and counted twice: its outcome decides
             await self._pause(None)
             return
         for entry in seen:
             entry.seen_full = True
             if not entry.patient:
                 self._refuse(entry)
-        if self._waiting():
+        if self._prune_waiters():
             await self._listen(generation)
 
     async def _look(self, limit: int, generation: int) -> bool:
-        """See how many messages there are, and allow as many as fit; False when the configuration has changed."""
+        """Count the messages and grant credits for the free room; return False if the configuration has changed."""
         self._credits = 0
-        outstanding = self._under_way  # before it is counted: what lands meanwhile is counted twice, never not at all
+        outstanding = self._under_way  # read before the count: what lands meanwhile counts twice, not zero times
         size = await self._size(generation)
         if size is None:
             self._store.invalidate()
             return False
-        most = max(credits_of(limit), self._line[0].count if self._line else 0)
+        most = max(credits_of(limit), self._waiters[0].count if self._waiters else 0)
         self._credits = max(0, min(limit - size, most) - outstanding)
         self._looked = self._clock.monotonic()
         return True
 
-    def _let_in(self, limit: int | None) -> bool:
-        """Let in whoever is first in line as long as there is room; ``None``: everybody. Tell whether anybody was."""
-        some = False
-        while self._waiting() and (limit is None or self._line[0].count <= self._credits):
-            entry = self._line.popleft()
+    def _admit(self, limit: int | None) -> bool:
+        """Admit waiting puts in order while there is room (``None``: all); return whether any was admitted."""
+        admitted = False
+        while self._prune_waiters() and (limit is None or self._waiters[0].count <= self._credits):
+            entry = self._waiters.popleft()
             if limit is not None:
                 self._credits -= entry.count
             self._under_way += entry.count
             entry.future.set_result(None)
-            some = True
-        return some
+            admitted = True
+        return admitted
 
-    def _waiting(self) -> bool:
-        """Whether anybody waits; those who do no more leave the line."""
-        if any(entry.future.done() for entry in self._line):
-            self._line = deque(entry for entry in self._line if not entry.future.done())
-        return bool(self._line)
+    def _prune_waiters(self) -> bool:
+        """Remove the puts that no longer wait, and return whether any is left."""
+        if any(entry.future.done() for entry in self._waiters):
+            self._waiters = deque(entry for entry in self._waiters if not entry.future.done())
+        return bool(self._waiters)
 
     async def _size(self, generation: int) -> int | None:
-        """Count the messages: in all lanes, and those that are not due yet. None: there may be other lanes by now."""
+        """Count the messages in all lanes and the delayed ones. None: the configuration has changed."""
         paths = self._store.paths
         lanes = [paths.at(lane) for lane in self._store.config.lanes]
         hours: list[str] = []
         while True:
-            queue, later, *held = await self._zookeeper.read_many(
+            queue, later, *lanes_and_hours = await self._zookeeper.read_many(
                 [paths.base, paths.later, *lanes, *hours], generation=generation
             )
             if queue is None or queue.stat.version != self._store.version:
                 return None
             if len(hours) == (0 if later is None else later.stat.num_children):
-                return sum(node.stat.num_children for node in held if node is not None)
+                return sum(node.stat.num_children for node in lanes_and_hours if node is not None)
             names = await below(self._zookeeper, paths.later, generation=generation)
             hours = [f"{paths.later}/{name}" for name in names]
 
-    # -- waiting
+    # -- waiting for a change
 
     async def _listen(self, generation: int) -> None:
-        """Wait until something has gone. What went before is looked for after this has begun to listen."""
+        """Wait until a message has gone. The first call only watches; the next count covers what went before."""
         if not self._watches:
             paths = self._store.paths
             for folder in (paths.items, paths.lanes, paths.later):
-                self._watches.append(await self._zookeeper.watch(folder, self._heard, recursive=True))
-            self._watches.append(await self._zookeeper.watch(paths.base, self._heard))
-            await self._list(generation)
+                self._watches.append(await self._zookeeper.watch(folder, self._on_event, recursive=True))
+            self._watches.append(await self._zookeeper.watch(paths.base, self._on_event))
+            await self._announce(generation)
             return
         await self._pause(None)
-        self._unwatch()  # one is enough to look again, and each costs who takes
+        self._unwatch()  # one event suffices to count again, and each event costs the consumers
         await asyncio.sleep(PAUSE)
 
-    def _heard(self, event: WatchEvent) -> None:
+    def _on_event(self, event: WatchEvent) -> None:
         reconfigured = event.kind is EventKind.CHANGED and event.path == self._store.paths.base
         if reconfigured or event.kind in (EventKind.DELETED, EventKind.MISSED):
             self._wakeup.set()
@@ -342,32 +342,32 @@ class CapacityGate:
             if timer is not None:
                 timer.cancel()
 
-    async def _list(self, generation: int) -> None:
-        """Let operators know that this session waits."""
-        if self._known == generation:
+    async def _announce(self, generation: int) -> None:
+        """Create the znode that shows operators that this session waits."""
+        if self._listed_in == generation:
             return
         await self._zookeeper.ensure(self._store.paths.waiting)
         path = self._entry(generation)
         await self._write(Create(path, ephemeral=True), generation)
         self._budgets.of(generation).spend(self._zookeeper.path_size(path) + 4)
-        self._known = generation
+        self._listed_in = generation
 
-    async def _unlist(self) -> None:
-        """It does not wait any more."""
-        generation, self._known = self._known, 0
+    async def _withdraw(self) -> None:
+        """Delete the znode that shows that this session waits."""
+        generation, self._listed_in = self._listed_in, 0
         if not generation:
             return
         path = self._entry(generation)
-        with suppress(ZooKeeperError):  # gone, or going with its session
+        with suppress(ZooKeeperError):  # it is gone, or ends with its session
             await self._write(Delete(path), generation)
         self._budgets.of(generation).free(self._zookeeper.path_size(path) + 4)
 
     async def _write(self, operation: Operation, generation: int) -> None:
-        """Send it until it is answered: else its entry would be left as long as the session lives."""
+        """Send the operation until it is answered; otherwise its znode could remain until the session ends."""
         while True:
             try:
                 await self._zookeeper.multi([operation], generation=generation)
-            except MultiError:  # an earlier copy was applied, its reply lost; or nobody may know
+            except MultiError:  # an earlier copy was applied and its reply lost; or the ACL refuses it
                 return
             except ConnectionLossError:
                 await self._zookeeper.wait_connected(generation=generation)
@@ -377,7 +377,7 @@ class CapacityGate:
     def _entry(self, generation: int) -> str:
         return self._store.paths.waiter(f"{self._client}-{generation}")
 
-    # -- answering
+    # -- failing puts
 
     def _refuse(self, entry: _Entry) -> None:
         if entry.future.done():
@@ -389,7 +389,7 @@ class CapacityGate:
                 f"{name} is full: it takes {self._store.config.max_size} messages{waited}; "
                 "this was not put; wait longer with `timeout=`, or take some"
             )
-        else:  # not connected, or what is under way already is not answered
+        else:  # disconnected, or messages under way are not answered yet
             msg = (
                 f"{name}: whether it has room could not be found out within {entry.seconds:g} s; "
                 "this was not put; wait longer with `timeout=`"
@@ -397,8 +397,8 @@ class CapacityGate:
         self._answer(entry, QueueFullError(msg))
 
     def _refuse_hopeless(self, limit: int, generation: int) -> None:
-        """Answer those for whom no waiting helps."""
-        for entry in list(self._line):
+        """Fail the puts that waiting cannot help."""
+        for entry in list(self._waiters):
             if entry.generation not in (None, generation):
                 msg = (
                     f"queue {self._store.name!r}: while it waited for room, the ZooKeeper session of this transaction "
@@ -418,12 +418,12 @@ class CapacityGate:
             self._wakeup.set()
 
     def _fail(self, error: QueueError) -> None:
-        for entry in list(self._line):
-            self._answer(entry, _own(error))
+        for entry in list(self._waiters):
+            self._answer(entry, _copy_of(error))
 
 
-def _own(error: QueueError) -> QueueError:
-    """Return an error of one caller's own: what is noted of his puts says nothing about another's."""
+def _copy_of(error: QueueError) -> QueueError:
+    """Return a copy of an error for one caller, so that notes added about one put do not reach another's caller."""
     own = copy(error)
     own.__cause__ = error.__cause__
     return own

@@ -1,4 +1,4 @@
-"""Where an item is put that has a priority, or is for a later time."""
+"""The place of an item that has a priority or a due time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DelayedPlace:
-    """The place of one put, by its priority and due time. A time that has come is no time: the item is put plainly."""
+    """The place of one put, by its priority and due time. A due time in the past puts the item without a delay."""
 
     __slots__ = ("_delay", "_due", "_engine", "_from", "_priority", "_store")
 
@@ -26,7 +26,7 @@ class DelayedPlace:
         due: int | None = None,
         delay: float | None = None,
     ) -> None:
-        """``due`` is in milliseconds of ZooKeeper's time; ``delay`` in seconds from now, instead of it."""
+        """``due`` is in milliseconds of ZooKeeper's time; ``delay`` is in seconds from now and replaces it."""
         self._engine = engine
         self._store = store
         self._priority = priority
@@ -41,15 +41,15 @@ class DelayedPlace:
         return known and self._store.admits(self._priority, scheduled=self._scheduled)
 
     async def prepare(self) -> None:
-        """Learn ZooKeeper's time, and have consumers look for such messages when this is the first of them."""
+        """Learn ZooKeeper's time, and have consumers look for such messages if this is the first one."""
         if self._delay is not None and self._due is None:
             await self._engine.learn_time()
         await self._store.ensure_lane(self._priority, scheduled=self._scheduled)
 
     def path(self, prefix: str) -> str:
-        """See `Place`. The due time is found out once: every attempt says the same."""
+        """See `Place`. The due time is computed once, so every attempt uses the same one."""
         if self._due is None and self._delay is not None:
-            # Never too early, however far the server's clock is ahead of what is known of it.
+            # Never too early, even if the server's clock is ahead of our estimate.
             self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
             return f"{self._store.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"

@@ -1,4 +1,4 @@
-"""What tags add to a put: the assertion that their record is there, for consumers to choose by."""
+"""The part of a put that tags add: a check that the record of its tags exists, so that consumers can filter by it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TagsHook(PutHook):
-    """The assertion that the record of a put's tags is there, and no sweep has its eye on it."""
+    """The check that the record of a put's tags exists and is not about to be swept."""
 
     __slots__ = ("_data", "_digest", "_store")
 
@@ -29,20 +29,20 @@ class TagsHook(PutHook):
 
     @property
     def ready(self) -> bool:
-        """Whether the record has been seen."""
+        """Whether the record has been seen or created."""
         return self._store.tags.declared(self._digest)
 
     async def prepare(self) -> None:
-        """Make the record. Raises: AccessDeniedError."""
+        """Create the record. Raises: AccessDeniedError."""
         with allowed(self._store.name):
             await self._store.tags.declare(self._digest, self._data)
 
     def operation(self) -> Operation:
-        """Assert that it is as it was made."""
+        """Return the check that the record is unchanged since its creation."""
         return Check(self._store.paths.tags(self._digest), 0)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Make it anew."""
+        """Create the record again if it is gone or has changed."""
         if isinstance(error, NoNodeError | BadVersionError):
             self._store.tags.forget(self._digest)
             return self.prepare()
@@ -50,5 +50,5 @@ class TagsHook(PutHook):
 
 
 def tags_plan(store: QueueState, tags: Tags) -> PutPlan | None:
-    """Return what tags add to the create of an item; None without any."""
+    """Return the part of a put's plan that its tags add; None without tags."""
     return PutPlan((TagsHook(store, encode_tags(tags)),)) if tags else None

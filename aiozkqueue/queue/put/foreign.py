@@ -1,4 +1,4 @@
-"""Puts to queues of other programs: what their layout has no place for is refused before anything is sent."""
+"""Puts to queues of other programs. Options that their layout does not support are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEUTRAL: Final[dict[str, object]] = {"priority": 0, "unique": False}
 
 
 class DueName:
-    """The place of one put with a delay: its name is made when it is first sent."""
+    """The place of one put with a delay. Its name is computed when it is first sent."""
 
     __slots__ = ("_delay", "_due", "_engine", "_from", "_store")
 
@@ -46,7 +46,7 @@ class DueName:
         await self._engine.learn_time()
 
     def path(self, prefix: str) -> str:
-        """See `Place`. Every attempt says the same, and never too early."""
+        """See `Place`. Every attempt uses the same due time, and never one that is too early."""
         if self._due is None:
             self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
         dialect = self._store.dialect
@@ -56,7 +56,7 @@ class DueName:
 def prepare_foreign(
     engine: SessionCore, store: QueueState, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
 ) -> Put:
-    """Make the put of a payload, or of several that share an item, which must be bytes. Sends nothing.
+    """Return the put of a payload, or of several that share an item; each must be bytes. Sends nothing.
 
     Raises:
         MessageTooLargeError, InvalidOptionError.
@@ -84,9 +84,9 @@ def prepare_foreign(
 
 
 def restore_foreign(store: QueueState, dialect: Dialect, item: ItemName, data: bytes) -> Put:
-    """Return the put of a dead letter back into the queue: under the name it had, so with its priority, time and id.
+    """Return the put that restores a dead letter under its former name, and so with its priority, due time and id.
 
-    One that did not decode goes back as it was stored.
+    A dead letter whose item did not decode is restored with the stored bytes.
     """
     try:
         header, body = decode(data)
@@ -98,5 +98,5 @@ def restore_foreign(store: QueueState, dialect: Dialect, item: ItemName, data: b
     return Put(store, item.id, prefix, body if whole else dialect.item([body]))
 
 
-#: How the reason begins for which what does not decode is a dead letter.
+#: The start of the reason for a dead letter whose item does not decode.
 UNREADABLE: Final = "what is stored does not decode"

@@ -1,4 +1,4 @@
-"""Where the messages of a group are put: one lane, so that their sequence is their order."""
+"""The place of a group's messages: one lane, so that their sequence numbers are their order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class GroupLane:
-    """The lane of one group, by the configuration that each attempt of the put is checked against."""
+    """The lane of one group, by the configuration that each attempt of the put checks."""
 
     __slots__ = ("_group", "_store")
 
@@ -28,7 +28,7 @@ class GroupLane:
         return self._store.ready and not self._store.sticky
 
     async def prepare(self) -> None:
-        """Have the configuration tell that there are groups, before there is a message of one.
+        """Enable groups in the queue's configuration, before the first message of a group is put.
 
         Raises: ConfigConflictError: the queue is sticky.
         """
@@ -46,7 +46,7 @@ class GroupLane:
 
 
 def group_plan(store: QueueState, group: str | None) -> PutPlan | None:
-    """Return the plan of a put to a group, given by its hash; None: it is in no group."""
+    """Return the plan of a put to a group, given the group's hash; None: the message is in no group."""
     if group is None:
         return None
     store.expect_groups()

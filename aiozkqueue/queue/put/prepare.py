@@ -1,4 +1,4 @@
-"""A value on its way to a queue."""
+"""The preparation of a put: check the value and its options, encode them, assign an id, and plan the place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BYTES = BytesCodec()
 
 
 class Prepared(NamedTuple):
-    """A value checked and encoded for one queue."""
+    """A value, checked and encoded for one queue."""
 
     queue: str
     header: Header | None
@@ -53,7 +53,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(engine: SessionCore, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
-    """Check and encode a value, and give it its id. Sends nothing.
+    """Check and encode a value, and assign its id. Sends nothing.
 
     Raises:
         PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
@@ -68,7 +68,7 @@ def prepare(engine: SessionCore, queue: Destination[Any] | str, value: object, o
         data = _encoded(name, codec.encode(value, name), None, engine.max_message)
         store, message_id = engine.store(name), engine.ids.next()
         if store.dialect is not None:
-            check_queue_name(name)  # a path, and no queue's name: refused
+            check_queue_name(name)  # refuses it: this is a path, not a queue's name
         return new_put((store, message_id, plain_prefix(message_id), data, None))
     message_id = engine.ids.next()
     if engine.tracing is not None:
@@ -86,7 +86,7 @@ def prepare(engine: SessionCore, queue: Destination[Any] | str, value: object, o
 
 
 async def make_ready(puts: Iterable[Put]) -> None:
-    """Open the queues put to, and find out what the puts' plans must know. Raises: as `QueueState.open`."""
+    """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`."""
     for put in puts:
         if not put.store.ready:
             await put.store.open()
@@ -95,9 +95,9 @@ async def make_ready(puts: Iterable[Put]) -> None:
 
 
 def plan_of(engine: SessionCore, store: QueueState, options: Mapping[str, Any]) -> PutPlan | None:
-    """Return what options that have been checked add to the create of an item; None when that is nothing.
+    """Return the plan that checked options require; None if they require none.
 
-    Each capability adds its part here. What depends on the queue's configuration is its `QueueState.transform_put`'s.
+    Each feature adds its part here. `QueueState.transform_put` adds what depends on the queue's configuration.
     """
     priority, group = options.get("priority", 0), options.get("group")
     if group is not None:
@@ -107,7 +107,7 @@ def plan_of(engine: SessionCore, store: QueueState, options: Mapping[str, Any]) 
 
 
 def check(queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int) -> Prepared:
-    """Check and encode a value for a queue or a queue's name; ``limit`` is what the server takes, bytes. Pure.
+    """Check and encode a value for a queue or a queue's name; ``limit`` is the server's, in bytes. Pure.
 
     Raises:
         PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError.
@@ -120,12 +120,12 @@ def check(queue: Destination[Any] | str, value: object, options: Mapping[str, An
 
 
 def _codec_of(queue: Destination[Any] | str) -> tuple[str, Codec[Any]]:
-    """Return the name of what is put to, which is not checked, and how values of it become bytes."""
-    given: object = queue
-    if isinstance(given, Destination):
-        return given.name, given.codec
-    if isinstance(given, str):
-        return given, _BYTES
+    """Return the name of the destination, unchecked, and the codec of its values."""
+    target: object = queue
+    if isinstance(target, Destination):
+        return target.name, target.codec
+    if isinstance(target, str):
+        return target, _BYTES
     msg = f"put takes a queue or its name, not {type(queue).__name__}"
     raise InvalidOptionError(msg)
 
@@ -142,9 +142,9 @@ def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> b
 
 
 def restored(engine: SessionCore, store: QueueState, item: ItemName, node: Node) -> Put:
-    """Return the put of what an item or a dead letter holds, into this queue: its id, headers and time of put are kept.
+    """Return the put that restores an item or dead letter to this queue, with its id, headers and time of put.
 
-    One whose envelope does not decode is put as it is stored.
+    An item whose envelope does not decode is put as it is stored.
     """
     if store.dialect is not None:
         return restore_foreign(store, store.dialect, item, node.data)
@@ -158,15 +158,15 @@ def restored(engine: SessionCore, store: QueueState, item: ItemName, node: Node)
     plan = join([placed, tags_plan(store, header.filters)])
     if item.unique and item.key is not None:
         plan = join([plan, PutPlan((UniqueKey(store, item.key, item.id, ignore=False),))])
-    # A dead letter begins a new life, and that lasts as its queue says.
+    # A restored dead letter gets a new lifetime, from the queue's configuration.
     prefix = unscheduled_prefix(item.prefix)
     return Put(store, item.id, prefix if header.dead is None else without_end(prefix), data, plan)
 
 
 def options_of(item: ItemName, header: Header) -> dict[str, Any]:
-    """Return the put options that a stored item shows, as far as they have a plan."""
+    """Return the put options that a stored item shows, of those that need a plan."""
     options: dict[str, Any] = {}
-    if FIRST_PRIORITY <= header.priority <= LAST_PRIORITY:  # else it was not put by us
+    if FIRST_PRIORITY <= header.priority <= LAST_PRIORITY:  # otherwise another program put it
         options["priority"] = header.priority
     if item.due is not None:
         options["at"] = moment_at(item.due)

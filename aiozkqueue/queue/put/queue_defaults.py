@@ -1,4 +1,4 @@
-"""What a queue's configuration asks of every put: the key by which it collapses, a lifetime, its node."""
+"""The defaults that a queue's configuration adds to every put: a compaction key, a lifetime, a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QueueDefaults:
-    """Shapes the puts to one queue, while its configuration asks for it."""
+    """Adds a queue's defaults to the puts to it, while its configuration has any."""
 
     def __init__(self, store: QueueState, clock: ServerClock, node: str) -> None:
         self._store = store
@@ -27,25 +27,25 @@ class QueueDefaults:
         self._node = node
 
     def follow(self) -> None:
-        """Take note of the queue's configuration."""
+        """Adopt the queue's current configuration."""
         config = self._store.config
         self._store.takes = chooser(config, self._node)
-        shaped = config.collapse or config.lifetime is not None or self._store.takes is not None
-        self._store.transform_put = self._transform_put if shaped else None
+        transforms = config.collapse or config.lifetime is not None or self._store.takes is not None
+        self._store.transform_put = self._transform_put if transforms else None
 
     def _transform_put(self, put: Put) -> Put:
-        """Return the put as the configuration wants it; what has been shaped already stays as it is."""
+        """Return the put with the queue's defaults. A put that has them already is unchanged."""
         config = self._store.config
         if config.affinity == "producer":
             put = put._replace(prefix=with_node(put.prefix, self._node))
         if config.collapse:
             put = self._with_key(put)
-        if config.lifetime is not None and not _lasting_already(put):
+        if config.lifetime is not None and not _has_lifetime(put):
             put = put._replace(plan=lasting(put.plan, self._store, self._clock, config.lifetime))
         return put
 
     def _with_key(self, put: Put) -> Put:
-        """Give it a key if it has none, and let it go to the lane of that key."""
+        """Add a key if the put has none, and direct it to the lane of its key."""
         key = put.prefix.partition("-k")[2].partition("-")[0]
         if not key:
             key = payload_hash(decode(put.data)[1])
@@ -58,12 +58,12 @@ class QueueDefaults:
         return put
 
 
-def _lasting_already(put: Put) -> bool:
+def _has_lifetime(put: Put) -> bool:
     return "-e" in put.prefix or (put.plan is not None and isinstance(put.plan.place, TtlPlace))
 
 
 class KeyLane:
-    """The place of an item whose like are to be in one lane: what is listed together collapses."""
+    """The place of an item with a compaction key: one lane for each key, since each listing is compacted alone."""
 
     __slots__ = ("_key", "_store")
 
@@ -74,13 +74,13 @@ class KeyLane:
         self._key = key
 
     async def prepare(self) -> None:
-        """There is nothing to find out."""
+        """Do nothing: a lane of a key is always known."""
 
     def path(self, prefix: str) -> str:
-        """Return the path in the lane of its key."""
+        """Return the path in the lane of the key."""
         return f"{self._store.lanes.of_key(self._key)}/{prefix}"
 
 
 def key_of(header: Header | None, data: bytes) -> str:
-    """Return the hash of a message's key; of its payload where it has none."""
+    """Return the hash of a message's key, or of its payload if it has no key."""
     return payload_hash(decode(data)[1]) if header is None or header.key is None else key_hash(header.key)

@@ -1,8 +1,9 @@
-"""How long a message may wait: when its life ends, and what becomes of it then.
+"""The lifetime of a message: when it expires, and what happens then.
 
-The end is part of the item's name (``-e<ms>``, ZooKeeper's time), fixed when the put is sent: it counts from when the
-message is due, or from the put. It is judged when the message is claimed, by the time at which ZooKeeper made the lock,
-and again when it is handed over. What nobody claims is removed by `sweeping`.
+The time of expiry is part of the item's name (``-e<ms>``, ZooKeeper's time). It is fixed when the put is sent, and
+counts from the due time or from the put. It is checked when the message is claimed, against ZooKeeper's time at the
+creation of the lock, and again at delivery. The janitor removes expired messages that no session claims
+(`aiozkqueue.queue.admin.ttl`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EXPIRED = Disposition("remove", outcome=End.EXPIRED)
 
 
 class TtlPlace:
-    """The place of an item whose name says when its life ends: another place, or the lane whose turn it is."""
+    """The place of an item whose name holds its time of expiry: within another place, or in the next lane."""
 
     __slots__ = ("_clock", "_end", "_seconds", "_store", "within")
 
@@ -37,57 +38,57 @@ class TtlPlace:
         self._clock = clock
         self._seconds = seconds
         self.within: Place | None = within
-        """Where the item is created; None: in the lane whose turn it is."""
+        """The place of the item; None: the next lane in rotation."""
         self._end: int | None = None
 
     @property
     def ready(self) -> bool:
-        """Whether ZooKeeper's time is known, and the place."""
+        """Whether ZooKeeper's time and the place are known."""
         return (self._clock.sampled or self._seconds == math.inf) and (self.within is None or self.within.ready)
 
     async def prepare(self) -> None:
-        """Learn ZooKeeper's time."""
+        """Learn ZooKeeper's time, and prepare the place."""
         if self.within is not None and not self.within.ready:
             await self.within.prepare()
         while not self.ready:
             try:
                 await self._clock.learned(self._store.paths.due)
             except MultiError:
-                self._store.invalidate()  # somebody deleted the queue, or a part of it
+                self._store.invalidate()  # the queue or a part of it has been deleted
                 await self._store.open()
 
     def path(self, prefix: str) -> str:
-        """Return the path to create the item under, its end in its name."""
+        """Return the path of the item, with its time of expiry in the name."""
         path = f"{self._store.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
         if self._seconds == math.inf:
             return path
         lane, _, prefix = path.rpartition("/")
-        if self._end is None:  # later attempts say the same
+        if self._end is None:  # later attempts use the same time
             self._end = _end(prefix, self._seconds, self._clock.now())
         return f"{lane}/{with_field(prefix, f'e{self._end}')}"
 
 
 def lasting(plan: PutPlan | None, store: QueueState, clock: ServerClock, seconds: float) -> PutPlan:
-    """Return the plan with an end of the message's life; ``math.inf``: it has none, whatever the queue's is."""
+    """Return the plan with a lifetime; ``math.inf``: the message never expires, even if the queue has a lifetime."""
     if plan is None:
         return PutPlan(place=TtlPlace(store, clock, seconds, None))
     return replace(plan, place=TtlPlace(store, clock, seconds, plan.place))
 
 
 def with_field(prefix: str, field: str) -> str:
-    """Return an item's name up to its sequence with another field in front of its id."""
+    """Return an item's name up to its sequence, with a field added before its id."""
     head, _, rest = prefix.rpartition("-i")
     return f"{head}-{field}-i{rest}"
 
 
 def without_end(prefix: str) -> str:
-    """Return an item's name up to its sequence without the end of its life."""
+    """Return an item's name up to its sequence, without the time of expiry."""
     head, end, rest = prefix.partition("-e")
     return f"{head}-{rest.partition('-')[2]}" if end and rest.partition("-")[0].isdigit() else prefix
 
 
 def at_its_end(config: QueueConfig, end: int) -> Disposition:
-    """Say how a message ends whose life has ended."""
+    """Return the disposition of an expired message."""
     if config.expired != "dead-letter":
         return EXPIRED
     return Disposition("dead", reason=f"its life ended at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")

@@ -1,1 +1,1 @@
-"""What happens to a message that was delivered and not finished."""
+"""Redelivery: counted attempts, and locks that expire."""

@@ -1,4 +1,4 @@
-"""What a caller is told whom an ACL refuses: an `AccessDeniedError` that names the queue."""
+"""Translation of ACL refusals into an `AccessDeniedError` that names the queue."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def denied(queue: str, error: NoAuthError) -> AccessDeniedError:
-    """Make the error for an access that an ACL refuses."""
+    """Return the error for an access that an ACL refused."""
     return AccessDeniedError(f"queue {queue!r}: {error}; connect with `auth=` of a user whom the ACL allows")
 
 
 @contextmanager
 def allowed(queue: str) -> Iterator[None]:
-    """Name the queue in the error when an ACL refuses an access. Raises: AccessDeniedError."""
+    """Translate an ACL refusal inside the block into an error that names the queue. Raises: AccessDeniedError."""
     try:
         yield
     except NoAuthError as error:

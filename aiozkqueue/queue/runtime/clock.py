@@ -1,4 +1,4 @@
-"""Where time comes from: the injected clock, and ZooKeeper's time as seen through it."""
+"""Sources of time: the injected clock, and ZooKeeper's time estimated with it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Samples older than twice this many seconds no longer bound the server's time: its clock may have been set back.
+#: Seconds. Samples older than twice this no longer bound the server's time, since its clock may have been set back.
 SAMPLE_LIFETIME = 30.0
 
 
 class Timer(Protocol):
-    """A callback that waits for its time."""
+    """A scheduled callback."""
 
     def cancel(self) -> None:
-        """Do not call back. Idempotent."""
+        """Cancel the callback. Idempotent."""
 
 
 class Clock:
-    """The system's clocks. Give a subclass to `connect` to move time in tests."""
+    """The system's clocks. Pass a subclass to `connect` to control time in tests."""
 
     def time(self) -> float:
         """Return seconds since the epoch."""
@@ -34,28 +34,28 @@ class Clock:
 
     @property
     def moved(self) -> float:
-        """By how many seconds it has been moved ahead of the system's; ZooKeeper's time is seen ahead by as many."""
+        """Seconds by which this clock is ahead of the system's. ZooKeeper's time appears ahead by the same amount."""
         return 0.0
 
     def monotonic(self) -> float:
-        """Return seconds that only grow, from an arbitrary start."""
+        """Return seconds that never decrease, from an arbitrary start."""
         return time.monotonic()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
-        """Call back on the running loop after ``delay`` seconds."""
+        """Schedule ``callback`` on the running loop after ``delay`` seconds."""
         return asyncio.get_running_loop().call_later(delay, callback)
 
     def view(self, zookeeper: ZooKeeper) -> ZooKeeper:
-        """Return what a session on this clock sees ZooKeeper through: a clock that is moved moves its stamps, too."""
+        """Return the view of ZooKeeper for sessions on this clock; a clock that is ahead shifts the server's stamps."""
         return zookeeper
 
     def stamped(self, moment: int) -> int:
-        """Return what the server stamped (ms), of a stamp seen through `view`."""
+        """Return the server's original timestamp (ms) for a timestamp read through `view`."""
         return moment
 
 
 class _Bound:
-    """The best of the recent samples of one kind: the greatest."""
+    """The greatest of the recent samples of one kind."""
 
     __slots__ = ("_previous", "_recent", "best")
 
@@ -65,23 +65,23 @@ class _Bound:
         self.best: float | None = None
 
     def turn(self) -> None:
-        """A sample's lifetime has passed: those of the one before count no more."""
+        """Start a new sampling period, and drop the samples of the period before the last one."""
         self._previous, self._recent = self._recent, None
 
     def add(self, sample: float) -> None:
-        """Take a sample."""
+        """Add a sample."""
         if self._recent is None or sample > self._recent:
             self._recent = sample
         self.best = self._recent if self._previous is None else max(self._recent, self._previous)
 
 
 class ServerClock:
-    """ZooKeeper's time: never ahead of the server's, so that nothing is judged ended before it has.
+    """A lower bound of ZooKeeper's time: no deadline is judged expired before it has expired on the server.
 
-    Every write of ours that tells its mtime is a sample: ``mtime - local time at its reply`` is at most the true
-    offset, hence the greatest of the recent ones is the best lower bound; ``mtime - local time when it was sent`` is
-    at least the true offset. A change of leader (the epoch in the upper half of the zxid) starts anew, since another
-    machine's clock rules from then on.
+    Each of our writes that returns an mtime is a sample. ``mtime - local time at its reply`` is at most the true
+    offset, so the greatest recent value is the best lower bound. ``mtime - local time when it was sent`` is at least
+    the true offset. A change of leader (the epoch in the upper half of the zxid) discards all samples, because
+    another machine's clock then provides the time.
     """
 
     def __init__(self, clock: Clock, zookeeper: ZooKeeper) -> None:
@@ -90,17 +90,17 @@ class ServerClock:
         self._epoch = -1
         self._since = 0.0
         self._least = _Bound()
-        self._most = _Bound()  # of negative offsets
+        self._most = _Bound()  # of negated offsets
 
     def local(self) -> float:
-        """Return the local time that samples are measured by, milliseconds from an arbitrary start."""
+        """Return the local time that samples are relative to, in milliseconds from an arbitrary start."""
         clock = self._clock
         return (clock.monotonic() - clock.moved) * 1000
 
     def observe(self, mtime: int, sent: float | None = None) -> None:
-        """Take the mtime (ms) of an own write as a sample; call it when the reply is there.
+        """Add the mtime (ms) of our own write as a sample. Call this when the reply arrives.
 
-        ``sent`` is what `local` gave before it was sent, when that is known.
+        ``sent`` is the result of `local` just before the write was sent, if known.
         """
         mtime = self._clock.stamped(mtime)
         local = self.local()
@@ -113,34 +113,34 @@ class ServerClock:
             self._most.turn()
         self._least.add(mtime - local)
         if sent is not None:
-            self._most.add(sent - mtime - 1)  # an mtime is cut to the millisecond
+            self._most.add(sent - mtime - 1)  # the server truncates an mtime to the millisecond
 
     @property
     def sampled(self) -> bool:
-        """Whether the current leader's time is known; until then `now` falls back on the local clock."""
+        """Whether the current leader's time has a lower bound; otherwise `now` falls back to the local clock."""
         return self._least.best is not None and self._zookeeper.last_zxid >> 32 == self._epoch
 
     @property
     def bounded(self) -> bool:
-        """Whether it is known from above, too: until then `then` falls back on the local clock."""
+        """Whether the current leader's time has an upper bound; otherwise `then` falls back to the local clock."""
         return self._most.best is not None and self._zookeeper.last_zxid >> 32 == self._epoch
 
     def now(self) -> int:
-        """Return the server's time, milliseconds since the epoch, at or before the true one."""
+        """Return the server's time in milliseconds since the epoch, at or before its true value."""
         if self._least.best is None:
             return int(self._clock.time() * 1000)
         return int(self._clock.monotonic() * 1000 + self._least.best)
 
     def then(self, moment: float) -> int:
-        """Return the server's time at a moment of the clock's `Clock.monotonic`, at or after the true one."""
+        """Return the server's time at a moment of `Clock.monotonic`, at or after its true value."""
         if self._most.best is None:
             return ceil((self._clock.time() + moment - self._clock.monotonic()) * 1000)
         return ceil(moment * 1000 - self._most.best)
 
     async def learned(self, path: str) -> int:
-        """Return the server's time, learnt by a write of nothing to a znode when it is not known.
+        """Return the server's time; if it is unknown, write empty data to the znode at ``path`` to sample it.
 
-        While disconnected it waits. Raises: MultiError of the zookeeper package.
+        Wait while disconnected. Raises: MultiError of the zookeeper package.
         """
         while not self.sampled:
             sent = self.local()
@@ -149,6 +149,6 @@ class ServerClock:
             except (ConnectionLossError, SessionExpiredError):
                 await self._zookeeper.wait_connected()
                 continue
-            assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: what setting data gives
+            assert isinstance(stat, Stat)  # noqa: S101 - for the type checker: the result of SetData
             self.observe(stat.mtime, sent)
         return self.now()

@@ -1,4 +1,4 @@
-"""How long somebody waits, over all that he waits for."""
+"""A deadline that several waits share."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from .clock import Clock
 
 
 class Deadline:
-    """Seconds to wait from now on (None: for ever), however many things are waited for one after the other."""
+    """A number of seconds from now (None: unlimited) that consecutive waits share."""
 
     __slots__ = ("_clock", "_deadline", "seconds")
 
     def __init__(self, seconds: float | None, clock: Clock) -> None:
         self.seconds: float | None = seconds
-        """How long it was when this began: what whoever waits in vain is to be told."""
+        """The number of seconds at the start, for the error message when the wait fails."""
         self._clock = clock
         self._deadline = None if seconds is None else clock.monotonic() + seconds
 
     @property
     def left(self) -> float | None:
-        """What is left of it, seconds; 0: nothing."""
+        """The remaining seconds; 0 when the deadline has passed."""
         return None if self._deadline is None else max(0.0, self._deadline - self._clock.monotonic())
 
 
-#: Which need no clock of anybody's.
+#: These need no injected clock.
 AT_ONCE: Final = Deadline(0, Clock())
 FOREVER: Final = Deadline(None, Clock())

@@ -1,4 +1,4 @@
-"""What records of the log carry beside their words: ids, for those who look for records by them."""
+"""The ids attached to log records, so that records can be searched by them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def about(claim: Claim, transaction_id: str | None = None) -> dict[str, object]:
-    """Return ``extra=`` for a record about a message, and about the transaction or delivery that decides it."""
+    """Return ``extra=`` for a log record about a message and, if given, the transaction or delivery that decides it."""
     ids: dict[str, object] = {"queue": claim.store.name, "message_id": claim.id, "attempt": claim.attempt}
     if transaction_id is not None:
         ids["transaction_id"] = transaction_id

@@ -1,6 +1,7 @@
-"""What a session counts once somebody wants to know: integers, and histograms of integers. Pure.
+"""The counters and histograms of a session, kept once metrics are requested. Pure.
 
-A session without a meter counts nothing. It is told of what was applied, so what it says has happened has happened.
+A session without a meter counts nothing. Only applied writes are reported to the meter, so every count is of something
+that has happened.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.state.claim import Claim
 
-#: Upper bounds, seconds: from what a message takes that is waited for, to an hour in the queue.
+#: Upper bounds in seconds: from the time of an immediate delivery to an hour in the queue.
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
-#: Upper bounds, settlements in one request.
+#: Upper bounds of the number of atomic writes in one request.
 SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Histogram:
-    """How many observations lie within each of some bounds, and their sum."""
+    """The number of observations within each of a series of bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds: Sequence[float] = bounds
         self.counts: list[int] = [0] * (len(bounds) + 1)
-        """By bound, not cumulative; the last is what lies beyond all of them."""
+        """Observations per bound, not cumulative. The last entry counts those above all bounds."""
         self.total: float = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one."""
+        """Count one observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class QueueFigures:
-    """What this session has done with one queue; they only grow."""
+    """The counters of this session for one queue. They never decrease."""
 
     __slots__ = ("consumed", "dead", "handling", "put", "reaped", "retried", "wait")
 
@@ -50,58 +51,58 @@ class QueueFigures:
         self.put: int = 0
         """Messages stored."""
         self.consumed: int = 0
-        """Messages handed over and removed by a commit."""
+        """Messages delivered, and removed by a commit."""
         self.retried: int = 0
-        """Messages handed over and given back: they come again."""
+        """Messages delivered, and released for redelivery."""
         self.dead: int = 0
-        """Messages moved into the dead letters."""
+        """Messages moved to the dead letters."""
         self.reaped: int = 0
-        """Messages handed on that their node has left lying."""
+        """Stale messages of other nodes, reassigned."""
         self.wait: Histogram = Histogram(SECONDS)
-        """Of hand-overs numbered 1 (see `Message.attempt`): from the put, or when it was due, to the claim."""
+        """For first attempts (see `Message.attempt`): from the put or the due time to the claim."""
         self.handling: Histogram = Histogram(SECONDS)
-        """From the hand-over until its end was stored."""
+        """From the delivery until its outcome was stored."""
 
 
 class Meter:
-    """What one session has done."""
+    """The counters of one session."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self.queues: dict[str, QueueFigures] = {}
         self.outcomes: dict[Outcome, int] = dict.fromkeys((Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.UNKNOWN), 0)
-        """How transactions and deliveries have ended."""
+        """Transactions and deliveries by outcome."""
         self.groups: Histogram = Histogram(SIZES)
-        """Settlements that shared a request."""
+        """Atomic writes per request."""
         self.reconnects: int = 0
         self.expirations: int = 0
-        """ZooKeeper sessions that the server has declared over."""
+        """ZooKeeper sessions that the server has expired."""
 
     def of(self, queue: str) -> QueueFigures:
-        """Return the figures of a queue."""
+        """Return the counters of a queue."""
         figures = self.queues.get(queue)
         if figures is None:
             figures = self.queues[queue] = QueueFigures()
         return figures
 
     def applied(self, group: Sequence[AtomicWrite]) -> None:
-        """These were applied, in one request."""
+        """Count atomic writes that were applied in one request."""
         self.groups.observe(len(group))
         for atomic_write in group:
             atomic_write.tally(self)
 
     def put(self, queue: str) -> None:
-        """A message was stored."""
+        """Count a stored message."""
         self.of(queue).put += 1
 
     def handed(self, claims: Iterable[Claim]) -> None:
-        """These have just been handed over."""
+        """Record the delivery time of claims that have just been delivered."""
         now = self._monotonic()
         for claim in claims:
             claim.handed_at = now
 
     def ended(self, claim: Claim, disposition: Disposition) -> None:
-        """The hold on a message has ended."""
+        """Count the end of a claim."""
         figures = self.of(claim.store.name)
         if disposition.kind == "dead":
             figures.dead += 1
@@ -117,11 +118,11 @@ class Meter:
             figures.wait.observe(max(0, claim.since - _ready_at(claim)) / 1000)
 
     def decided(self, outcome: Outcome) -> None:
-        """A transaction or delivery has ended."""
+        """Count the outcome of a transaction or delivery."""
         self.outcomes[outcome] += 1
 
     def state_changed(self, state: State) -> None:
-        """The connection has changed."""
+        """Count a change of the connection's state."""
         if state is State.CONNECTED:
             self.reconnects += 1
         elif state is State.LOST:
@@ -129,7 +130,7 @@ class Meter:
 
 
 def _ready_at(claim: Claim) -> int:
-    """From when on a message could be taken, ms in ZooKeeper's time."""
+    """Return the time from which a message could be claimed, ms in ZooKeeper's time."""
     if claim.fields is not None and claim.fields.due is not None:
         return claim.fields.due
     return claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at

@@ -1,4 +1,4 @@
-"""Deadlines of many, by one timer: those who are answered in time cost the event loop no timer each."""
+"""One event-loop timer for many deadlines. An entry that finishes in time needs no timer of its own."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
     from .clock import Clock, Timer
 
-#: Entries kept, besides those still waited for, until they are looked through.
+#: Entries that may accumulate, in addition to those still waiting, before finished ones are removed.
 SLACK = 64
 
 
 class Expiring(Protocol):
-    """What can come to its end before its deadline."""
+    """An entry that may finish before its deadline."""
 
     @property
     def due(self) -> float:
-        """Its deadline, on the clock of `Clock.monotonic`."""
+        """The deadline, on the clock of `Clock.monotonic`."""
         ...
 
     @property
     def over(self) -> bool:
-        """Whether it has."""
+        """Whether the entry has finished."""
         ...
 
 
@@ -37,35 +37,35 @@ _due_of = attrgetter("due")
 
 
 class SharedTimer(Generic[E]):
-    """Calls ``expire`` with each entry that is not over at its deadline.
+    """Calls ``expire`` with each entry that has not finished at its deadline.
 
-    When the timer rings, ``newcomers`` is asked for those that have begun to wait since it was asked last. Most are
-    over by then: one that is answered in time costs a comparison with `due`.
+    When the timer fires, ``newcomers`` returns the entries added since the previous call. Most of them have finished
+    by then: an entry that finishes in time costs only a comparison with `due`.
     """
 
     def __init__(self, clock: Clock, expire: Callable[[E], None], newcomers: Callable[[], Iterable[E]]) -> None:
         self._clock = clock
         self._expire = expire
         self._newcomers = newcomers
-        self._entries: list[E] = []  # that waited when the timer rang; the first to expire first
-        self._most = SLACK
+        self._entries: list[E] = []  # those unfinished when the timer last fired, by deadline
+        self._look_limit = SLACK
         self._timer: Timer | None = None
         self.due: float = math.inf
-        """When the timer rings: whoever begins to wait, and expires before that, must `ring_by`."""
+        """When the timer fires. A new entry with an earlier deadline must call `ring_by`."""
 
     def ring_by(self, due: float) -> None:
-        """Have the timer ring at a deadline that comes before all others."""
+        """Move the timer to a deadline earlier than all others."""
         if self._timer is not None:
             self._timer.cancel()
         self.due = due
-        self._timer = self._clock.call_later(due - self._clock.monotonic(), self._wakeup_op)
+        self._timer = self._clock.call_later(due - self._clock.monotonic(), self._on_timer)
 
     def __len__(self) -> int:
-        """How many entries are kept."""
+        """Return the number of entries kept."""
         return len(self._entries)
 
     def close(self) -> None:
-        """Forget all."""
+        """Discard all entries."""
         self._entries.clear()
         self._stop()
 
@@ -75,11 +75,11 @@ class SharedTimer(Generic[E]):
             self._timer.cancel()
             self._timer = None
 
-    def _wakeup_op(self) -> None:
+    def _on_timer(self) -> None:
         self._stop()
         now = self._clock.monotonic()
         for entry in self._newcomers():
-            self._keep(entry)
+            self._add(entry)
         entries = self._entries
         gone = 0
         while gone < len(entries) and (entries[gone].over or entries[gone].due <= now):
@@ -91,12 +91,12 @@ class SharedTimer(Generic[E]):
         if self._entries and self._entries[0].due < self.due:
             self.ring_by(self._entries[0].due)
 
-    def _keep(self, entry: E) -> None:
+    def _add(self, entry: E) -> None:
         entries = self._entries
-        if not entries or entry.due >= entries[-1].due:  # as nearly always: who comes later waits as long
+        if not entries or entry.due >= entries[-1].due:  # the usual case: later entries wait equally long
             entries.append(entry)
         else:
             insort(entries, entry, key=_due_of)
-        if len(entries) > self._most:
-            self._entries = [one for one in entries if not one.over]
-            self._most = 2 * len(self._entries) + SLACK
+        if len(entries) > self._look_limit:
+            self._entries = [entry for entry in entries if not entry.over]
+            self._look_limit = 2 * len(self._entries) + SLACK

@@ -1,4 +1,4 @@
-"""Tasks kept for more than one piece of work: to wake one costs a fraction of what to start one does."""
+"""A pool of reusable tasks. Waking an idle task costs a fraction of starting a new one."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that a task rests before it ends, at the least; at the most twice as long.
+#: Minimum seconds that a task stays idle before it ends; the maximum is twice this.
 RESTS: Final = 1.0
 
 
 class TaskPool(Generic[T]):
-    """Does the same for each job that it is given, at once, each in a task of its own; those that are done rest.
+    """Runs the same function for each submitted job, immediately and in a task of its own; finished tasks become idle.
 
-    One that a job fails ends with that error; one that nothing is found for ends a moment later.
+    A task whose job raises ends with that error. An idle task ends after a short time without a job.
     """
 
     def __init__(self, work: Callable[[T], Coroutine[object, object, None]]) -> None:
         self._work = work
-        self._resting: list[asyncio.Future[bool]] = []
-        self._rested: list[asyncio.Future[bool]] = []
-        """Those that did at the last look."""
+        self._idle: list[asyncio.Future[bool]] = []
+        self._idle_before: list[asyncio.Future[bool]] = []
+        """The tasks that were idle at the previous `_trim`."""
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.jobs: deque[T] = deque()
-        """Those that no task has begun with yet."""
+        """The jobs that no task has started yet."""
 
     def submit(self, job: T) -> bool:
-        """Take on a job; False: all are busy, and one more is to `work`."""
+        """Add a job. Return False if no task is idle: the caller must start another `work`."""
         self.jobs.append(job)
-        while self._resting:
-            member = self._resting.pop()
-            if not member.done():  # else it has been cancelled
+        while self._idle:
+            member = self._idle.pop()
+            if not member.done():  # otherwise the task has been cancelled
                 member.set_result(True)
                 return True
         return False
 
     async def work(self) -> None:
-        """Do one job after the other until cancelled, or not needed any more."""
+        """Run jobs one after another until cancelled or idle for too long."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         while True:
             while not self.jobs:
                 if self._closed:
                     return
-                roused: asyncio.Future[bool] = loop.create_future()
-                self._resting.append(roused)
+                woken: asyncio.Future[bool] = loop.create_future()
+                self._idle.append(woken)
                 if self._timer is None:
-                    self._timer = loop.call_later(RESTS, self._look, loop)
-                if not await roused:
+                    self._timer = loop.call_later(RESTS, self._trim, loop)
+                if not await woken:
                     return
             await self._work(self.jobs.popleft())
             while task is not None and task.cancelling():
-                task.uncancel()  # the next job is not to take for its own what this one has left, as a TaskGroup may
+                task.uncancel()  # a job (a TaskGroup in it) may leave a request that must not cancel the next
 
     def close(self) -> list[T]:
-        """Let those go that rest, and the others when they are done; returns the jobs that nobody has begun with."""
+        """End idle tasks now and busy ones after their job. Return the jobs that have not been started."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._dismiss(self._resting)
+        self._dismiss(self._idle)
         unbegun = list(self.jobs)
         self.jobs.clear()
         return unbegun
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let those go that rest since the last look; who comes to rest last is roused first."""
-        self._dismiss(self._rested)
-        self._resting = [member for member in self._resting if not member.done()]
-        self._rested = self._resting[:]
-        self._timer = loop.call_later(RESTS, self._look, loop) if self._resting else None
+    def _trim(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the tasks that have been idle since the previous call; the most recently idle task is woken first."""
+        self._dismiss(self._idle_before)
+        self._idle = [member for member in self._idle if not member.done()]
+        self._idle_before = self._idle[:]
+        self._timer = loop.call_later(RESTS, self._trim, loop) if self._idle else None
 
     @staticmethod
     def _dismiss(members: list[asyncio.Future[bool]]) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that a session owns, and waiting that outlives cancellations."""
+"""The tasks that a session owns, and a wait that survives cancellation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 class TaskOwner:
     """A task group that lives in a task of its own.
 
-    Whoever opens it may close it from another task, and a failure inside never cancels, or wraps an exception of,
-    the body that uses it: it is kept in `failure`, and told to ``on_failure``. So is that somebody else has cancelled
-    one of the tasks, which ends them all.
+    It can be closed from another task than the one that opened it. A failure inside neither cancels the body that uses
+    it nor wraps that body's exceptions: it is stored in `failure` and passed to ``on_failure``. If other code cancels
+    one of the tasks, all of them end, and that counts as a failure too.
     """
 
     def __init__(self, name: str, on_failure: Callable[[BaseException], None] | None = None) -> None:
@@ -44,7 +44,7 @@ class TaskOwner:
         self._group.start_soon(function, *args, name=f"{self._name}: {name}")
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for it; any number of cancellations of the caller notwithstanding."""
+        """Cancel the remaining tasks and wait for them, even if the caller is cancelled repeatedly."""
         self._stop.set()
         if self._task is not None:
             await wait_settled(self._task)
@@ -72,15 +72,14 @@ class TaskOwner:
 
 
 async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None, limit: float | None = None) -> None:  # noqa: C901 - one state machine, read best in one piece
-    """Wait until a future is done, through any number of cancellations; then let the cancellation go on.
+    """Wait until a future is done, through any number of cancellations; then re-raise the cancellation.
 
-    It waits ``limit`` seconds at the most (None: until done), and from the first cancellation on ``grace`` seconds at
-    the most (None: as long as without one). The future is never cancelled, and its result or error is the caller's to
-    read. A shielded scope alone would not do: it does not hold off ``task.cancel()``, ``asyncio.timeout`` and
-    ``asyncio.TaskGroup``.
+    The wait lasts up to ``limit`` seconds (None: unlimited), and up to ``grace`` seconds after the first cancellation
+    (None: as without one). The future is never cancelled. The caller reads its result or error. A shielded scope alone
+    is not enough: it does not hold off ``task.cancel()``, ``asyncio.timeout`` and ``asyncio.TaskGroup``.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled meanwhile; ``future`` may be done or not.
+        asyncio.CancelledError: the caller was cancelled during the wait; ``future`` may or may not be done.
     """
     if future.done():
         return
@@ -88,7 +87,7 @@ async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None,
     deadline = None if limit is None else loop.time() + limit
     cancelled: asyncio.CancelledError | None = None
     if limit is None:
-        try:  # the usual case, at a fraction of the cost
+        try:  # the usual case, at a fraction of the cost of the loop below
             await asyncio.shield(future)
         except asyncio.CancelledError as error:
             if future.done():
@@ -116,18 +115,18 @@ async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None,
         raise cancelled
 
 
-async def several(at_once: int, works: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
-    """Do all of these, so many at once. Raises: what the first that failed has; the others are given up."""
-    turn = asyncio.Semaphore(at_once)
+async def several(limit: int, functions: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
+    """Run all functions, up to ``limit`` at once. Raises: the first failure; the other functions are cancelled."""
+    semaphore = asyncio.Semaphore(limit)
 
-    async def one(work: Callable[[], Coroutine[object, object, T]]) -> T:
-        async with turn:
-            return await work()
+    async def run(function: Callable[[], Coroutine[object, object, T]]) -> T:
+        async with semaphore:
+            return await function()
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(work)) for work in works]
+            tasks = [group.create_task(run(function)) for function in functions]
     except BaseExceptionGroup as failures:
         first = failures.exceptions[0]
-        raise first from first.__cause__  # its own, not the group
+        raise first from first.__cause__  # its own cause, not the group
     return [task.result() for task in tasks]

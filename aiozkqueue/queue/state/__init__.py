@@ -1,1 +1,1 @@
-"""What a session knows about a queue: its configuration, its lanes and the claims on its items."""
+"""A session's knowledge of a queue: its configuration, its lanes, and the claims on its items."""

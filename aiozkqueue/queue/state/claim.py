@@ -1,4 +1,4 @@
-"""An item locked by us, and the cap on the locks of a session."""
+"""A claim (an item that this session has locked), and the limit on a session's locks."""
 
 from __future__ import annotations
 
@@ -15,96 +15,96 @@ if TYPE_CHECKING:
 
     from .queue_state import QueueState
 
-#: Σ(path length + 4) of a session's ephemerals. The server writes them all into one transaction when the session
-#: ends, and one twice its request limit has been seen to kill every server of an ensemble.
+#: Bytes: Σ(path length + 4) over a session's ephemerals. The server deletes them all in one transaction when the
+#: session ends. One such transaction of twice the request limit has been seen to kill every server of an ensemble.
 EPHEMERAL_CAP = 256 * 1024
 
 
 class Fate(enum.Enum):
-    """What has become of an item when our lock on it is gone."""
+    """The state of an item after our lock on it is gone."""
 
     GONE = enum.auto()
-    """It has been deleted."""
+    """The item has been deleted."""
     LEFT = enum.auto()
-    """It is there, and nobody's to take now: another lock keeps it until its next attempt, or our session is over."""
+    """The item exists but cannot be claimed now: another lock delays its next attempt, or our session has ended."""
     FREE = enum.auto()
-    """It is there, to be taken at once."""
+    """The item exists and can be claimed immediately."""
 
 
-#: Looked up once, not for each message.
+#: Aliases that save a lookup for each message.
 GONE: Final = Fate.GONE
 LEFT: Final = Fate.LEFT
 FREE: Final = Fate.FREE
 
 
 class EphemeralBudget:
-    """What one ZooKeeper session still may lock."""
+    """The bytes of lock paths that one ZooKeeper session may still create."""
 
-    __slots__ = ("_bells", "used")
+    __slots__ = ("_waiting", "used")
 
-    def __init__(self, bells: dict[asyncio.Event, None]) -> None:
+    def __init__(self, events: dict[asyncio.Event, None]) -> None:
         self.used: int = 0
-        self._bells = bells
+        self._waiting = events
 
     @property
     def left(self) -> int:
-        """Bytes of path that may still be locked."""
+        """The remaining bytes of lock paths."""
         return EPHEMERAL_CAP - self.used
 
     def spend(self, size: int) -> None:
-        """Count an ephemeral about to be created."""
+        """Count an ephemeral that is about to be created."""
         self.used += size
 
     def free(self, size: int) -> None:
-        """Count one known to be gone."""
+        """Stop counting an ephemeral that is known to be gone."""
         self.used -= size
-        if self._bells:
-            wakeup_op(self._bells)
+        if self._waiting:
+            set_all(self._waiting)
 
 
-def wakeup_op(bells: dict[asyncio.Event, None]) -> None:
-    """Let those who wait for room look again."""
-    while bells:
-        bells.popitem()[0].set()
+def set_all(events: dict[asyncio.Event, None]) -> None:
+    """Set and remove all events, to wake the tasks that wait for budget."""
+    while events:
+        events.popitem()[0].set()
 
 
 class SessionBudget:
-    """The budget of each ZooKeeper session; a new one starts afresh, and what was of an older one counts no more."""
+    """The budget of the current ZooKeeper session. A new session starts with a full one."""
 
     def __init__(self) -> None:
         self._generation = 0
-        self._bells: dict[asyncio.Event, None] = {}  # in order, which a set's is not
-        self._budget = EphemeralBudget(self._bells)
+        self._waiting: dict[asyncio.Event, None] = {}  # a dict for its order, which a set lacks
+        self._budget = EphemeralBudget(self._waiting)
 
     def of(self, generation: int) -> EphemeralBudget:
-        """Return the budget of a session; of one that is over, one that nobody else has."""
+        """Return the budget of a session; for a session that is over, a new one that nothing else uses."""
         if generation != self._generation:
             if generation < self._generation:
-                return EphemeralBudget(self._bells)
-            self._generation, self._budget = generation, EphemeralBudget(self._bells)
+                return EphemeralBudget(self._waiting)
+            self._generation, self._budget = generation, EphemeralBudget(self._waiting)
         return self._budget
 
     def wake(self) -> None:
-        """Let those who wait for room look again."""
-        wakeup_op(self._bells)
+        """Wake the tasks that wait for budget."""
+        set_all(self._waiting)
 
-    def wakeup_op(self, wakeup: asyncio.Event) -> None:
-        """Set an event when there may be room."""
-        self._bells[wakeup] = None
+    def notify(self, event: asyncio.Event) -> None:
+        """Set ``event`` when budget may have become available."""
+        self._waiting[event] = None
 
 
 class _Undecoded:
-    """Stands for a value that nobody has asked for yet."""
+    """The placeholder for a value that has not been decoded yet."""
 
 
 UNDECODED = _Undecoded()
 
 
 class Claim:
-    """One item, locked by one ZooKeeper session of ours.
+    """One item, locked by one of our ZooKeeper sessions.
 
-    The fence is ``version``, the item's data version as read *under* the lock: whoever takes the lock away raises it,
-    so that every multi which checks or deletes the item at this version fails from then on.
+    The fence is ``version``, the item's data version as read *under* the lock. Taking the lock away raises that
+    version, so every multi that checks or deletes the item at ``version`` fails from then on.
     """
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Claim:
         "version",
     )
 
-    def __init__(  # noqa: PLR0917 - one is made for every message: names would cost more than they tell
+    def __init__(  # noqa: PLR0917 - called for every message: keyword arguments would be measurably slower
         self,
         store: QueueState,
         place: str,
@@ -157,44 +157,44 @@ class Claim:
         self.lock: str = lock
         """The lock's znode."""
         self.owner: str = owner
-        """The client that locked it."""
+        """The id of the client that locked it."""
         self.generation: int = generation
         self.budget: EphemeralBudget = budget
         self.size: int = size
-        """What the lock takes of the budget; nothing where a tenure holds it."""
+        """The lock's share of the budget; 0 if a group lock holds the item."""
         self.group_lock: GroupLock | None = group_lock
-        """The hold on its group, whose lock it is then; None for a message in no group."""
+        """The lock on the message's group, in place of a lock of its own; None for a message without a group."""
         self.version: int = -1
         self.raw: bytes = b""
-        """What is stored."""
+        """The stored bytes."""
         self.body: bytes = b""
         self.header: Header = EMPTY_HEADER
         self.rest: bytes | None = None
-        """What is to be left of the item when its message has been consumed: further ones; None: nothing."""
+        """The bytes of the item's further messages, to keep when this one is consumed; None: there are none."""
         self.created: int = 0
         self.attempts: int = 0
         self.retries: int = 0
-        """Of the schedule that a handler gave last; see `AttemptRecord`."""
+        """The length of the schedule that a handler gave last; see `AttemptRecord`."""
         self.meta_version: int | None = None
-        """Of the record of attempts; None: there is none."""
+        """The version of the attempt record; None: there is no record."""
         self.fields: ItemName | None = None
-        """What the item's name says, when that is more than its id."""
+        """The parsed name of the item, if it holds more than the id."""
         self.since: int | None = None
-        """When it was claimed, ms in ZooKeeper's time."""
+        """The time of the claim, ms in ZooKeeper's time."""
         self.value: object = UNDECODED
-        """The payload decoded to the type of the queue that took it."""
+        """The payload, decoded to the type of the queue that took it."""
         self.recorded: bool = False
-        """Whether this hand-over has been recorded in ``meta/``."""
+        """Whether this attempt has been recorded in ``meta/``."""
         self.record_refused: bool = False
-        """Whether ZooKeeper refuses to change its record of attempts, which is left out of what is sent then."""
+        """Whether ZooKeeper refuses changes of its attempt record; later writes leave the record out."""
         self.handed: bool = False
-        """Whether a handler has seen it."""
+        """Whether it has been delivered to a handler."""
         self.handed_at: float | None = None
-        """When that was, by the monotonic clock; only where it is counted."""
+        """The time of the delivery, by the monotonic clock; None unless metrics are on."""
 
     @property
     def plain(self) -> bool:
-        """Whether all that goes with the item is its lock: no group, no attempts, no key, nothing to be left."""
+        """Whether the item has only its lock: no group, attempts, or key, and no further messages."""
         return self.group_lock is None and self.fields is None and self.meta_version is None and self.rest is None
 
     @property
@@ -204,23 +204,23 @@ class Claim:
 
     @property
     def wakeup(self) -> str:
-        """The znode to write to when the item is given back, for those who wait: they may watch its priority only."""
+        """The znode to write to when the item is released. Idle consumers may watch only its priority."""
         lane = self.place.rpartition("/")[0]
         return self.store.paths.at(lane) if priority_of(lane) else self.store.paths.items
 
     @property
     def attempt(self) -> int:
-        """The number of this hand-over, from 1, after those that have been counted; see `Message.attempt`."""
+        """The number of this attempt, from 1, after those already counted; see `Message.attempt`."""
         return self.attempts if self.recorded else self.attempts + 1
 
     @property
     def used_up(self) -> bool:
-        """Whether the policy, and a handler's schedule, allow no hand-over after those that have been counted."""
+        """Whether the policy and a handler's schedule allow no further attempt after those already counted."""
         allowed = self.store.policy.allowed(self.retries)
         return allowed is not None and (self.attempt if self.handed else self.attempts) >= allowed
 
     def settled(self, fate: Fate) -> None:
-        """Tell that the lock is known to be gone, and what has become of the item."""
+        """Record that the lock is known to be gone, and notify the claim listener of the item's fate."""
         if self.group_lock is not None:
             self.group_lock.over()
             return

@@ -1,4 +1,4 @@
-"""Which configurations of a queue exclude each other, and which policy a session asks for. Pure."""
+"""The rules for which settings of a queue exclude each other, and the policy that a session requests. Pure."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
 
 
 class PolicyChoice:
-    """The policy that one session asks for on one queue, until the stored one is known."""
+    """The policy that one session requests for one queue, until the stored policy is known."""
 
     __slots__ = ("_granted", "_preferred", "_queue", "required")
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
         self.required: Policy | None = None
-        """Asked for, and to be stored or found to conflict; None: nothing is open."""
+        """The requested policy, still to be stored or found to conflict; None: nothing is pending."""
         self._preferred: Policy | None = None
-        self._granted: set[Policy] = set()  # those that were asked for, and in force then
+        self._granted: set[Policy] = set()  # the policies that were in force when requested
 
     @property
     def initial(self) -> Policy | None:
-        """What to store with a queue that has none."""
+        """The policy to store with a queue that has none."""
         return self.required or self._preferred
 
     def require(self, policy: Policy, stored: Policy | None) -> bool:
-        """Ask for a policy, beside the one known to be stored; return whether the queue has to be read for that.
+        """Request a policy; ``stored`` is the stored one, if known. Return whether the queue must be read to decide.
 
-        A policy that was in force when it was asked for may be asked for again after `configure` has put another in its
-        place: that one is followed, and running code goes on.
+        A policy that was in force when it was requested may be requested again after `configure` has replaced it. The
+        new policy then applies, and running code continues.
 
         Raises:
-            InvalidOptionError: it is none.
-            ConfigConflictError: another policy is stored, or was asked for.
+            InvalidOptionError: the policy is invalid.
+            ConfigConflictError: another policy is stored, or has been requested.
         """
-        QueueConfig(policy=policy)  # takes only what can be stored
+        QueueConfig(policy=policy)  # validates the policy
         if policy in self._granted or policy == self.required:
             return False
         other = self.required or stored
@@ -52,13 +52,13 @@ class PolicyChoice:
         return True
 
     def prefer(self, policy: Policy) -> bool:
-        """Ask for a policy in case that none is stored; return whether that is new. Raises: InvalidOptionError."""
+        """Request a policy for a queue without one; return whether the request is new. Raises: InvalidOptionError."""
         QueueConfig(policy=policy)
-        other, self._preferred = self._preferred, policy
-        return other != policy
+        previous, self._preferred = self._preferred, policy
+        return previous != policy
 
     def compare(self, stored: Policy | None) -> None:
-        """Take note of what is stored; what was required must be that. Raises: ConfigConflictError."""
+        """Check the stored policy against the required one. Raises: ConfigConflictError."""
         required = self.required
         if required is not None and stored not in (None, required):
             self.required = None
@@ -66,20 +66,20 @@ class PolicyChoice:
             raise policies_conflict(self._queue, required, stored)
 
     def settled(self) -> None:
-        """What was required is stored."""
+        """Record that the required policy is stored."""
         if self.required is not None:
             self.grant(self.required)
 
     def grant(self, policy: Policy) -> None:
-        """Forget what was required: this policy holds, and may be asked for from now on."""
+        """Record that this policy is in force and may be requested from now on; nothing is required any more."""
         self._granted.add(policy)
         self.required = None
 
 
 def check_change(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
-    """Refuse settings that contradict what is stored.
+    """Check new settings against the stored ones.
 
-    Raises: ConfigConflictError; InvalidOptionError: more shards than the priorities of the queue leave room for.
+    Raises: ConfigConflictError; InvalidOptionError: too many shards for the number of priorities of the queue.
     """
     _refuse_to_order(queue, config, wanted)
     _refuse_to_widen(queue, config, wanted)
@@ -106,7 +106,7 @@ def with_lane(queue: str, config: QueueConfig, priority: int, *, scheduled: bool
 
 
 def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
-    """Refuse a priority that would give the queue too many lanes. Raises: InvalidOptionError."""
+    """Check that a new priority does not give the queue too many lanes. Raises: InvalidOptionError."""
     number = config.lane_count + max(config.width, config.shards or 1)
     if number > MOST_LANES:
         used = ", ".join(map(str, sorted({*config.priorities, 0})))
@@ -117,7 +117,7 @@ def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
 
 
 def check_generation(queue: str, config: QueueConfig, lane: str, emptied: int) -> None:
-    """Refuse another generation of a shard where the queue would have too many lanes, less those that are emptied.
+    """Check that a new generation of a shard does not give the queue too many lanes; emptied lanes do not count.
 
     Raises: QueueFullError.
     """
@@ -129,7 +129,7 @@ def check_generation(queue: str, config: QueueConfig, lane: str, emptied: int) -
 
 
 def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConflictError:
-    """Make the error for a policy that is asked for beside another that is stored."""
+    """Return the error for a policy that differs from the stored one."""
     return ConfigConflictError(
         f"queue {queue!r} has the policy {stored}, not {wanted}; "
         "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))`: what runs "
@@ -138,25 +138,25 @@ def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConfl
 
 
 def _refuse_to_order(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
-    """Raise ConfigConflictError when what is wanted has no order beside what is stored."""
+    """Raise ConfigConflictError if the queue is to be ordered and a setting or its past makes that impossible."""
     if not (config.ordered if wanted.ordered is None else wanted.ordered):
         return
-    disorders = {
+    conflicts = {
         "several shards": max(config.width, wanted.shards or config.shards or 1) > 1,
         "messages with a priority": bool(config.priorities),
         "messages for a later time": config.scheduled,
         "messages that collapse": config.collapse if wanted.collapse is None else wanted.collapse,
     }
-    for disorder, present in disorders.items():
+    for conflict, present in conflicts.items():
         if present:
             raise ConfigConflictError(
-                f"queue {queue!r} has, or has had, {disorder}, which have no order of puts; "
+                f"queue {queue!r} has, or has had, {conflict}, which have no order of puts; "
                 "take another queue for what is ordered, or put with group= instead"
             )
 
 
 def _refuse_to_widen(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
-    """Raise InvalidOptionError when what is wanted would make too many lanes beside what is stored."""
+    """Raise InvalidOptionError if the wanted shards would make too many lanes."""
     if wanted.shards is None or wanted.shards <= max(config.width, config.shards or 1):
         return
     tiers = {**config.priorities, 0: config.generations}
@@ -166,7 +166,7 @@ def _refuse_to_widen(queue: str, config: QueueConfig, wanted: QueueConfig) -> No
 
 
 def _refuse_to_stick(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
-    """Raise ConfigConflictError when a queue with groups is to be sticky."""
+    """Raise ConfigConflictError if a queue with groups is to become sticky."""
     if wanted.affinity == "producer" and config.groups is not None:
         raise ConfigConflictError(
             f"queue {queue!r} has, or has had, messages with a group, which have no order where each node "

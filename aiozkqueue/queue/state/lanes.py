@@ -1,4 +1,4 @@
-"""Which lane the next item is put to, by the configuration of its queue. Pure."""
+"""The choice of the lane for the next item, from the queue's configuration. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PutLanes:
-    """The lanes that are put to, each in its turn."""
+    """The lanes for new items, used in rotation."""
 
     __slots__ = ("_lanes", "_paths", "_plain", "_turn")
 
@@ -29,12 +29,12 @@ class PutLanes:
         return priority in self._lanes
 
     def next(self) -> str:
-        """Return the next one for plain items, relative to the queue."""
+        """Return the next lane for plain items, relative to the queue."""
         self._turn = (self._turn + 1) % len(self._plain)
         return self._plain[self._turn]
 
     def next_path(self) -> str:
-        """Return the path of the next one for plain items."""
+        """Return the path of the next lane for plain items."""
         paths = self._paths
         if len(paths) == 1:
             return paths[0]
@@ -42,13 +42,13 @@ class PutLanes:
         return paths[self._turn]
 
     def of_key(self, key: str) -> str:
-        """Return the one for items whose like are to be in one lane, relative to the queue."""
+        """Return the lane for items that must share a lane because of ``key``, relative to the queue."""
         return self._plain[crc32(key.encode()) % len(self._plain)]
 
     def of_priority(self, priority: int) -> str:
-        """Return the next one for a priority.
+        """Return the next lane of a priority.
 
-        Of a priority that has not been admitted it is one that does not exist: the put is refused, and mended.
+        For a priority without lanes, return a lane that does not exist: the put is refused, and then repaired.
         """
         lanes = self._lanes.get(priority)
         if lanes is None:

@@ -1,4 +1,4 @@
-"""One queue as a session knows it: its paths, its configuration and that one's version."""
+"""A session's view of one queue: its paths, its configuration and the configuration's version."""
 
 from __future__ import annotations
 
@@ -71,20 +71,20 @@ _LANE_END = f"{LANE_END:010d}"
 
 
 class ClaimListener(Protocol):
-    """Who hands out a queue's claims, and wants to know when one is over."""
+    """The receiver of notifications about a queue's claims: the session's dispatcher of messages."""
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
-        """Take note that a claim's lock is gone, and what has become of its item."""
+        """Handle the end of a claim: its lock is gone, and ``fate`` is the state of its item."""
 
     def retry_at(self, due: int, message_id: str) -> None:
-        """Take note of a backoff that ends at ``due`` (ms, ZooKeeper's time)."""
+        """Handle the start of a backoff that ends at ``due`` (ms, ZooKeeper's time)."""
 
     def keep(self, claim: Claim, delay: float) -> None:
-        """Give a claim back after ``delay`` seconds, and hold it until then."""
+        """Hold a claim for ``delay`` seconds, and then release it."""
 
 
 class QueueState:
-    """Paths, configuration and existence of one queue. Shared by all that a session does with it."""
+    """Paths, configuration and existence of one queue, shared by all objects of a session that use the queue."""
 
     def __init__(
         self,
@@ -101,78 +101,78 @@ class QueueState:
         self.paths: QueuePaths = paths or QueuePaths(root, name)
         self.name = name
         self.dialect: Dialect | None = None
-        """Whose layout it has; None: our own."""
+        """The layout of another program's queue; None: our own layout."""
         self.longest_id = 24
-        """How long the ids get that are in the names of locks."""
+        """The maximum length of an id in a lock's name."""
         self.claim_listener: ClaimListener | None = None
         self.clock: ServerClock | None = None
-        """Tells ZooKeeper's time, where that is needed."""
+        """ZooKeeper's time, if this queue needs it."""
         self.transform_put: Callable[[Put], Put] | None = None
-        """Adds to each put what the queue's configuration asks of it; None: nothing. Called before every attempt, with
-        what it returned for the last one."""
+        """Applies the queue's configuration to a put; None: puts are unchanged. It is called before each attempt, with
+        its own result for the previous attempt."""
         self.takes: Callable[[str], bool] | None = None
-        """Tells by an item's name whether this session takes it; None: it takes all."""
+        """Whether this session accepts an item, given its name; None: it accepts every item."""
         self.config_listeners: list[Callable[[], None]] = []
-        """Called whenever the configuration has been read."""
+        """Callbacks invoked after each read of the configuration."""
         self.end_hooks: tuple[EndHook, ...] = ()
-        """Who adds to the multis that end messages of this queue."""
+        """Hooks that add operations to the multis that end claims on messages of this queue."""
         self.room: CapacityGate | None = None
-        """Who lets puts in, where the queue has a size."""
+        """The capacity gate of a bounded queue; None: the queue is unbounded."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
-        """What the digests in items' names stand for."""
+        """The tags that the digests in item names stand for."""
         self.config: QueueConfig = QueueConfig()
         self.policy: Policy = DEFAULT_POLICY
         """The policy in force."""
         self.version: int = -1
         self.forced_version: int = 0
-        """The version of the folder of locks at some earlier moment: each lock forced open raises it."""
+        """The version of the locks znode at some earlier time. Each lock that is removed by force raises it."""
         self._zookeeper = zookeeper
         self._opening: asyncio.Event | None = None
-        self._doubts = 0  # how often what has been read, or is being read, was said to be out of date
+        self._invalidations = 0  # a read of the configuration that began before the last one is out of date
         self.ready: bool = False
-        """Whether `open` has nothing left to do."""
+        """Whether `open` has nothing to do."""
         self._choice = PolicyChoice(name)
         self._groups_expected = False
         self.tiers: tuple[Tier, ...] = self.config.tiers
-        """The lanes that may hold items, of each priority, the most urgent first."""
+        """The lanes that may hold items, by priority, the most urgent first."""
         self.lanes: PutLanes = PutLanes(self.config, self.paths)
-        """Those that are put to."""
+        """The lanes for new items."""
 
     @property
     def sticky(self) -> bool:
-        """Whether a message is taken by the node that put it, as far as is known."""
+        """Whether messages are taken only by the node that put them, according to the configuration last read."""
         return self.config.affinity == "producer"
 
     def request_policy(self, policy: Policy) -> None:
-        """Ask for a policy; it is stored, or found to conflict, by the next `open`.
+        """Request a policy; the next `open` stores it, or finds a conflict.
 
         Raises:
-            InvalidOptionError: it is none.
-            ConfigConflictError: this session knows that another policy is stored, or was asked for.
+            InvalidOptionError: the policy is invalid.
+            ConfigConflictError: this session knows of another policy that is stored, or has been requested.
         """
         if self._choice.require(policy, self.config.policy if self.ready else None):
             self.invalidate()
 
     def prefer(self, policy: Policy) -> None:
-        """Have a policy stored by the next `open` if the queue has none; one that is stored stays in force.
+        """Request a policy for a queue without one: the next `open` stores it, unless a policy is stored.
 
-        Raises: InvalidOptionError: it is none.
+        Raises: InvalidOptionError: the policy is invalid.
         """
         new = self._choice.prefer(policy)
         if self.config.policy is None and (new or self.ready):
             self.invalidate()
 
     async def open(self) -> None:
-        """Read the configuration, and create what of the queue is missing; at once when that has been done.
+        """Read the configuration and create missing znodes of the queue; return immediately if that has been done.
 
         Raises:
-            AccessDeniedError: a znode's ACL refuses it.
-            ConfigConflictError: another policy is stored than the one asked for.
-            ConnectionLostError: what answers does not speak ZooKeeper's protocol.
+            AccessDeniedError: a znode's ACL refuses access.
+            ConfigConflictError: the stored policy differs from the requested one.
+            ConnectionLostError: the server does not speak ZooKeeper's protocol.
         """
         while not self.ready:
             if self._opening is not None:
-                await self._opening.wait()  # all who wait go on at the same moment, and commit together
+                await self._opening.wait()  # all waiting tasks continue at the same moment, and share a commit
                 continue
             self._opening = asyncio.Event()
             try:
@@ -182,7 +182,7 @@ class QueueState:
                 self._opening = None
 
     async def _attempt_open(self) -> None:
-        """Try once; what another process has got in the way of is tried again by `open`."""
+        """Try to open the queue once; `open` tries again if another process has interfered."""
         try:
             await self._try_open()
         except (ConnectionLossError, SessionExpiredError):
@@ -197,64 +197,64 @@ class QueueState:
                 raise denied(self.name, error.error) from error
             if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
                 raise
-            # another process was quicker with one of them: look again
+            # Another process has created or changed a znode meanwhile: try again.
 
     def expect_groups(self) -> None:
-        """Have the queue's configuration tell that there are groups, by the next `open`."""
+        """Have the next `open` enable groups in the configuration."""
         if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
             self.invalidate()
         self._groups_expected = True
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
-        """Return what locks an item, by the item's name; by a newer configuration if given. Raises: MalformedError."""
+        """Return the id in the lock of an item; ``config`` overrides the known one. Raises: MalformedError."""
         return lock_id(config or self.config, name)
 
     def item_id(self, name: str) -> str:
-        """Return the id in an item's name. Raises: MalformedError: it is none."""
+        """Return the id in an item's name. Raises: MalformedError: the name is not an item's."""
         return item_id(name)
 
     def parse_item(self, name: str) -> ItemName | None:
-        """Read an item's name, or a dead letter's; None when it is none."""
+        """Parse the name of an item or dead letter; return None if it is not one."""
         return ItemName.parse(name)
 
     def dead(self, claim: Claim) -> str:
-        """Return the path of the dead letter that a message becomes."""
+        """Return the path of the dead letter for a message."""
         return self.paths.dead(claim.name)
 
-    def wakeup(self, path: str, wakeup_op: str) -> Sequence[Operation]:
-        """Return what wakes idle consumers when locks have gone: a watch on items sees no lock go.
+    def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
+        """Return the operations that wake idle consumers after locks are removed, which a watch on items misses.
 
-        ``path`` is the items' parent or lane, ``wakeup_op`` the transaction.
+        ``path`` is the items' parent or lane.
         """
-        del wakeup_op
+        del transaction_id
         return (SetData(path, b""),)
 
     def backlog(self, random: Random) -> Backlog:
-        """Make what keeps candidates of this queue."""
+        """Return an empty collection of candidates for this queue."""
         return Backlog(random)
 
     def lock(self, name: str) -> str:
-        """Return the path of what locks an item, by the item's name. Raises: MalformedError."""
+        """Return the path of the lock of an item, given the item's name. Raises: MalformedError."""
         return self.paths.lock(self.locked_by(name))
 
     def invalidate(self) -> None:
-        """Take note that the configuration has changed, or that something of the queue is missing."""
+        """Record that the configuration has changed, or that a znode of the queue is missing."""
         self.ready = False
-        self._doubts += 1
+        self._invalidations += 1
 
     def admits(self, priority: int, *, scheduled: bool) -> bool:
-        """Whether consumers look for items of a priority, and for scheduled ones, as far as is known here."""
+        """Whether consumers look for items of a priority, and for scheduled items, as far as this session knows."""
         if self.config.ordered and (priority or scheduled):
             return False
         return self.ready and priority in self.lanes and (self.config.scheduled or not scheduled)
 
     async def ensure_lane(self, priority: int, *, scheduled: bool) -> None:
-        """Give a priority lanes of its own, and what is scheduled its folder, unless they have them.
+        """Create the lanes of a priority and, if ``scheduled``, the znode for delayed items, unless they exist.
 
-        They are there only when the configuration says so: both are written by one multi. Else somebody could put to
-        where no consumer looks. Idle consumers hear of it.
+        One multi creates them and changes the configuration, so they exist only if the configuration says so.
+        Otherwise a producer could put to a place where no consumer looks. The same multi wakes idle consumers.
 
-        Raises: as `open`; InvalidOptionError: the configuration, or the number of lanes, would grow too large.
+        Raises: as `open`; InvalidOptionError: the configuration or the number of lanes would become too large.
         """
         while True:
             await self.open()
@@ -270,7 +270,7 @@ class QueueState:
             await self._change(config, [*missing, SetData(self.paths.items, b"")])
 
     async def admit_staged(self) -> None:
-        """Have consumers look for batches that are not complete: only then may there be any.
+        """Have consumers look for pending batches. There may be none before this has been stored.
 
         Raises: as `ensure_lane`.
         """
@@ -280,7 +280,7 @@ class QueueState:
             await self.open()
 
     async def open_later(self, folder: str, priority: int) -> None:
-        """Make a folder for what is due in one hour, unless it is there.
+        """Create the znode for the items due in one hour, unless it exists.
 
         Raises: as `ensure_lane`.
         """
@@ -302,21 +302,21 @@ class QueueState:
                 return
 
     def note_sequence(self, path: str) -> None:
-        """Take note of the path of an item just put: near the end of its lane's counter the next one is opened."""
+        """Check the path of a new item; near the end of its lane's counter, open the next generation."""
         if path[-len(_LANE_END) :] >= _LANE_END:
             self._lane_ends(self, path)
 
     async def next_generation(self, path: str) -> None:
-        """Open the next generation of the lane that an item's path is in, unless that has been done.
+        """Open the next generation of the lane of an item's path, unless it is open.
 
-        Raises: as `open`; QueueFullError: the shard has too many generations that are not empty yet.
+        Raises: as `open`; QueueFullError: the shard has too many generations that are not empty.
         """
         lane = path[len(self.paths.base) + 1 :].rpartition("/")[0]
         priority = priority_of(lane)
         while True:
             await self.open()
             config = self.config
-            # Groups stay in shards that are put to no more.
+            # Groups keep lanes in shards that get no other new items.
             lanes = next((tier.newest_lanes for tier in self.tiers if tier.priority == priority), ())
             if lane not in lanes:
                 return
@@ -326,7 +326,7 @@ class QueueState:
             while oldest < newest and not await self._zookeeper.children(
                 self.paths.at(lane_of(shard, oldest, priority))
             ):
-                oldest += 1  # nobody puts there any more: whoever still would is refused by the version
+                oldest += 1  # no new items come here: the version check refuses any put that is still under way
             if newest + 1 >= oldest + MOST_GENERATIONS:
                 msg = f"queue {self.name!r}: lane {lane} is at its end, and {MOST_GENERATIONS} before it are not empty"
                 raise QueueFullError(msg)
@@ -334,10 +334,10 @@ class QueueState:
             await self._zookeeper.ensure(self.paths.at(lane_of(shard, newest + 1, priority)))
             await self._change(config.grown(priority, shard, oldest, newest + 1))
 
-    async def _change(self, config: QueueConfig, also: Sequence[Operation] = ()) -> None:
-        """Try once to store a configuration in the place of the one known; whoever calls looks whether it took."""
+    async def _change(self, config: QueueConfig, operations: Sequence[Operation] = ()) -> None:
+        """Try once to store a configuration in place of the known one; the caller checks whether that worked."""
         try:
-            await self._zookeeper.multi([SetData(self.paths.base, config.encode(), self.version), *also])
+            await self._zookeeper.multi([SetData(self.paths.base, config.encode(), self.version), *operations])
         except (ConnectionLossError, SessionExpiredError):
             await self._zookeeper.wait_connected()
         except MultiError as error:
@@ -346,11 +346,11 @@ class QueueState:
         self.invalidate()
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
-        """Return what mends the cause of a refusal: the configuration has changed, or something is missing or full.
+        """Return the repair for a refusal: of a changed configuration, a missing znode, or an exhausted lane.
 
         Raises:
-            AccessDeniedError: a znode's ACL refuses it.
-            NotCommittedError: nothing known mends this.
+            AccessDeniedError: a znode's ACL refuses access.
+            NotCommittedError: no repair is known.
         """
         if isinstance(error, NoAuthError):
             raise denied(self.name, error)
@@ -362,15 +362,15 @@ class QueueState:
             priority = priority_of(place.rpartition("/")[0])
             return self.ensure_lane(priority, scheduled=False) if priority else self.open()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
-            # The counter of a lane has come to its end, and every create in it fails from now on.
+            # The lane's counter is exhausted, and every create in the lane fails from now on.
             return self.next_generation(operation.path)
         msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
 
     async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
-        """Return the version that the folder of locks had while this lock was the one we made; None: it is so no more.
+        """Return the version of the locks znode at a moment when ``lock`` was still ours; None: it is not ours.
 
-        ``ours`` tells it from those that others have made since under the same path.
+        ``ours`` distinguishes our lock from locks that other clients have created at the same path since.
 
         Raises: SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
@@ -386,7 +386,7 @@ class QueueState:
             return self.forced_version
 
     async def key_holder(self, key: str) -> str | None:
-        """Return the id of the message that holds a unique key, given by its hash; None when none does.
+        """Return the id of the message that holds a unique key, given the key's hash; None if none does.
 
         Raises: AccessDeniedError.
         """
@@ -397,20 +397,20 @@ class QueueState:
             return None
 
     def check(self) -> Operation:
-        """Return the assertion that the configuration is still the one known."""
+        """Return a check that the configuration is still the known one."""
         return Check(self.paths.base, self.version)
 
     async def exists(self) -> bool:
-        """Tell whether there is such a queue. Raises: AccessDeniedError.
+        """Return whether the queue exists. Raises: AccessDeniedError.
 
-        A server that lags has not heard of one that is new: by its word an acknowledgement would be lost.
+        This syncs first. A lagging server may not know a new queue, and would make an acknowledged message look lost.
         """
         with allowed(self.name):
             await self._zookeeper.sync(self.paths.base)
             return await self._zookeeper.exists(self.paths.items) is not None
 
     async def configure(self, config: QueueConfig) -> None:
-        """Store the settings that are not None, whatever was stored before; the others are kept.
+        """Replace the stored settings by those that are not None; the others stay as they are.
 
         Raises: ConfigConflictError, AccessDeniedError, PayloadError; InvalidOptionError: too many shards.
         """
@@ -437,17 +437,17 @@ class QueueState:
                 return
 
     def retry_at(self, due: int, message_id: str) -> None:
-        """Pass the end of a backoff on to whoever keeps the timers."""
+        """Pass the end of a backoff on to the claim listener."""
         if self.claim_listener is not None:
             self.claim_listener.retry_at(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
-        """Have a claim held for ``delay`` seconds more, and then given back."""
+        """Hold a claim for ``delay`` more seconds, and then release it."""
         if self.claim_listener is not None:
             self.claim_listener.keep(claim, delay)
 
     async def _try_open(self) -> None:
-        paths, doubts = self.paths, self._doubts
+        paths, invalidations = self.paths, self._invalidations
         try:
             data, stat = await self._zookeeper.read(paths.base)
         except NoNodeError:
@@ -461,33 +461,33 @@ class QueueState:
         if config.policy is None and self._choice.initial is not None:
             config = replace(config, policy=self._choice.initial)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
-            return  # read again: another process may have been quicker
+            return  # read again: another process may have stored one first
         if self._groups_expected and config.groups is None and config.affinity != "producer":
             config = replace(config, groups=config.shards or 1)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return
         if config.lifetime is not None and self.clock is not None:
-            await self.clock.learned(paths.due)  # every put says when its message ends
+            await self.clock.learned(paths.due)  # every put computes the time when its message expires
         await complete(self._zookeeper, paths, self._folders(), config)
         locks = await self._zookeeper.exists(paths.locks)
-        if doubts != self._doubts:
-            return  # read again: it may have changed since it was read, or something else is wanted of it
+        if invalidations != self._invalidations:
+            return  # read again: the queue or the request may have changed since
         self.forced_version = 0 if locks is None else locks.version
         self._choice.settled()
         self.config, self.version, self.ready = config, stat.version, True
         self.policy = config.policy or DEFAULT_POLICY
         self.tiers = config.tiers
         self.lanes = PutLanes(config, self.paths, self._random)
-        for follow in self.config_listeners:
-            follow()
+        for listener in self.config_listeners:
+            listener()
 
     def _folders(self) -> list[str]:
-        """Return the folders that it must have."""
+        """Return the znodes that the queue must have."""
         return folders_of(self.paths)
 
 
 def configuration_of(paths: QueuePaths, data: bytes) -> QueueConfig:
-    """Read a stored configuration. Raises: PayloadError."""
+    """Decode a stored configuration. Raises: PayloadError."""
     try:
         return QueueConfig.decode(data)
     except MalformedError as error:

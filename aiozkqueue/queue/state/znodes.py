@@ -1,4 +1,4 @@
-"""The znodes that a queue consists of beside its own: made when it is opened, and anew when somebody removed one."""
+"""The znodes below a queue's own, created when the queue is opened and again if one has been removed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueueConfig, QueuePaths
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Lanes created in one multi.
+#: Lanes created per multi.
 LANES_TOGETHER = 256
 
 
 def folders_of(paths: QueuePaths) -> list[str]:
-    """Return those that every queue of our own layout has."""
+    """Return the znodes that every queue of our own layout has."""
     return [paths.items, paths.lanes, paths.locks, paths.metas, paths.dlq, paths.consumers, paths.due, paths.keys]
 
 
 async def complete(zookeeper: ZooKeeper, paths: QueuePaths, folders: Sequence[str], config: QueueConfig) -> None:
-    """Create what is missing of a queue: of these folders, and of the lanes and what else its configuration asks for.
+    """Create the missing znodes of a queue: ``folders``, the lanes, and others that its configuration requires.
 
-    Raises: ZooKeeperError: MultiError also when another process was quicker with one of them.
+    Raises: ZooKeeperError: MultiError also if another process has created one of them meanwhile.
     """
     present = await zookeeper.children(paths.base)
     wanted = [*folders, paths.later] if config.scheduled else folders

@@ -19,13 +19,13 @@ of_bounded = partial(run, feature="bounded")
 
 @mutation(of_bounded)
 def room_is_given_back_twice(patch: pytest.MonkeyPatch) -> None:
-    out = capacity.CapacityGate.out
+    unbind = capacity.CapacityGate.unbind
 
     def twice(self: capacity.CapacityGate, atomic_write: AtomicWrite) -> None:
-        self.leave(self._inside.get(atomic_write, 0))
-        out(self, atomic_write)
+        self.release(self._bound.get(atomic_write, 0))
+        unbind(self, atomic_write)
 
-    patch.setattr(capacity.CapacityGate, "out", twice)
+    patch.setattr(capacity.CapacityGate, "unbind", twice)
 
 
 @mutation(of_bounded)
