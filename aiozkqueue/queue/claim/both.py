@@ -1,4 +1,4 @@
-"""What several dispensers of one queue are told together, in a session that takes by different filters."""
+"""Forwards claim events to two dispatchers of first queue when a session takes with different filters."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
 
 
 class Both:
-    """Two dispensers of one queue in one session, that take by different filters."""
+    """Fan-out of `ClaimListener` calls to two dispatchers of first queue that take with different filters."""
 
-    def __init__(self, one: ClaimListener, other: ClaimListener) -> None:
-        self._one = one
-        self._other = other
+    def __init__(self, first: ClaimListener, second: ClaimListener) -> None:
+        self._first = first
+        self._second = second
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
         """See `ClaimListener`."""
-        self._one.claim_settled(claim, fate)
-        self._other.claim_settled(claim, fate)
+        self._first.claim_settled(claim, fate)
+        self._second.claim_settled(claim, fate)
 
     def retry_at(self, due: int, message_id: str) -> None:
         """See `ClaimListener`."""
-        self._one.retry_at(due, message_id)
-        self._other.retry_at(due, message_id)
+        self._first.retry_at(due, message_id)
+        self._second.retry_at(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
         """See `ClaimListener`."""
-        self._one.keep(claim, delay)
+        self._first.keep(claim, delay)

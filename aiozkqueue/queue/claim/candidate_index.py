@@ -1,4 +1,4 @@
-"""What is known of candidates: what was found, and what watches, timers and takers have told since. No I/O."""
+"""In-memory index of candidates: what listings found and what watches, timers and takers reported since. No I/O."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Seconds after which messages are tried again that this user may not read: nothing tells when an ACL has changed.
+#: Seconds after which messages that this user may not read are tried again: ZooKeeper does not report ACL changes.
 SET_ASIDE = 300.0
 
 
 class CandidateIndex:
-    """What one session knows of a queue's candidates. ``wakeup`` rings when there may be some.
+    """The candidates of a queue that one session knows. ``wakeup`` is set when there may be some.
 
-    What watches tell comes in by the methods of `WatchListener`; `CandidateSource` adds how candidates are looked for.
+    The methods of `WatchListener` receive what watches report. `CandidateSource` adds the search for candidates.
     """
 
     def __init__(
@@ -50,30 +50,30 @@ class CandidateIndex:
         self.store = store
         self.wakeup: asyncio.Event = asyncio.Event()
         self.taking_over: bool = False
-        """Whether what was found last is other consumers', by what the watches tell and a look at its locks."""
+        """Whether the last candidates are other consumers' items, found by watches and a look at their locks."""
         self.held: set[str] = set()
-        """What this session has locked, or is about to: ids of items, and groups."""
-        # Of those, what a watch has told something of: where it lies now, "" where that has been missed, None where it
-        # does not matter.
-        self._stirred: dict[str, str | None] = {}
+        """What this session has locked or is about to lock: item ids and groups."""
+        # Held locks that a watch has reported on, with the item's current place: "" if that event was missed, None if
+        # the place does not matter.
+        self._reported: dict[str, str | None] = {}
         self._clock = clock
         self._server_clock = server_clock
         self._selector = None if condition is None else FilterSelector(condition, store.tags)
         self._priority_index = PriorityIndex(store.tiers, partial(store.backlog, random))
         self._timers = Timers()
-        self._later = DelayedIndex(zookeeper, store, clock)
+        self._delayed = DelayedIndex(zookeeper, store, clock)
         self._groups: GroupIndex | None = None
         self._batch_visibility: BatchVisibility | None = None
         self._must_list_due = True
-        self._gone: set[str] | None = None  # what was settled while a listing is under way
-        self._doubts = Doubts()  # of items of another program
+        self._gone: set[str] | None = None  # items that ended while a listing is running
+        self._doubts = Doubts()  # only for another program's items
         self._steal_timer: Timer | None = None
-        self._aside: set[str] = set()  # of what is held, what is not tried again for a while
+        self._aside: set[str] = set()  # held locks that are not tried again for a while
         self._aside_timer: Timer | None = None
 
     @property
     def alone(self) -> bool:
-        """Whether no other session takes from this queue."""
+        """Whether no other session consumes this queue."""
         return self._priority_index.share.alone
 
     @property
@@ -82,18 +82,18 @@ class CandidateIndex:
         return self._groups is not None
 
     def lock_id(self, place: str) -> str:
-        """What the item at a place is locked by."""
+        """Return the lock id of the item at a place."""
         name = place.rpartition("/")[2]
         return self.store.item_id(name) if self._groups is None else self._groups.lock_id(name)
 
     def lock_ids(self, places: Sequence[str]) -> list[str]:
-        """What the items at places are locked by, which were found to be items before."""
+        """Return the lock ids of places that are known to hold items."""
         if self._groups is None and self.store.dialect is None:
             return [id_at(place) for place in places]
         return [self.lock_id(place) for place in places]
 
     def apart(self, places: list[str]) -> tuple[list[str], list[str]]:
-        """Split what is to be claimed: the oldest items of groups, and items that are in no group."""
+        """Split candidates into the oldest items of groups and the items without a group."""
         if self._groups is None:
             return [], places
         heads = {place: None for place in places if is_group(self.lock_id(place))}
@@ -104,40 +104,43 @@ class CandidateIndex:
         return [] if self._groups is None else self._groups.candidates(group, limit)
 
     def deleted(self, place: str) -> None:
-        """An item of a group is known to be gone."""
+        """Record that an item of a group no longer exists."""
         if self._groups is not None:
             self._groups.deleted(place)
 
     def ghosts(self, items: Iterable[str]) -> None:
-        """Nothing was found under locks of ours. They are being removed, and the end of none is to wake us."""
+        """Record that no item was found under these locks of ours.
+
+        The locks are being removed, and their removal must not wake this session.
+        """
         for item in items:
-            if item in self._stirred:
-                self._priority_index.must_list()  # it has come back since, under the same id
+            if item in self._reported:
+                self._priority_index.must_list()  # it has returned since, under the same id
             elif self.store.dialect is not None:
                 self._doubts.gone(item)
 
     def begin(self, locks: Iterable[str]) -> None:
-        """Locks are about to be made."""
+        """Record locks that are about to be created."""
         for lock in locks:
             self.held.add(lock)
-            self._stirred.pop(lock, None)
+            self._reported.pop(lock, None)
 
     def end(self, locks: Iterable[str]) -> None:
-        """Locks have not been made, or are not kept."""
+        """Record locks that were not created, or are not kept."""
         if self._aside:
-            locks = [one for one in locks if one not in self._aside]
+            locks = [lock for lock in locks if lock not in self._aside]
         for lock in locks:
             self.held.discard(lock)
-            self._stirred.pop(lock, None)
+            self._reported.pop(lock, None)
 
     def set_aside(self, locks: Iterable[str]) -> None:
-        """Try these no more for a while: what they lock may not be read, or its attempts not counted."""
+        """Stop trying these locks for a while: their items are unreadable, or attempts at them cannot be counted."""
         self.held.update(locks)
         self._aside.update(locks)
         if self._aside and self._aside_timer is None:
-            self._aside_timer = self._clock.call_later(SET_ASIDE, self._try_aside)
+            self._aside_timer = self._clock.call_later(SET_ASIDE, self._retry_aside)
 
-    def _try_aside(self) -> None:
+    def _retry_aside(self) -> None:
         aside = list(self._aside)
         self.forget_aside()
         self.end(aside)
@@ -145,25 +148,29 @@ class CandidateIndex:
         self.wakeup.set()
 
     def forget_aside(self) -> None:
-        """Mind nothing more that has been set aside."""
+        """Forget which locks were set aside, and stop the timer."""
         self._aside.clear()
         if self._aside_timer is not None:
             self._aside_timer.cancel()
             self._aside_timer = None
 
     def contended(self, lock: str) -> None:
-        """Somebody else holds a lock that was about to be made. Of a group it will be heard when it goes.
+        """Record that another session holds a lock that this one tried to create.
 
-        It may have been heard already: the watches go on between the refusal and whoever is told of it.
+        A watch reports the end of a group's lock. It may have done so already: watches are handled between the refusal
+        and this call.
         """
-        if lock in self._stirred:
+        if lock in self._reported:
             self._priority_index.must_list()
-            self._later.must_look = True
+            self._delayed.must_look = True
         elif is_group(lock) or self.store.dialect is not None or self.taking_over:
             self._priority_index.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
-        """The lock of a group is ours no more; what is left of it may be taken, by us too, unless it is locked."""
+        """Record that a group's lock is no longer ours.
+
+        Any session may take the rest of the group, this one included, unless the group is ``locked`` by another lock.
+        """
         self.settled(group, gone=locked)
         if locked:
             self._priority_index.lock(group)
@@ -173,16 +180,16 @@ class CandidateIndex:
         self.wakeup.set()
 
     def _try_group(self, group: str) -> None:
-        """Have the oldest item of a group tried, by us or by whoever's share it is."""
+        """Try the oldest item of a group, or leave it to the consumer whose share it is."""
         if self._groups is None or group in self.held or self._priority_index.is_locked(group):
             return
         head = self._groups.head(group)
         if head is not None:
             backlog = self._priority_index.of(head).backlog
-            self._ring_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
+            self._wake_or_wait(own=backlog.try_later(head, self._clock.monotonic()))
 
-    def _heard_member(self, place: str, groups: GroupIndex) -> bool:
-        """Take an item that a watch told of, if it is in a group."""
+    def _add_member(self, place: str, groups: GroupIndex) -> bool:
+        """Handle an item reported by a watch if it is in a group; return whether it is."""
         group = groups.lock_id(place.rpartition("/")[2])
         if not is_group(group):
             return False
@@ -192,75 +199,78 @@ class CandidateIndex:
             self.wakeup.set()
         elif group in self.held:
             if heard is Heard.KNOWN:
-                self._stirred.setdefault(group)
-            self.wakeup.set()  # whoever has it may want more of it
+                self._reported.setdefault(group)
+            self.wakeup.set()  # the holder may want more messages of this group
         else:
             if heard is Heard.KNOWN:
-                self._priority_index.unlock(group)  # set by whoever took its lock off
+                self._priority_index.unlock(group)  # the session that removed the lock set this item's data
             if heard is Heard.KNOWN or groups.head(group) == place:
                 self._try_group(group)
         return True
 
-    def _ring_or_wait(self, *, own: bool) -> None:
-        """Ring for a candidate of this consumer's own; for another's, only when it is left lying."""
+    def _wake_or_wait(self, *, own: bool) -> None:
+        """Wake up for a candidate of this consumer's own share; for another's, only when it may be stolen."""
         if own:
             self.wakeup.set()
         else:
-            self._mind_others()
+            self._schedule_steal()
 
-    def _mind_others(self) -> None:
-        """Have the bell rung when what others leave lying may be taken: most is gone by then, and wakes nobody."""
+    def _schedule_steal(self) -> None:
+        """Wake up when other consumers' items become due for work stealing.
+
+        Most are gone by then, and so wake nobody.
+        """
         if self._steal_timer is None and (steal := self._priority_index.next_steal()) is not None:
             wait = max(0.0, steal - self._clock.monotonic())
-            self._steal_timer = self._clock.call_later(wait, self._look_at_others)
+            self._steal_timer = self._clock.call_later(wait, self._steal_due)
 
-    def _look_at_others(self) -> None:
+    def _steal_due(self) -> None:
         self._steal_timer = None
         steal = self._priority_index.next_steal()
         if steal is not None and steal <= self._clock.monotonic():
             self.wakeup.set()
         else:
-            self._mind_others()
+            self._schedule_steal()
 
-    def _mind_others_no_more(self) -> None:
+    def _cancel_steal(self) -> None:
         if self._steal_timer is not None:
             self._steal_timer.cancel()
             self._steal_timer = None
 
     def relist(self) -> None:
-        """List again before anything else is claimed."""
+        """List the queue again before anything else is claimed."""
         self._priority_index.must_list()
-        self._later.must_look = True
+        self._delayed.must_look = True
 
     def leave(self, places: Sequence[str]) -> None:
-        """Leave candidates to the others whose they are, until the next look at what these leave lying."""
+        """Leave candidates to the consumers whose share they are, until the next search for items to steal."""
         for place in places:
             self._priority_index.of(place).backlog.leave([place], self._clock.monotonic() - LAST_WAIT)
 
     def put_back(self, places: Sequence[str]) -> None:
-        """Take candidates back, to be tried next."""
+        """Return candidates to the front, to be tried next."""
         self._priority_index.put_back(places)
 
     def put_last(self, places: Sequence[str]) -> None:
-        """Take candidates back that others work on."""
+        """Return candidates that other consumers work on to the end."""
         self._priority_index.put_last(places)
 
     def settled(self, message_id: str, *, gone: bool, place: str | None = None) -> None:
-        """A lock of ours is gone, and the item at ``place`` too or not.
+        """Record that a lock of ours has ended, and whether the item at ``place`` is gone too.
 
-        By then the message may lie elsewhere: a dead letter keeps its id when somebody drives it back. What is told of
-        it while the id counts as held is minded only here.
+        The message may be elsewhere by then: a dead letter keeps its id when it is redriven. Events about an id that
+        counts as held are processed only here.
         """
         if message_id not in self._aside:
             self.held.discard(message_id)
-        heard = self._stirred.pop(message_id, None)
+        heard = self._reported.pop(message_id, None)
         if not gone:
             return
         if heard is None or heard == place or message_id in self.held:
             if self._gone is not None:
                 self._gone.add(message_id)
         elif heard:
-            self._heard_free(heard)
+            self._add_single(heard)
         else:
             self.relist()
             self.wakeup.set()
@@ -273,22 +283,22 @@ class CandidateIndex:
             and not self._batch_visibility.is_open(stage)
         ):
             if not self._batch_visibility.is_closed(stage):
-                self._priority_index.of(place).must_list = True  # that finds out
+                self._priority_index.of(place).must_list = True  # a listing finds out whether the batch is open
                 self.wakeup.set()
             return
         try:
-            if self._groups is not None and self._heard_member(place, self._groups):
+            if self._groups is not None and self._add_member(place, self._groups):
                 return
             message_id = self.store.item_id(place.rpartition("/")[2])
         except MalformedError:
             return
         if message_id in self.held:
-            self._stirred[message_id] = place
+            self._reported[message_id] = place
         else:
-            self._heard_free(place)
+            self._add_single(place)
 
-    def _heard_free(self, place: str) -> None:
-        """Take an item that a watch told of, which is by itself and not ours already, if it is for this consumer."""
+    def _add_single(self, place: str) -> None:
+        """Add an item without a group that a watch reported and that is not ours, if this consumer may take it."""
         if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
             return
         if self._selector is not None and not self._selector.hear(place):
@@ -299,8 +309,8 @@ class CandidateIndex:
             self._doubts.found(place.rpartition("/")[2])
         level = self._priority_index.of(place)
         if level.backlog.full:
-            level.must_list = True  # what is not kept now is not heard of again
-        self._ring_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
+            level.must_list = True  # an item that is not kept now is not reported again
+        self._wake_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
 
     def heard_end(self, place: str) -> None:
         """See `WatchListener`."""
@@ -316,10 +326,10 @@ class CandidateIndex:
         """See `WatchListener`."""
         if lock in self.held:
             if gone:
-                self._stirred.setdefault(lock)
+                self._reported.setdefault(lock)
             return
         if self.store.dialect is not None:
-            self._heard_foreign(lock, gone=gone)
+            self._foreign_lock_changed(lock, gone=gone)
         if self._groups is None:
             return
         if gone and self._groups.blocked:
@@ -332,8 +342,8 @@ class CandidateIndex:
         else:
             self._priority_index.lock(lock)
 
-    def _heard_foreign(self, item: str, *, gone: bool) -> None:
-        """Another session has locked an item, or has unlocked it: then its item is looked at, if it may be there."""
+    def _foreign_lock_changed(self, item: str, *, gone: bool) -> None:
+        """Record that another session locked or unlocked an item; a read tells whether an unlocked item exists."""
         if not gone:
             self._priority_index.lock(item)
             return
@@ -341,36 +351,36 @@ class CandidateIndex:
         if self._doubts.unlocked(item):
             self.wakeup.set()
 
-    def _settle_doubts(self, items: Sequence[str], found: Iterable[bool]) -> None:
-        """Take what was seen of items whose locks had ended: whether they are there.
+    def _settle_doubts(self, items: Sequence[str], exist: Iterable[bool]) -> None:
+        """Add the items that still exist after their locks ended.
 
-        What a watch has told since then is newer: whoever has locked one again ends that lock, too.
+        Events since the read are newer. A session that has locked an item again will also end that lock.
         """
-        for item, there in zip(items, found, strict=True):
-            if there and not self._priority_index.is_locked(item) and self._doubts.without_gone([item]):
+        for item, exists in zip(items, exist, strict=True):
+            if exists and not self._priority_index.is_locked(item) and self._doubts.without_gone([item]):
                 self.heard_item(f"items/{item}")
 
     def heard_later(self, place: str, *, gone: bool) -> None:
         """See `WatchListener`."""
         if gone:
-            self._later.forget(place)
+            self._delayed.forget(place)
             self._priority_index.of(place).backlog.forget(place)
             return
-        before = self._later.next
-        self._later.hear(place, self._server_clock.now())
-        if self._later.next != before:
+        before = self._delayed.next
+        self._delayed.hear(place, self._server_clock.now())
+        if self._delayed.next != before:
             self.wakeup.set()
 
     def heard_nothing(self) -> None:
-        """See `WatchListener`. A listing that is made now passes by what counts as held."""
+        """See `WatchListener`. A listing made now skips items that count as held."""
         for lock in self.held:
-            self._stirred.setdefault(lock, "")
+            self._reported.setdefault(lock, "")
         self.heard_bell()
 
     def heard_bell(self) -> None:
         """See `WatchListener`."""
         self._priority_index.must_list()
-        self._must_list_due = self._later.must_look = True
+        self._must_list_due = self._delayed.must_look = True
         if self._groups is not None:
             self._groups.missed()
         self.wakeup.set()

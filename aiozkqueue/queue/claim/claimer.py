@@ -1,13 +1,13 @@
-"""From candidates to claims: lock them, and read under the locks what they hold.
+"""Turns candidates into claims: locks them, and reads the items under the locks.
 
-One multi ``[check configuration, create lock, create lock, …]``, and right behind it, in the same write, one multi-read
-of the items and the last lock. The item's version read there is the fence of everything done with the claim, if the
-item was read while its lock was ours. At version 0 it was: whoever takes a lock away raises it. An item at another
-version has been touched by somebody; it is read again *and then* its lock, which must still bear our claim id: else a
-release between the claim and the read would go unnoticed.
+One multi ``[check configuration, create lock, create lock, …]`` is followed, in the same write, by one multi-read of
+the items and the last lock. The item version read there is the fence of everything done with the claim, if the item was
+read while its lock was ours. At version 0 it was: a session that takes a lock away raises the item's version. An item
+at another version has been touched by some session. It is read again, *and then* its lock, which must still hold our
+claim id; otherwise a release between the claim and the read would go unnoticed.
 
-A lost reply is resolved by sending the multi again: refused because a lock is there, and one of the locks bears our
-claim id, means that the first copy had been applied, all of it.
+A lost reply is resolved by sending the multi again. If it is refused because a lock exists, and one of the locks holds
+our claim id, then the whole first copy was applied.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ T = TypeVar("T")
 BATCH = 128
 BATCH_BYTES = 4 * 1024 * 1024
 EXPECTED_SIZE = 1024.0
-#: Messages that may not be read are logged, one by one, up to this number.
-TOLD = 100
+#: Unreadable messages are logged one by one, up to this number.
+MOST_LOGGED = 100
 
 
 class ContendedError(Exception):
-    """Somebody else holds one of the candidates; none was claimed."""
+    """Another session holds one of the candidates; none was claimed."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.index = index
 
 
-class BesideError(Exception):
-    """What was to be done beside the claims was refused; none was claimed."""
+class AttachedOpError(Exception):
+    """An operation attached to the claims was refused; none was claimed."""
 
     def __init__(self, index: int, error: ZooKeeperError) -> None:
         super().__init__(index, error)
@@ -77,11 +77,11 @@ class BesideError(Exception):
 
 
 class ReopenError(Exception):
-    """The queue's configuration has changed, or something of the queue is missing; nothing was claimed."""
+    """The queue's configuration has changed, or a znode of the queue is missing; nothing was claimed."""
 
 
 class UnreadableError(Exception):
-    """All candidates are locked, and one of them may not be read by this user."""
+    """All candidates are locked, and this user may not read one of them."""
 
     def __init__(self, error: NoAuthError) -> None:
         super().__init__(str(error))
@@ -89,19 +89,19 @@ class UnreadableError(Exception):
 
 
 class Batch(NamedTuple):
-    """What became of a batch of candidates."""
+    """The result of claiming a batch of candidates."""
 
     claims: list[Claim]
     ghosts: list[str]
-    """Ids of candidates that had been consumed before they were locked."""
+    """Ids of candidates that were consumed before they were locked."""
     lost: list[str]
-    """Ids that were forced open between the lock and the read."""
+    """Ids whose locks were taken away between the lock and the read."""
     sealed: list[str]
-    """Ids, or groups, that may not be read by this user."""
+    """Ids, or groups, that this user may not read."""
 
 
-class _Found:
-    """What was read under the locks of a batch."""
+class _ReadResult:
+    """The nodes read under the locks of a batch."""
 
     __slots__ = ("_lock", "_sure", "items", "lost", "metas", "sealed", "since")
 
@@ -111,22 +111,22 @@ class _Found:
         self.items = items
         self.metas = metas
         self.lost: list[int] = []
-        """Of which candidates the lock has been taken away."""
+        """Indexes of candidates whose lock was taken away."""
         self.sealed: dict[int, NoAuthError] = {}
-        """Which candidates may not be read."""
+        """Indexes of candidates that this user may not read, with the error."""
         self.since = 0 if last is None else last.ctime
-        """When the locks were made, ms: all by one multi."""
+        """When the locks were created, ms: one multi creates all."""
         self._sure = last is not None and last.data == lock
         self._lock = lock
 
     def doubtful(self) -> Sequence[int]:
-        """The candidates that have been touched, by somebody who took our lock away or by others before."""
+        """Return the candidates that were touched, by a session that took our lock away or by earlier holders."""
         if not self._sure:
             return range(len(self.items))
         return [index for index, item in enumerate(self.items) if item is not None and item[2]]
 
     def look(self, index: int, item: Versioned | None, lock: Versioned | None, meta: Versioned | None) -> None:
-        """Take what was read of a candidate, the item before the lock."""
+        """Record what was read of a candidate, the item before the lock."""
         if lock is None or lock.data != self._lock:
             self.lost.append(index)
         else:
@@ -135,26 +135,26 @@ class _Found:
 
 @dataclass(slots=True)
 class ClaimCounts:
-    """How the claims of one session on one queue went so far; they only grow."""
+    """Counters of one session's claims on one queue; they only grow."""
 
     batches: int = 0
     """Claim multis that were answered."""
     claimed: int = 0
     """Messages claimed."""
     contended: int = 0
-    """Claim multis refused because somebody else held one of the candidates."""
+    """Claim multis refused because another session held one of the candidates."""
     locks_in_vain: int = 0
-    """Locks that were asked for in those."""
+    """Locks requested in those multis."""
     collapsed: int = 0
     """Messages removed because a newer one of their key was claimed."""
     expired: int = 0
-    """Messages claimed whose life had ended: dropped, or dead letters."""
+    """Claimed messages whose time to live was over: dropped, or dead letters."""
     ghosts: int = 0
-    """Locks gained on items that had been consumed before."""
+    """Locks acquired on items that had already been consumed."""
 
 
 class Claimer:
-    """Claims on one queue, by one session."""
+    """Claims items of one queue for one session."""
 
     def __init__(
         self,
@@ -173,78 +173,78 @@ class Claimer:
         self._ids = ids
         self._budgets = budgets
         self._expected_size = EXPECTED_SIZE
-        self._told: set[str] = set()  # what may not be read
+        self._logged: set[str] = set()  # what has been logged as unreadable
         self.counts: ClaimCounts = ClaimCounts()
-        # Ids of other programs are shorter than the longest of ours.
+        # Ids of other programs are shorter than our longest.
         self.item_lock_size: int = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
-        """What the lock of one message takes of a session's budget, bytes."""
+        """Bytes of the session's lock budget that the lock of one message uses."""
         self.group_lock_size: int = zookeeper.path_size(store.paths.lock(ORDERED)) + 4
-        """What the lock of one group takes of it."""
+        """Bytes that the lock of one group uses."""
 
     @property
     def lock_size(self) -> int:
-        """What one lock takes of a session's budget at the most, bytes."""
+        """Bytes of the session's lock budget that one lock uses, at most."""
         return self.group_lock_size if self._store.config.grouped else self.item_lock_size
 
     @property
     def expected_size(self) -> float:
-        """About how many bytes the next item has."""
+        """The expected size of the next item, bytes."""
         return self._expected_size
 
     def expect(self, size: int) -> None:
-        """Go by the longest item that has just been read, bytes: at once when they grow, slowly when they shrink."""
+        """Adapt the expected size to the longest item just read, bytes: upward at once, downward slowly."""
         self._expected_size = max(size, 0.9 * self._expected_size + 0.1 * size, 1.0)
 
     def room(self, generation: int) -> int:
-        """Return how many candidates may be claimed at once now: bounded by locks, count and expected bytes."""
+        """Return how many candidates may be claimed now: limited by locks, count and expected bytes."""
         left = self._budgets.of(generation).left // self.lock_size
         return min(left, BATCH, max(1, int(BATCH_BYTES / self._expected_size)))
 
     def reserve(self, size: int, generation: int) -> None:
-        """Count the locks of a batch that is about to be claimed: the next one must find only what room that leaves."""
+        """Charge the locks of a batch to the budget before it is sent, so that the next batch sees what is left."""
         self._budgets.of(generation).spend(size)
 
     def unreserve(self, size: int, generation: int) -> None:
-        """Give back the room of a batch that is not claimed after all."""
+        """Return the budget of a batch that is not claimed after all."""
         self._budgets.of(generation).free(size)
 
     async def claim(  # noqa: C901, PLR0915 - one loop, for every message
-        self, places: Sequence[str], ids: Sequence[str], generation: int, beside: Sequence[Operation] = ()
+        self, places: Sequence[str], ids: Sequence[str], generation: int, attached: Sequence[Operation] = ()
     ) -> Batch:
-        """Claim all of these items, given by place and id, for which there is room reserved; or none.
+        """Claim all of these items, given by place and id, or none. Their locks must be reserved.
 
-        What is to be done beside is done with it.
+        The ``attached`` operations are applied in the same multi.
 
         Raises:
-            ContendedError, ReopenError, BesideError: none was claimed.
+            ContendedError, ReopenError, AttachedOpError: none was claimed.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
         store, paths, forced_version = self._store, self._store.paths, self._store.forced_version
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
         count, counted = len(places), store.config.counts
-        items, locks = [paths.at(place) for place in places], [paths.lock(one) for one in ids]
+        items, locks = [paths.at(place) for place in places], [paths.lock(message_id) for message_id in ids]
         operations: list[Operation] = [store.check()]
         operations += [new_create((path, lock, True, False, False)) for path in locks]
-        reads = [*items, *(paths.meta(one) for one in ids), locks[-1]] if counted else [*items, locks[-1]]
+        reads = [*items, *(paths.meta(message_id) for message_id in ids), locks[-1]] if counted else [*items, locks[-1]]
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
         kept = 0
         try:
             try:
-                nodes = await self.lock_and_read(operations, reads, generation, beside=beside)
-                found = _Found(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
-                if doubtful := found.doubtful():
-                    await self._read_again(found, doubtful, items, locks, ids, generation)
+                nodes = await self.lock_and_read(operations, reads, generation, attached=attached)
+                read = _ReadResult(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
+                if doubtful := read.doubtful():
+                    await self._read_again(read, doubtful, items, locks, ids, generation)
             except UnreadableError:
-                found = _Found([None] * count, [None] * count, lock, None)
-                await self._read_each(found, items, locks, ids, generation)
-            batch = Batch([], [], [ids[index] for index in found.lost], [ids[index] for index in found.sealed])
-            since = found.since
-            for index, node in enumerate(found.items):
-                if found.lost and index in found.lost:
+                read = _ReadResult([None] * count, [None] * count, lock, None)
+                await self._read_each(read, items, locks, ids, generation)
+            batch = Batch([], [], [ids[index] for index in read.lost], [ids[index] for index in read.sealed])
+            since = read.since
+            for index, node in enumerate(read.items):
+                if read.lost and index in read.lost:
                     continue
                 kept += 1
-                if found.sealed and index in found.sealed:
-                    self.tell_sealed(ids[index], found.sealed[index])
+                if read.sealed and index in read.sealed:
+                    self.log_sealed(ids[index], read.sealed[index])
                     self._release_ghost(LockRef(locks[index], lock, forced_version), generation, wakeup=paths.items)
                     continue
                 if node is None:
@@ -254,7 +254,7 @@ class Claimer:
                 place = places[index]
                 claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
                 claim.since = since
-                disposition = self.examine(claim, node, found.metas[index])
+                disposition = self.examine(claim, node, read.metas[index])
                 if claim.fields is not None and disposition is None:
                     disposition = self.examine_name(claim, since)
                 if disposition is None:
@@ -274,14 +274,14 @@ class Claimer:
 
     async def _read_again(  # noqa: PLR0917 - one caller
         self,
-        found: _Found,
+        read: _ReadResult,
         doubtful: Sequence[int],
         items: Sequence[str],
         locks: Sequence[str],
         ids: Sequence[str],
         generation: int,
     ) -> None:
-        """Read items once more, and then their locks and what has been recorded of attempts at them."""
+        """Read items again, then their locks and the records of attempts."""
         reads: list[str] = []
         for index in doubtful:
             reads += (items[index], locks[index], self._store.paths.meta(ids[index]))
@@ -290,37 +290,37 @@ class Claimer:
         except NoAuthError as error:
             raise UnreadableError(error) from error
         for index, item, lock, meta in zip(doubtful, nodes, nodes, nodes, strict=True):
-            found.look(index, item, lock, meta)
+            read.look(index, item, lock, meta)
 
     async def _read_each(
-        self, found: _Found, items: Sequence[str], locks: Sequence[str], ids: Sequence[str], generation: int
+        self, read: _ReadResult, items: Sequence[str], locks: Sequence[str], ids: Sequence[str], generation: int
     ) -> None:
-        """Read each candidate by itself, then its lock, and find out which may not be read."""
-        metas = (self._store.paths.meta(one) for one in ids)
+        """Read each candidate separately, then its lock, and find out which are unreadable."""
+        metas = (self._store.paths.meta(message_id) for message_id in ids)
         sets = list(zip(items, locks, metas, strict=True))
         for index, nodes in enumerate(await read_apart(self._zookeeper, sets, generation=generation)):
             if isinstance(nodes, NoAuthError):
-                found.sealed[index] = nodes
+                read.sealed[index] = nodes
             else:
-                found.look(index, *nodes)
+                read.look(index, *nodes)
 
-    def tell_sealed(self, what: str, error: NoAuthError) -> None:
-        """Log, once, that something is passed by."""
-        if what in self._told:
+    def log_sealed(self, subject: str, error: NoAuthError) -> None:
+        """Log once that a message, or a group, is skipped."""
+        if subject in self._logged:
             return
-        if len(self._told) < TOLD:
+        if len(self._logged) < MOST_LOGGED:
             log.warning(
-                "queue %s: message %s is passed by, since it, or the record of attempts at it, may not be read by this "
-                "user: %s; let this user read it, or remove it",
+                "queue %s: message %s is skipped: this user may not read it or the record of its attempts: %s; grant "
+                "read access, or remove the message",
                 self._store.name,
-                what,
+                subject,
                 error,
                 extra={"queue": self._store.name},
             )
-        self._told.add(what)
+        self._logged.add(subject)
 
     def settle(self, claim: Claim, disposition: Disposition) -> asyncio.Future[None]:
-        """End the hold on a claim that nobody is shown."""
+        """Settle a claim that is never delivered."""
         return settle_unshown(claim, disposition, self._committer, self._ids, self._server_clock)
 
     def _release_ghost(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> None:
@@ -335,15 +335,15 @@ class Claimer:
         reads: list[str],
         generation: int,
         *,
-        beside: Sequence[Operation] = (),
+        attached: Sequence[Operation] = (),
     ) -> list[Versioned | None]:
-        """Create locks, all operations but the first, do what is to be done beside, and read right behind that.
+        """Create locks (all operations but the first) with the attached operations, and read right behind that.
 
-        Raises: as `claim`; UnreadableError: the locks are ours.
+        Raises: as `claim`; UnreadableError: the locks are ours, but a node is unreadable.
         """
         in_doubt = False
         locks = operations[1:]
-        operations += beside
+        operations += attached
         while True:
             # Both are sent before either is awaited; the multi is answered first.
             pending = self._zookeeper.multi(operations, generation=generation, results=0)
@@ -364,14 +364,14 @@ class Claimer:
             raise self._refusal_of(outcome, len(locks)) from outcome
 
     async def _are_ours(self, locks: Sequence[Operation], generation: int) -> bool:
-        """Tell whether the locks that a multi was to create are there, by any that has not been forced open since."""
+        """Whether a multi has created its locks, judged by any of them that has not been taken away since."""
         nodes = await self._zookeeper.read_versioned([lock.path for lock in locks], generation=generation)
-        return _bears(locks, nodes)
+        return _any_ours(locks, nodes)
 
     def _refusal_of(self, refusal: MultiError, locks: int) -> Exception:
-        """Say what it means that a claim was refused."""
+        """Return the exception for a refused claim."""
         if refusal.index > locks:
-            return BesideError(refusal.index - 1 - locks, refusal.error)
+            return AttachedOpError(refusal.index - 1 - locks, refusal.error)
         if refusal.index == 0 or isinstance(refusal.error, NoNodeError):
             return ReopenError()
         if isinstance(refusal.error, NodeExistsError):
@@ -384,25 +384,25 @@ class Claimer:
     async def read_metas(
         self, ids: Sequence[str], items: Sequence[Versioned | None], generation: int
     ) -> list[Versioned | None]:
-        """Read the attempts at items that can have any, in the order of the items. Raises: UnreadableError."""
+        """Read the attempt records of the items that may have one, in the items' order. Raises: UnreadableError."""
         metas: list[Versioned | None] = [None] * len(ids)
-        counted = self._store.config.counts  # else an item has some only if it was touched since its put
+        counted = self._store.config.counts  # otherwise only an item touched since its put has a record
         touched = [index for index, item in enumerate(items) if item is not None and (counted or item.version > 0)]
         if touched:
             try:
-                read = await self._zookeeper.read_versioned(
+                records = await self._zookeeper.read_versioned(
                     [self._store.paths.meta(ids[index]) for index in touched], generation=generation
                 )
             except NoAuthError as error:
                 raise UnreadableError(error) from error
-            for index, meta in zip(touched, read, strict=True):
+            for index, meta in zip(touched, records, strict=True):
                 metas[index] = meta
         return metas
 
     def examine(self, claim: Claim, item: Versioned, meta: Versioned | None) -> Disposition | None:
-        """Take what was read into a claim; return how it ends when it must not be handed over."""
+        """Store what was read in a claim; return its disposition if it must not be delivered."""
         claim.raw, claim.created, claim.version = item
-        if "/item-i" not in claim.place:  # its name says more than its id
+        if "/item-i" not in claim.place:  # the name has more fields than the id
             claim.fields = ItemName.parse(claim.name)
         error: str | None = None
         try:
@@ -422,11 +422,11 @@ class Claimer:
         return exhausted(claim, error) if claim.used_up else None
 
     def examine_name(self, claim: Claim, locked: int) -> Disposition | None:
-        """Say how it ends when its life had ended by the time at which ZooKeeper made the lock."""
+        """Return the disposition of a message whose time to live was over when ZooKeeper created the lock."""
         end = None if claim.fields is None else claim.fields.expires
         if end is None:
             return None
-        self._server_clock.observe(locked)  # a sample for the hand-over to judge by
+        self._server_clock.observe(locked)  # a clock sample for the check at delivery
         if end > locked:
             return None
         self.counts.expired += 1
@@ -434,7 +434,7 @@ class Claimer:
 
 
 async def _outcome_of(answer: Awaitable[T]) -> T | ZooKeeperError:
-    """What is answered, or why it is not."""
+    """Return the answer, or the error in its place."""
     try:
         return await answer
     except ZooKeeperError as error:
@@ -442,7 +442,7 @@ async def _outcome_of(answer: Awaitable[T]) -> T | ZooKeeperError:
 
 
 def read_foreign(dialect: Dialect, claim: Claim) -> bool:
-    """Take the first of the messages that an item of another program holds into a claim; whether there is one.
+    """Store the first message of another program's item in a claim; return whether there is one.
 
     Raises: MalformedError.
     """
@@ -454,7 +454,7 @@ def read_foreign(dialect: Dialect, claim: Claim) -> bool:
     return True
 
 
-def _bears(operations: Sequence[Operation], locks: Sequence[Versioned | None]) -> bool:
-    """Tell whether any of the locks read is the one we wrote: then the whole multi was applied."""
+def _any_ours(operations: Sequence[Operation], locks: Sequence[Versioned | None]) -> bool:
+    """Whether any of the locks read is ours: then the whole multi was applied."""
     ours = operations[0]
     return isinstance(ours, Create) and any(node is not None and node.data == ours.data for node in locks)

@@ -1,13 +1,13 @@
-"""Collapsing: of the messages of one key that lie in a queue at a take, the newest is delivered and the others go.
+"""Compaction (``collapse=``): a take delivers the newest message of a key and removes the older ones.
 
-A take looks at the queue after it was asked for: what the lane holds, and what is locked. Candidates that have a key
-are replaced by the newest free message of that key, and the older free ones are removed in the multi that locks it,
-each asserted to be free (create lock, delete item, delete lock) and the newest one asserted to be there. So whoever put
-any of them sees a message delivered that was put no earlier than his own; and what is put after the look is not
-touched, and is delivered in its own right.
+A take reads the queue after it was requested: the items of the lane, and the locks. Candidates that have a key are
+replaced by the newest free message of that key. The older free ones are removed in the multi that locks it: each is
+asserted to be free (create lock, delete item, delete lock) and the newest is asserted to exist. So the producer of any
+of them sees a message delivered that is at least as new as its own. A message put after the read is not touched; it is
+delivered separately.
 
-What is held, or waits for its next attempt, is left alone, and so is what belongs to a group. Messages with other
-filters, of another node or priority, are not of the same set.
+Messages that are locked, or wait for their next attempt, are left alone, and so are messages of a group. Messages with
+other filters, another node or another priority do not belong to the same set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, removal
 from aiozkqueue.zookeeper import Check, MultiError, NoAuthError, Node, NotEmptyError
 
-from .claimer import BesideError, ContendedError, ReopenError
+from .claimer import AttachedOpError, ContendedError, ReopenError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Duplicates removed in one multi. When there are more, the oldest go before the newest one is claimed.
+#: Duplicates removed in one multi. If there are more, the oldest are removed before the newest message is claimed.
 TOGETHER = 100
 COLLAPSED = Disposition("remove", outcome=End.COLLAPSED)
 
 
 Like = tuple[str, str | None, tuple[str, ...]]
-"""Key, filters, and whatever else the name says that is not known here: who may take it, say."""
+"""Key, filters, and all fields of the name that this module does not know, such as the node that may take it."""
 
 
 class Duplicates(NamedTuple):
-    """What goes with the claim of the newest messages of their keys."""
+    """The removals that go with the claim of the newest messages of their keys."""
 
     collapse: Collapse
-    """Who has looked."""
+    """The compaction that found them."""
     places: Sequence[str]
-    """Of the messages that are removed."""
+    """Places of the messages that are removed."""
     operations: Sequence[tuple[Operation, RefusalHandler | None, str | None]]
-    """With who answers for a refusal (None: the look is out of date), and the place of the message it removes."""
+    """With the handler of a refusal (None: the snapshot is out of date) and the place of the removed message."""
 
     @property
     def ids(self) -> list[str]:
-        """Of the messages that are removed."""
+        """Ids of the messages that are removed."""
         return [_id(place) for place in self.places]
 
     async def refused(self, index: int, error: ZooKeeperError) -> Exception:
-        """Mend what refused an operation, if that can be mended; return what is to be raised: look again."""
+        """Repair the cause of a refused operation, if possible; return the exception to raise: read again."""
         self.collapse.look_again()
         operation, owner, place = self.operations[index]
         if place is not None and isinstance(error, NotEmptyError):
-            self.collapse.shun(place, error)
+            self.collapse.skip(place, error)
             return ContendedError(-1)
         if isinstance(error, NoAuthError):
             return error
@@ -76,13 +76,13 @@ class Duplicates(NamedTuple):
 
 
 class _Lane:
-    """A lane as it was listed: its items by key and filters, oldest first."""
+    """The listing of a lane: its items by key and filters, oldest first."""
 
     __slots__ = ("gone", "keys", "mark", "names")
 
     def __init__(self, mark: tuple[int, int], names: list[str]) -> None:
         self.mark = mark
-        self.gone: set[str] = set()  # what is known to have been deleted since
+        self.gone: set[str] = set()  # names known to have been deleted since
         self.names: dict[str, ItemName] = {}
         self.keys: dict[Like, list[ItemName]] = {}
         for text in names:
@@ -91,11 +91,11 @@ class _Lane:
                 self.names[text] = name
                 if (like := like_of(name)) is not None:
                     self.keys.setdefault(like, []).append(name)
-        for several in self.keys.values():
-            several.sort(key=lambda name: name.sequence)
+        for alike in self.keys.values():
+            alike.sort(key=lambda name: name.sequence)
 
     def forget(self, text: str) -> None:
-        """An item has been deleted."""
+        """Record that an item was deleted."""
         name = self.names.pop(text, None)
         if name is not None:
             self.gone.add(text)
@@ -104,7 +104,7 @@ class _Lane:
 
 
 class Collapse:
-    """Chooses what one session claims of a queue that collapses."""
+    """Chooses what one session claims from a queue with compaction."""
 
     def __init__(
         self,
@@ -120,21 +120,21 @@ class Collapse:
         self.ids = ids
         self.server_clock = server_clock
         self.removed: int = 0
-        """Duplicates removed before a claim, since there were too many to go with it."""
+        """Duplicates removed before a claim, because there were too many for one multi."""
         self._lanes: dict[str, _Lane] = {}
-        self._told: set[str] = set()  # ids of messages that cannot be removed
-        self._gone: list[str] | None = None  # what has been deleted while a look is under way
+        self._logged: set[str] = set()  # ids of messages that cannot be removed
+        self._gone: list[str] | None = None  # places deleted while a read is running
 
     def look_again(self) -> None:
-        """Forget what was listed: something of it has turned out to be otherwise."""
+        """Forget the listings: part of them is out of date."""
         self._lanes.clear()
 
-    def shun(self, place: str, error: ZooKeeperError) -> None:
-        """Mind a message no more that has been replaced by a newer one of its key and cannot be removed."""
+    def skip(self, place: str, error: ZooKeeperError) -> None:
+        """Skip a message from now on that was replaced by a newer one of its key and cannot be removed."""
         message_id = _id(place)
         self._set_aside([message_id])
-        if message_id not in self._told:
-            self._told.add(message_id)
+        if message_id not in self._logged:
+            self._logged.add(message_id)
             log.error(
                 "queue %s: message %s has been replaced by a newer one of its key and cannot be removed: %s; delete "
                 "it by hand",
@@ -145,7 +145,7 @@ class Collapse:
             )
 
     def forget(self, places: Sequence[str]) -> None:
-        """Items have been deleted by this session: no listing is needed to know it."""
+        """Record items that this session has deleted."""
         if self._gone is not None:
             self._gone += places
         for place in places:
@@ -154,21 +154,21 @@ class Collapse:
                 self._lanes[lane].forget(text)
 
     def without_gone(self, places: list[str]) -> list[str]:
-        """Leave out of candidates what this session is known to have deleted since they were listed."""
-        there: list[str] = []
+        """Leave out candidates that this session has deleted since they were listed."""
+        remaining: list[str] = []
         for place in places:
             lane, _, text = place.rpartition("/")
             if lane not in self._lanes or text not in self._lanes[lane].gone:
-                there.append(place)
-        return there
+                remaining.append(place)
+        return remaining
 
-    async def request_policy(
+    async def choose(
         self, places: Sequence[str], excluded: Callable[[str], bool], generation: int
     ) -> tuple[list[str], Duplicates]:
-        """Return what to claim in the place of these candidates, and what goes with it.
+        """Return what to claim instead of these candidates, and the removals that go with it.
 
         Raises:
-            ContendedError: what was seen of a duplicate has changed.
+            ContendedError: a duplicate has changed since it was read.
             ReopenError: the queue's configuration has changed.
             NoNodeError, NoAuthError, ConnectionLossError, SessionExpiredError: of the zookeeper package.
         """
@@ -178,24 +178,24 @@ class Collapse:
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
             locked = {parse_lock(lock) for lock in await locks}
-            if self._store.config.staged:  # a batch is known to be open only by a look after its items were seen
-                after = await self._zookeeper.children(self._store.paths.locks, generation=generation)
-                locked |= {parse_lock(lock) for lock in after}
+            if self._store.config.staged:  # only locks read after the items tell that a batch is open
+                later_locks = await self._zookeeper.children(self._store.paths.locks, generation=generation)
+                locked |= {parse_lock(lock) for lock in later_locks}
         finally:
             locks.cancel()
             gone, self._gone = self._gone, None
         self._lanes = dict(zip(lanes, listed, strict=True))
         self.forget(gone)
         free = _Free(locked, excluded, self.server_clock.now())
-        chosen: dict[str, list[str]] = {}  # with what each takes the place of, oldest first
+        chosen: dict[str, list[str]] = {}  # with the places that each replaces, oldest first
         for place in places:
             lane, _, text = place.rpartition("/")
             name = self._lanes[lane].names.get(text)
             if name is None:
-                continue  # it has gone, maybe into one that was chosen before
+                continue  # it is gone, or was replaced by one chosen before
             like = like_of(name)
-            several = [] if like is None else self._lanes[lane].keys.get(like, [])
-            members = [f"{lane}/{one.text}" for one in several if free.to_deliver(one)]
+            alike = [] if like is None else self._lanes[lane].keys.get(like, [])
+            members = [f"{lane}/{member.text}" for member in alike if free.to_deliver(member)]
             if members:
                 chosen[members[-1]] = members[:-1]
             elif free.to_claim(name):
@@ -203,45 +203,45 @@ class Collapse:
         return list(chosen), await self._duplicates(chosen, generation)
 
     async def _list(self, lane: str, generation: int) -> _Lane:
-        """List a lane, unless nothing has been put to it since it was listed last."""
+        """List a lane, unless no item was created since the last listing."""
         path = self._store.paths.at(lane)
         stat, known = await self._zookeeper.exists(path, generation=generation), self._lanes.get(lane)
-        # Its children's version counts creates and deletes: with those that are left, it is twice the creates.
+        # cversion counts creates and deletes: added to the number of children, it is twice the number of creates.
         mark = (0, 0) if stat is None else (stat.czxid, stat.cversion + stat.num_children)
         if known is not None and known.mark == mark:
             return known
         return _Lane(mark, await self._zookeeper.children(path, generation=generation))
 
     async def _duplicates(self, chosen: dict[str, list[str]], generation: int) -> Duplicates:
-        pairs = [(newest, older) for newest, several in chosen.items() for older in several]
+        pairs = [(newest, older) for newest, replaced in chosen.items() for older in replaced]
         while len(pairs) > TOGETHER:
-            together = await self._removal(pairs[:TOGETHER], generation)
-            operations = [operation for operation, _, _ in together.operations]
+            removals = await self._removal(pairs[:TOGETHER], generation)
+            operations = [operation for operation, _, _ in removals.operations]
             try:
                 await self._zookeeper.multi([self._store.check(), *operations], generation=generation)
             except MultiError as refusal:
                 if refusal.index == 0:
                     raise ReopenError from refusal
-                raise await together.refused(refusal.index - 1, refusal.error) from refusal
-            self.removed += len(together.places)
-            self.forget(together.places)
+                raise await removals.refused(refusal.index - 1, refusal.error) from refusal
+            self.removed += len(removals.places)
+            self.forget(removals.places)
             del pairs[:TOGETHER]
         return await self._removal(pairs, generation)
 
     async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
-        """Remove the older one of each pair, while the newest is there."""
+        """Return the removal of the older message of each pair, on condition that the newest exists."""
         operations: list[tuple[Operation, RefusalHandler | None, str | None]] = [
             (Check(self._store.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
-        found = await self._read([older for _, older in pairs], generation)
-        for one in found:
-            change = removal(self, self._store, one, COLLAPSED)
-            operations += ((operation, None, one.place) for operation in change.operations)
-            operations += ((also.operation, also.owner, None) for also in change.attached_ops(self.server_clock))
-        return Duplicates(self, [one.place for one in found], operations)
+        snapshots = await self._read([older for _, older in pairs], generation)
+        for snapshot in snapshots:
+            change = removal(self, self._store, snapshot, COLLAPSED)
+            operations += ((operation, None, snapshot.place) for operation in change.operations)
+            operations += ((hook.operation, hook.owner, None) for hook in change.attached_ops(self.server_clock))
+        return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
 
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
-        """Learn of duplicates what their removal depends on; their payloads only where a history keeps them."""
+        """Read what the removal of duplicates depends on; their payloads only where a history keeps them."""
         wanted = [
             path for place in places for path in (self._store.paths.at(place), self._store.paths.meta(_id(place)))
         ]
@@ -253,7 +253,7 @@ class Collapse:
                 try:
                     nodes += await self._read_nodes(pair, generation)
                 except NoAuthError as error:
-                    self.shun(place, error)
+                    self.skip(place, error)
                     nodes.extend((None, None))
         return [
             ItemSnapshot(place, item, None, meta, item_id(place.rpartition("/")[2]))
@@ -274,16 +274,16 @@ class Collapse:
 async def claim_newest(
     claimer: Claimer, places: Sequence[str], ids: Sequence[str], generation: int, duplicates: Duplicates
 ) -> Batch:
-    """Claim the newest messages of their keys, and remove their duplicates with that.
+    """Claim the newest messages of their keys, and remove their duplicates in the same multi.
 
-    Raises: as `Claimer.claim`; ContendedError also when what was seen of a duplicate has changed.
+    Raises: as `Claimer.claim`; ContendedError also when a duplicate has changed since it was read.
     """
     try:
-        batch = await claimer.claim(places, ids, generation, [one for one, _, _ in duplicates.operations])
+        batch = await claimer.claim(places, ids, generation, [operation for operation, _, _ in duplicates.operations])
     except ContendedError:
         duplicates.collapse.look_again()
         raise
-    except BesideError as refused:
+    except AttachedOpError as refused:
         raise await duplicates.refused(refused.index, refused.error) from refused
     claimer.counts.collapsed += len(duplicates.places)
     duplicates.collapse.forget(duplicates.places)
@@ -293,18 +293,18 @@ async def claim_newest(
 
 
 class _Free(NamedTuple):
-    """Tells of items whether they may be taken."""
+    """Decides which items may be taken."""
 
     locked: Collection[str | None]
     excluded: Callable[[str], bool]
     now: int
 
     def to_claim(self, name: ItemName) -> bool:
-        """Whether nobody holds it."""
+        """Whether the item is free."""
         return name.id not in self.locked and not self.excluded(name.id) and not is_closed(name.text, self.locked)
 
     def to_deliver(self, name: ItemName) -> bool:
-        """Whether it is delivered when it is claimed."""
+        """Whether the item would be delivered once claimed."""
         return (
             self.to_claim(name)
             and (name.expires is None or name.expires > self.now)
@@ -313,7 +313,7 @@ class _Free(NamedTuple):
 
 
 def like_of(name: ItemName) -> Like | None:
-    """Return what messages of one set have in common; None when this one is by itself."""
+    """Return what all messages of one set have in common; None for a message that is in no set."""
     return None if name.key is None or name.group is not None else (name.key, name.filters, name.unknown)
 
 

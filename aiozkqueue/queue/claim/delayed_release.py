@@ -1,8 +1,8 @@
-"""Claims that have failed and are held until their delay is over, then given back.
+"""Failed claims whose locks this session keeps until the retry delay is over, and then releases.
 
-So it is with another program's items: the peers of such a queue must respect the delay, and they know locks only. And
-so it is where ZooKeeper refuses the timed lock. The lock stays the session's own, so that the item is free at once if
-this process dies.
+This is used for items of another program: the other consumers of such a queue must respect the delay, and locks are all
+they understand. It is also used where ZooKeeper refuses the timed lock. The lock stays the session's ephemeral lock, so
+the item is free at once if this process dies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DelayedReleases:
-    """Those that one dispenser holds; ``give_back`` is called with each that is due."""
+    """The delayed releases of one dispatcher. ``give_back`` is called with each claim whose delay is over."""
 
     def __init__(self, clock: Clock, give_back: Callable[[Claim], None]) -> None:
         self._clock = clock
@@ -26,12 +26,12 @@ class DelayedReleases:
         self._timers: dict[Claim, Timer] = {}
 
     def keep(self, claim: Claim, delay: float) -> None:
-        """Hold a claim for ``delay`` seconds more."""
+        """Hold a claim for another ``delay`` seconds."""
         claim.handed = claim.recorded = False
         self._timers[claim] = self._clock.call_later(delay, partial(self._due, claim))
 
     def close(self) -> None:
-        """Give none back any more: their locks go with the session."""
+        """Cancel all releases: the locks go with the session."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,7 +1,7 @@
-"""Where the next candidates are: listings, watches and timers of one session and queue.
+"""Search for candidates: the listings, watches and timers of one session and queue.
 
-A lane is listed when the backlog has run out, or events may have been missed; locks that have ended are taken off; and
-when there is nothing to do, the lookout rests: it listens (see `idle`) until something happens.
+A lane is listed when the backlog is empty, or when events may have been missed. Timed locks that have ended are
+removed. When there is nothing to do, the source rests: it listens (see `watches`) until something happens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aiozkqueue.zookeeper import NoAuthError
 
 from .candidate_index import CandidateIndex
 from .claimer import ReopenError
-from .work_stealing import LeftLying
+from .work_stealing import WorkStealer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
 
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
-#: How often one that is never idle looks for locks whose end others have set.
+#: Seconds between searches for timed locks of other sessions in a session that is never idle.
 DUE_LISTING = 1.0
 REAP_BATCH = 64
-#: A consumer with filters goes on listening, rather than list again, when a listing has so much for others.
+#: A consumer with filters keeps its watch instead of listing again when a listing has this many items for others.
 MANY_REFUSED = 1000
-#: Then its watch stays for this long while nobody waits.
+#: Seconds for which that watch then stays while nobody waits.
 FILTERED_LINGER = 1.0
-#: Lanes looked at in one request.
+#: Lanes checked in one request.
 SKIM = 256
 
 
 class Demand(Protocol):
-    """What the lookout must know of those who wait."""
+    """What a candidate source needs to know about the waiting takers."""
 
     @property
     def asking(self) -> bool:
-        """Whether somebody wants to know what is there now, and does not wait for more."""
+        """Whether a taker asks for what is available now and does not wait for more."""
         ...
 
     @property
     def flying(self) -> bool:
-        """Whether claims are under way."""
+        """Whether claim batches are in flight."""
         ...
 
 
 class CandidateSource(CandidateIndex):
-    """Finds candidates for a dispenser."""
+    """Finds candidates for a dispatcher."""
 
     def __init__(
         self,
@@ -85,42 +85,42 @@ class CandidateSource(CandidateIndex):
     ) -> None:
         super().__init__(store, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
         self.stealing: bool = False
-        """Whether what was found last is other consumers', by a listing."""
+        """Whether the last candidates are other consumers' items, found by a listing."""
         self._zookeeper = zookeeper
         self._demand = demand
         self._registration = Registration(
             zookeeper, store.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
         )
         self._watch = QueueWatch(zookeeper, store.paths, self)
-        self._left_lying = LeftLying(
+        self._work_stealer = WorkStealer(
             zookeeper, store.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
         )
         self._version = -1
         self._last_idle = 0.0
-        self._ripe = False  # whether something of others may have been left lying for long enough
+        self._ripe = False  # whether other consumers' items may be due for stealing
         self._due_listed = 0.0
         self._warned = False
 
-    # -- told by the dispenser
+    # -- called by the dispatcher
 
     def follow(self) -> bool:
-        """Go by the store's configuration; whether it is another. Raises: ConfigConflictError: filters and an order."""
+        """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
         if self._version == self.store.version:
             return False
         config = self.store.config
         if (
             self._selector is not None and config.grouped
-        ):  # whoever asks next is told, too: it goes on by the one before
+        ):  # the old version stays recorded, so the next request is refused too
             msg = (
-                f"queue {self.store.name!r} hands over its messages in order, of a group or of all; "
-                "take them without filters: one that does not pass would hold up those behind it"
+                f"queue {self.store.name!r} delivers its messages in order, within a group or in total; "
+                "take them without filters: a message that does not match would block those behind it"
             )
             raise ConfigConflictError(msg)
         self._version = self.store.version
         if config.staged and self._batch_visibility is None:
             self._batch_visibility = BatchVisibility()
-            self._priority_index.clear()  # what was heard of before it was known what to look for
-            self._later.clear()
+            self._priority_index.clear()  # events from before batches were considered
+            self._delayed.clear()
         if self._groups is not None or config.grouped:
             self._disarm()
             self._groups = GroupIndex(config) if config.grouped else None
@@ -129,21 +129,21 @@ class CandidateSource(CandidateIndex):
 
     @property
     def outdated(self) -> bool:
-        """Whether the store has another configuration than this goes by: whoever puts may have changed or read it."""
+        """Whether the queue's configuration differs from the one in use here: a put may have changed or read it."""
         return self._version != self.store.version
 
     def _disarm(self) -> None:
         self._watch.disarm()
-        self._mind_others_no_more()
+        self._cancel_steal()
         if self._groups is not None:
             self._groups.watch(armed=False)
 
     def start_over(self) -> None:
-        """Forget all: another ZooKeeper session begins."""
+        """Forget everything: a new ZooKeeper session begins."""
         self._priority_index.clear()
         self._doubts.clear()
         self._version = -1
-        self._later.clear()
+        self._delayed.clear()
         if self._selector is not None:
             self._selector.start_over()
         self.forget_aside()
@@ -151,32 +151,32 @@ class CandidateSource(CandidateIndex):
         self._must_list_due = True
 
     def at_work(self) -> None:
-        """There is something to do: take the watches off when that has been so for a while."""
-        if self._watch.armed and self._clock.monotonic() - self._last_idle > WATCH_LINGER and not self._among_many:
+        """Record that there is work; remove the watches when there has been work for a while."""
+        if self._watch.armed and self._clock.monotonic() - self._last_idle > WATCH_LINGER and not self._keeps_watch:
             self._disarm()
 
     @property
-    def _among_many(self) -> bool:
-        """Whether so much lies there for others that listing it again would cost more than to go on listening.
+    def _keeps_watch(self) -> bool:
+        """Whether the queue holds so many items for others that listing it again would cost more than listening.
 
-        Beside another program's consumers it always does: their locks, and what is more urgent, are told by watches.
+        In a queue that another program also consumes this is always so: watches report its locks and more urgent items.
         """
         return self.store.dialect is not None or (self._selector is not None and self._selector.refused > MANY_REFUSED)
 
     def disarm(self) -> None:
-        """Take the watches off."""
+        """Remove the watches."""
         self._disarm()
         self._priority_index.unwatch()
 
-    # -- looking
+    # -- search
 
     async def register(self, generation: int) -> None:
-        """Make this session known among the consumers. Raises: ReopenError."""
+        """Register this session as a consumer. Raises: ReopenError."""
         if not await self._registration.ensure(generation):
             raise ReopenError
 
     async def tend_timers(self, generation: int) -> None:
-        """Find what a time has come for: items that are due, and those whose locks have ended, are candidates."""
+        """Add the candidates whose time has come: due items, and items whose timed locks have ended."""
         await self._free_ended(generation)
         if self.store.dialect is not None:
             await self._tend_foreign(self.store.dialect, generation)
@@ -184,51 +184,54 @@ class CandidateSource(CandidateIndex):
             return
         await self._registration.sample_clock(generation)
         now = self._server_clock.now()
-        await self._later.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
-        places = self._later.due(now)
+        await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
+        places = self._delayed.due(now)
         if (takes := self.store.takes) is not None:
             places = [place for place in places if takes(place.rpartition("/")[2])]
         try:
             if self._batch_visibility is not None:
-                places = await self._opened(self._batch_visibility, places, generation)
+                places = await self._of_open_batches(self._batch_visibility, places, generation)
             if self._selector is not None:
                 places = await self._selector.sift(places, generation)
         except BaseException:
-            self._later.must_look = True  # they must be found again
+            self._delayed.must_look = True  # they must be found again
             raise
         if places:
             self._priority_index.offer(places, self._clock.monotonic())
 
     async def _tend_foreign(self, dialect: Dialect, generation: int) -> None:
-        """Find out which items are there whose locks have ended, and what time it is where that matters."""
+        """Check which items still exist after their locks ended, and sample the clock where time matters."""
         if dialect.scheduled:
             await self._registration.sample_clock(generation)
         if self._doubts.too_many:
             self._priority_index.must_list()
         elif items := self._doubts.take():
-            look = self._exists
             try:
-                found = await asyncio.gather(*(look(self.store.paths.item(one), generation) for one in items))
+                exist = await asyncio.gather(*(self._exists(self.store.paths.item(item), generation) for item in items))
             except BaseException:
                 self._priority_index.must_list()  # they must be found again
                 raise
-            self._settle_doubts(items, found)
+            self._settle_doubts(items, exist)
 
     async def _exists(self, path: str, generation: int) -> bool:
-        """Whether an item is there; one that may not be read is found out, and passed by, when it is claimed."""
+        """Whether an item exists. An unreadable item counts: the claim finds that out and skips it."""
         try:
             return await self._zookeeper.exists(path, generation=generation) is not None
         except NoAuthError:
             return True
 
-    async def _opened(self, batch_visibility: BatchVisibility, places: list[str], generation: int) -> list[str]:
-        """Leave out what is in batches that are not complete; who completes one rings, and it is found again."""
+    async def _of_open_batches(
+        self, batch_visibility: BatchVisibility, places: list[str], generation: int
+    ) -> list[str]:
+        """Leave out items of incomplete batches: the writer that completes one wakes consumers, which find them."""
         unknown = {
             stage for place in places if (stage := stage_of(place)) is not None and not batch_visibility.is_open(stage)
         }
         if not unknown:
             return places
-        locks = await self._zookeeper.read_many([self.store.paths.lock(one) for one in unknown], generation=generation)
+        locks = await self._zookeeper.read_many(
+            [self.store.paths.lock(stage) for stage in unknown], generation=generation
+        )
         for stage, lock in zip(unknown, locks, strict=True):
             if lock is None:
                 batch_visibility.found_open(stage)
@@ -265,9 +268,9 @@ class CandidateSource(CandidateIndex):
                 raise
 
     async def look(self, limit: int, generation: int) -> list[str] | None:
-        """Return what to claim next: of this consumer's share, or else a little of what others leave lying.
+        """Return the candidates to claim next: of this consumer's share, or else a few of other consumers' stale items.
 
-        None: wait for what flies, it may bring candidates back, and a listing made now would miss those.
+        None means: wait for the batches in flight. They may return candidates, which a listing made now would miss.
         """
         if self.store.tiers is not self._priority_index.tiers:
             self._priority_index.adopt(self.store.tiers)
@@ -288,18 +291,20 @@ class CandidateSource(CandidateIndex):
         if not (level.must_list or self._demand.asking) and self._watch.armed and level.seen_all:
             return []
         places = await self._list_lanes(level, limit, generation)
-        return None if not places and self._demand.flying else places  # what flies is for some of those who ask
+        return (
+            None if not places and self._demand.flying else places
+        )  # batches in flight may answer the takers that ask
 
     async def _decide(self, selector: FilterSelector, generation: int) -> None:
-        """Find out for whom items are that have been heard of."""
-        heard = await selector.heard(generation)
-        if heard is None:
+        """Add the reported items that match this consumer's filter."""
+        places = await selector.heard(generation)
+        if places is None:
             self._priority_index.must_list()
-        for place in heard or ():
+        for place in places or ():
             self._priority_index.of(place).backlog.hear(place, self._clock.monotonic())
 
     async def _look_by_urgency(self, limit: int, generation: int, *, ripe: bool) -> list[str] | None:
-        """Return what to claim next of the most urgent level that has something."""
+        """Return the candidates to claim next from the most urgent level that has any."""
         above: list[PriorityLevel] = []
         empty: set[PriorityLevel] | None = None
         for level in self._priority_index:
@@ -309,14 +314,14 @@ class CandidateSource(CandidateIndex):
             if not places and not self._is_quiet(level):
                 if empty is None:
                     empty = await self._skim(
-                        [one for one in self._priority_index if not self._is_quiet(one)], generation
+                        [level for level in self._priority_index if not self._is_quiet(level)], generation
                     )
                 if level not in empty:
                     if self._demand.flying:
                         level.must_list = True
                         return None
                     places = await self._list_lanes(level, limit, generation)
-            if not places and empty is not None and level in empty:  # of what is scheduled
+            if not places and empty is not None and level in empty:  # delayed items
                 places = self._pop(level, limit) or self._of_others(level, limit)
             if places:
                 return await self._guard(above, places, generation)
@@ -324,13 +329,13 @@ class CandidateSource(CandidateIndex):
         return None if self._demand.flying else []
 
     def _is_quiet(self, level: PriorityLevel) -> bool:
-        """Whether there is nothing more on a level, and something that comes would be heard."""
+        """Whether a level has nothing left, and a watch would report new items."""
         if level.must_list or not level.seen_all or self._demand.asking:
             return False
         return self._watch.armed or (level.watched and self._clock.monotonic() < level.look_again)
 
     async def _guard(self, above: list[PriorityLevel], places: list[str], generation: int) -> list[str]:
-        """Listen to the levels that are more urgent than what is about to be worked on, which is returned."""
+        """Watch the levels that are more urgent than these places; return the places."""
         unwatched = [level for level in above if not level.watched]
         if unwatched and not self._watch.armed:
             try:
@@ -351,18 +356,18 @@ class CandidateSource(CandidateIndex):
         level.count_event(self._clock.monotonic())
         self._watch.pass_on(event)
 
-    async def _skim(self, priority_index: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
-        """Tell which of these have nothing at all, without listing any.
+    async def _skim(self, levels: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
+        """Return the levels that hold no item at all, without listing any.
 
-        Those need not be listed, unless something has been heard after the server had looked.
+        These need not be listed unless an event arrives after the server's answer.
         """
         began = self._clock.monotonic()
-        unlisted = [level for level in priority_index if level.must_list]
+        unlisted = [level for level in levels if level.must_list]
         empty: set[PriorityLevel] = set()
-        for level in priority_index:
+        for level in levels:
             level.must_list = False
         try:
-            empty = await self._empty_of(priority_index, generation)
+            empty = await self._empty_of(levels, generation)
         finally:
             for level in unlisted:
                 level.must_list = level.must_list or level not in empty
@@ -371,9 +376,9 @@ class CandidateSource(CandidateIndex):
             level.seen_empty(now, now - began)
         return empty
 
-    async def _empty_of(self, priority_index: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
-        lanes = [(level, self.store.paths.at(lane)) for level in priority_index for lane in level.lanes]
-        empty = set(priority_index)
+    async def _empty_of(self, levels: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
+        lanes = [(level, self.store.paths.at(lane)) for level in levels for lane in level.lanes]
+        empty = set(levels)
         for start in range(0, len(lanes), SKIM):
             page = lanes[start : start + SKIM]
             queue, nodes = await asyncio.gather(
@@ -400,13 +405,13 @@ class CandidateSource(CandidateIndex):
         return places if self._groups is None else self._groups.heads(places)
 
     async def _list_lanes(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
-        """List one lane of a level after the other, until one has something for this consumer."""
+        """List the lanes of a level one by one, until one has something for this consumer."""
         began = self._clock.monotonic()
         shards = level.tier.shard_lanes
-        if self._among_many and not self._watch.armed:
+        if self._keeps_watch and not self._watch.armed:
             await self._watch.arm(scheduled=self.store.config.scheduled, locks=self.store.dialect is not None)
-            self._priority_index.must_list()  # what came to the others before is not told
-        level.must_list = level.seen_all = False  # lanes behind one that has something wait until that is empty
+            self._priority_index.must_list()  # items from before the watch are not reported
+        level.must_list = level.seen_all = False  # lanes after one with items are listed once that is empty
         try:
             for _ in shards:
                 level.last_shard = (level.last_shard + 1) % len(shards)
@@ -427,23 +432,23 @@ class CandidateSource(CandidateIndex):
         return self._of_others(level, limit)
 
     def _of_others(self, level: PriorityLevel, limit: int) -> list[str]:
-        """Return of what lies for other consumers: whatever there is to who asks, else what they leave lying."""
+        """Return other consumers' items: any, to a taker that asks for what is available now; otherwise stale ones."""
         backlog = level.backlog
         if self._demand.asking:
-            found = self._heads(backlog.take_of_others(limit, self.held.__contains__))
-            if found:
+            places = self._heads(backlog.take_of_others(limit, self.held.__contains__))
+            if places:
                 level.must_list = True
-            return found
+            return places
         stolen = self._heads(backlog.steal(self.held.__contains__, self._clock.monotonic()))
         backlog.put_back(stolen[limit:])  # for the next batches
         self.stealing = bool(stolen)
         return stolen[:limit]
 
     async def _take_over(self, level: PriorityLevel, limit: int, generation: int) -> list[str]:
-        """Return a little of what others leave lying, as the watches tell."""
+        """Return a few of other consumers' stale items that watches have reported."""
         if not self._watch.armed or not level.seen_all or self._demand.asking:
             return []
-        places = await self._left_lying.take_over(level.backlog, limit, generation)
+        places = await self._work_stealer.take_over(level.backlog, limit, generation)
         level.must_list = level.must_list or places is None
         taken = self._heads(places or [])
         self.taking_over, self.stealing = bool(taken), False
@@ -457,7 +462,7 @@ class CandidateSource(CandidateIndex):
         backlog.begin_listing(lane)
         try:
             consumers = await self._zookeeper.children(paths.consumers, generation=generation)
-            # Other nodes' consumers are registered, too: what only this one takes is left to none of them.
+            # Consumers of other nodes are registered too: items that only this node takes are not shared with them.
             takes = self.store.takes
             share = await self._registration.share(consumers, generation)
             self._priority_index.reshare(share if takes is None else Partition())
@@ -474,12 +479,12 @@ class CandidateSource(CandidateIndex):
                 self._zookeeper.exists(paths.base, generation=generation),
             )
             if queue is None or queue.version != self._version:
-                raise ReopenError  # there may be lanes that are not known here, or what this does not look for yet
+                raise ReopenError  # there may be new lanes, or new kinds of items
             if not self._warned:
                 self._warned = warn_of_length(self.store.name, lane, listed.size, self._zookeeper.max_request)
-            names = await self._for_this_one(listed.names, generation) if isinstance(listed, Matching) else []
-            # What was settled while the lists were under way may stand in them as if it were free.
-            locked = {one for lock in locks if (one := paths.lock_of(lock)) is not None} | self._gone
+            names = await self._for_this_consumer(listed.names, generation) if isinstance(listed, Matching) else []
+            # Items that ended while the listings were running may appear in them as free.
+            locked = {lock_id for lock in locks if (lock_id := paths.lock_of(lock)) is not None} | self._gone
             if isinstance(listed, Dealt):
                 backlog.fill_dealt(lane, listed, locked, self._clock.monotonic())
                 return
@@ -489,8 +494,8 @@ class CandidateSource(CandidateIndex):
         finally:
             self._gone = None
 
-    async def _for_this_one(self, names: list[str], generation: int) -> list[str]:
-        """Leave out of a listing what is no item, and what this consumer does not take."""
+    async def _for_this_consumer(self, names: list[str], generation: int) -> list[str]:
+        """Leave out of a listing names that are not items, and items that this consumer does not take."""
         if self.store.dialect is not None:
             names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
         if (takes := self.store.takes) is not None:
@@ -498,12 +503,12 @@ class CandidateSource(CandidateIndex):
         return names if self._selector is None else await self._selector.of_listing(names, generation)
 
     async def listen(self) -> None:
-        """Hear from now on of what comes, so that nothing need be listed for it."""
+        """Watch the queue from now on, so that new items need no listing."""
         if not self._watch.armed:
             await self.rest()
 
     async def rest(self) -> None:
-        """Listen; then wait for something to happen."""
+        """Arm the watches; once they are armed, wait for an event."""
         self._last_idle = self._clock.monotonic()
         if self._watch.armed and self._watch.scheduled != self.store.config.scheduled:
             self._disarm()
@@ -516,32 +521,32 @@ class CandidateSource(CandidateIndex):
                 self._groups.watch(armed=True)
             self._priority_index.unwatch()
             self._priority_index.must_list()
-            self._must_list_due = self._later.must_look = True
+            self._must_list_due = self._delayed.must_look = True
             return
         now = self._server_clock.now()
         waits = [
             max(0.0, (due - now) / 1000)
-            for due in (self._timers.next, self._later.next, self._priority_index.next_due)
+            for due in (self._timers.next, self._delayed.next, self._priority_index.next_due)
             if due is not None
         ]
-        self._mind_others()
+        self._schedule_steal()
         await self.pause(min(waits, default=None))
         self._last_idle = self._clock.monotonic()
-        steal = self._priority_index.next_steal()  # most are gone by now: their own consumers were quick enough
+        steal = self._priority_index.next_steal()  # most are gone by now: their own consumers took them
         self._ripe = steal is not None and self._last_idle >= steal
 
     async def linger(self, wanted: Callable[[], bool]) -> None:
-        """Wait for the bell while nobody waits for anything; take the watches off when that lasts."""
+        """Wait for a wakeup while no taker waits; remove the watches when that lasts."""
         armed = self._watch.armed or any(level.watched for level in self._priority_index)
-        linger, since = FILTERED_LINGER if self._among_many else WATCH_LINGER, self._clock.monotonic()
+        linger, since = FILTERED_LINGER if self._keeps_watch else WATCH_LINGER, self._clock.monotonic()
         await self.pause(linger if armed else None)
-        # What would have to be listed again, or rings between any two messages of a group, is not short of work.
-        goes_on = self._among_many or self._groups is not None
-        if armed and not wanted() and not (goes_on and self._clock.monotonic() - since < linger):
+        # A source that would have to list again, or is woken between two messages of a group, still has work.
+        watch_on = self._keeps_watch or self._groups is not None
+        if armed and not wanted() and not (watch_on and self._clock.monotonic() - since < linger):
             self.disarm()
 
     async def pause(self, limit: float | None) -> None:
-        """Wait for the bell, ``limit`` seconds at the most."""
+        """Wait for a wakeup, up to ``limit`` seconds."""
         timer = None if limit is None else self._clock.call_later(limit, self.wakeup.set)
         try:
             await self.wakeup.wait()

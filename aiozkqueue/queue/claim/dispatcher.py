@@ -408,7 +408,7 @@ class ClaimDispatcher:
             return
         before = self._collapse.removed
         try:
-            places, duplicates = await self._collapse.request_policy(
+            places, duplicates = await self._collapse.choose(
                 places, self._candidate_source.held.__contains__, generation
             )
         except ContendedError:

@@ -163,7 +163,7 @@ class GroupLocks:
         batch = Batch([], [], lost, [group_lock.group for group_lock in sealed])
         for group_lock in held:
             if (unreadable := sealed.get(group_lock)) is not None:
-                self._claimer.tell_sealed(f"of the group locked by {group_lock.group}", unreadable)
+                self._claimer.log_sealed(f"of the group locked by {group_lock.group}", unreadable)
                 self._unlock(group_lock, partial(self._pass_by, group_lock))
             elif group_lock.ahead:
                 self._show(group_lock, batch.claims)

@@ -54,7 +54,7 @@ def item_read_before_the_lock(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def claims_of_a_lost_reply_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(claimer, "_bears", lambda *_: False)
+    patch.setattr(claimer, "_any_ours", lambda *_: False)
 
 
 @mutation()
