@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a request takes to the server, and an answer back.
 FAR = 0.01
-_GIVE, _ANSWER = WaitQueue.give, Waiter.answer
+_GIVE, _ANSWER = WaitQueue.assign, Waiter.answer
 
 
 def _cluster(seed: int) -> Cluster:
@@ -47,7 +47,7 @@ class _Moment:
             _ANSWER(waiter)
             self._count()
 
-        patch.setattr(WaitQueue, "give", giving)
+        patch.setattr(WaitQueue, "assign", giving)
         patch.setattr(Waiter, "answer", answering)
 
     def _count(self) -> None:

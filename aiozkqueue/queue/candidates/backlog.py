@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Candidates kept of a listing; the rest is listed again when these run out.
 BACKLOG_LIMIT = 200_000
-#: Of a listing, names of other consumers that are kept: what they may leave lying.
+#: Of a listing, names of other consumers that are kept: what they may leave stealable.
 OTHERS_LIMIT = 20_000
 #: Names that are put in order at a time, of a long listing.
 REFILL = 4096
@@ -173,7 +173,7 @@ class Backlog:
             self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
 
     def _take_over(self, lane: str, late: list[str]) -> None:
-        """Put half of what others have left lying for far too long to the front.
+        """Put half of what others have left stealable for far too long to the front.
 
         Whoever always finds something of its own never gets to `steal`, and some of the others may be busy for good.
         Half, and in random order, since its own consumer may just be slow.
@@ -280,7 +280,7 @@ class Backlog:
         return self._remove(self._random.sample(free, min(limit, len(free))))
 
     def steal(self, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take a few of what others have left lying for too long, by a listing made just now."""
+        """Take a few of what others have left stealable for too long, by a listing made just now."""
         ripe = self._ripe(now)
         chosen = self._sample(ripe)
         if not all(self._free(name, excluded) for _, name in chosen):
@@ -289,8 +289,8 @@ class Backlog:
             chosen = self._sample([one for one in ripe if one not in busy])
         return self._remove(chosen)
 
-    def lying(self, excluded: Callable[[str], bool], limit: int, now: float) -> list[str] | None:
-        """Return what others leave lying, as far as is known here, and what they will soon have, the earliest first.
+    def stealable(self, excluded: Callable[[str], bool], limit: int, now: float) -> list[str] | None:
+        """Return the known items of others that may be taken now or soon, earliest first.
 
         None: too much may be taken now, or something has not been kept in mind; a listing tells.
         """
@@ -335,7 +335,7 @@ class Backlog:
         self._freed = None
 
     def _ripe(self, now: float) -> list[tuple[str, str]]:
-        """Return what others have left lying for too long; of very much, what a sample has of it."""
+        """Return what others have left stealable for too long; of very much, what a sample has of it."""
         latest, ripe = now - FIRST_WAIT, list[tuple[str, str]]()
         for lane, others in self._others.items():
             names: Iterable[str] = others
@@ -349,7 +349,7 @@ class Backlog:
         return ripe
 
     def _sample(self, ripe: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return a few of what others have left lying.
+        """Return a few of what others have left stealable.
 
         This consumer is near to them in line, so that others that look now take others; of these, the newer ones, which
         their own consumers take last.
@@ -360,7 +360,7 @@ class Backlog:
         return near[:few]
 
     def next_steal(self) -> float | None:
-        """When the first of what others leave lying may be taken, on the clock of ``now``; None when nothing is.
+        """When the first of what others leave stealable may be taken, on the clock of ``now``; None when nothing is.
 
         What is locked does not lie there: whoever ends that lock rings. Of what was told and not kept it is not known
         whether it lies there: that is looked for.

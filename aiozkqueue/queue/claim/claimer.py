@@ -34,7 +34,7 @@ from aiozkqueue.zookeeper import (
     read_apart,
 )
 
-from .undelivered import settle_unshown
+from .undelivered import settle_undelivered
 
 if TYPE_CHECKING:
     import asyncio
@@ -321,7 +321,7 @@ class Claimer:
 
     def settle(self, claim: Claim, disposition: Disposition) -> asyncio.Future[None]:
         """Settle a claim that is never delivered."""
-        return settle_unshown(claim, disposition, self._committer, self._ids, self._server_clock)
+        return settle_undelivered(claim, disposition, self._committer, self._ids, self._server_clock)
 
     def _release_ghost(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> None:
         budget, size, name = self._budgets.of(generation), self.item_lock_size, self._ids.next()

@@ -1,8 +1,8 @@
-"""Claims for all waiting takers of one session and queue.
+"""Claims messages for all waiting takers of one session and queue.
 
-One task, the pump, decides what to do next: let the lookout find candidates, claim a batch for those who wait, or rest.
-Batches of claims fly beside it, a few at a time (see `claim_batches`). What a waiter does not take any more (it was
-cancelled, it timed out) goes to another or is released.
+One task, the dispatch loop, decides what to do next: let the candidate source find candidates, claim a batch for the
+waiting takers, or rest. A few batches are in flight at a time, in tasks of their own (see `in_flight`). A claim that
+its taker no longer wants (it was cancelled or timed out) goes to another taker or is released.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class ClaimDispatcher:
-    """Hands out the claims on one queue in one session."""
+    """Dispatches the claims on one queue in one session."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ClaimDispatcher:
         self._zookeeper = zookeeper
         self._committer = committer
         self._server_clock = server_clock
-        self._kept = DelayedReleases(clock, self._release_unseen)
+        self._delayed_releases = DelayedReleases(clock, self._release_unseen)
         self._ids = ids
         self._budgets = budgets
         self._claimer = Claimer(
@@ -123,7 +123,7 @@ class ClaimDispatcher:
             zookeeper,
             committer=committer,
             ids=ids,
-            give_back=self.release,
+            release=self.release,
             found=self._candidate_source.put_back,
             returning=lambda: self._returning > 0,
         )
@@ -138,7 +138,7 @@ class ClaimDispatcher:
             give_back=self.release,
             fail=self._answer_failure,
         )
-        self._returning = 0  # releases of what nobody took
+        self._returning = 0  # releases in flight of claims that no taker wanted
         self._generation = 0
         self._closed = False
         store.claim_listener = self if store.claim_listener is None else Both(store.claim_listener, self)
@@ -147,51 +147,52 @@ class ClaimDispatcher:
 
     @property
     def lock_size(self) -> int:
-        """What one claim takes of a session's locks, bytes."""
+        """Bytes of the session's lock budget that one claim uses."""
         return self._claimer.lock_size
 
     @property
     def counts(self) -> ClaimCounts:
-        """How the claims went so far."""
+        """The claim counters."""
         return self._claimer.counts
 
     def request(
         self, limit: int, timeout: float | None = None, *, generation: int | None = None, owner: object = None
     ) -> Waiter:
-        """Line up for up to ``limit`` claims; the future of who does gives them as soon as there is one.
+        """Request up to ``limit`` claims; the waiter's future returns them as soon as there is at least one.
 
-        It gives none after ``timeout`` seconds (None: never; 0: after a look at the server). Who does not await it to
-        its end must `give_up`. A transaction is the ``owner`` of what it takes: it gets further messages of the groups
-        that it holds.
+        The future returns an empty list after ``timeout`` seconds (None: no limit; 0: after one look at the server). A
+        caller that stops waiting for it must call `give_up`. A transaction is the ``owner`` of what it takes, and gets
+        further messages of the groups that it holds.
 
         Raises:
             SessionClosedError: the session has been closed.
         """
         if self._closed:
             raise SessionClosedError(CLOSED)
-        return self._waiters.join(limit, timeout, generation, owner)
+        return self._waiters.add(limit, timeout, generation, owner)
 
     def request_more(self, waiter: Waiter, more: int) -> bool:
-        """Have one in line wait for so many more; False: that takes a request of its own.
+        """Raise the limit of a waiter by ``more``; False: the caller must make a new request.
 
-        Many of one claim each, of one taker, would have others of this session wait behind them all.
+        Many requests of one claim each by one taker would make the other takers of this session wait behind all of
+        them.
         """
-        # What is claimed of keys is the newest when it was asked for, so that each asks at its own time.
-        return not self.store.config.collapse and self._waiters.widen(waiter, more, self._claim_batches.promised)
+        # With compaction, a take gets the newest message as of its request: each request has its own time.
+        return not self.store.config.collapse and self._waiters.extend(waiter, more, self._claim_batches.promised)
 
     def give_up(self, waiter: Waiter) -> None:
-        """Leave the line; what has been claimed for this waiter goes back."""
+        """Cancel a request; claims already assigned to this waiter are released."""
         self._wakeup.set()
         future = waiter.future
         if future.done() and not future.cancelled():
             if future.exception() is None:
                 self.release(future.result())
-        else:  # who awaits it and is cancelled has cancelled it, too
+        else:  # a cancelled caller has cancelled it too
             future.cancel()
             self.release(waiter.claims)
 
     def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
-        """Give claims back at once, as if they had never been made; the future is done when the locks are gone."""
+        """Release claims at once, as if they had never been made; the future is done when the locks are gone."""
         atomic_write = self._release(claims)
         return None if atomic_write is None else atomic_write.done
 
@@ -206,11 +207,11 @@ class ClaimDispatcher:
         atomic_write.watch(self._returned)
         return atomic_write
 
-    def pass_by(self, claim: Claim, error: QueueError) -> None:
-        """Give back a claim at which no attempt can be counted, so that nobody here may be shown it, for a while."""
+    def skip(self, claim: Claim, error: QueueError) -> None:
+        """Release a claim whose attempt cannot be recorded, and do not deliver the message here for a while."""
         log.warning(
-            "queue %s: message %s is passed by, since the record of attempts at it may not be written by this user: "
-            "%s; let this user write to it, or remove it",
+            "queue %s: message %s is skipped: this user may not write the record of its attempts: "
+            "%s; grant write access, or remove the message",
             self.store.name,
             claim.id,
             error,
@@ -226,63 +227,63 @@ class ClaimDispatcher:
         self._wakeup.set()
 
     def bury(self, claim: Claim, reason: str) -> asyncio.Future[None] | None:
-        """Put a claimed item into the dead letters."""
+        """Move a claimed item to the dead letters."""
         return None if self._closed else self._claimer.settle(claim, Disposition("dead", reason=reason))
 
     def expire(self, claim: Claim, end: int) -> asyncio.Future[None] | None:
-        """End the hold on an item whose life has ended while it was claimed ahead."""
+        """Settle an item whose time to live ended after it was claimed."""
         self.counts.expired += 1
         return None if self._closed else self._claimer.settle(claim, at_its_end(self.store.config, end))
 
     def close(self) -> None:
-        """Answer every waiter that the session has been closed."""
+        """Fail every waiter because the session is closed."""
         self._closed = True
         self._claim_batches.close()
-        self._kept.close()
+        self._delayed_releases.close()
         self._candidate_source.disarm()
         self._candidate_source.forget_aside()
         self._end_pause()
         self._waiters.close(SessionClosedError(CLOSED))
 
-    # -- told by others
+    # -- events
 
     def claim_settled(self, claim: Claim, fate: Fate) -> None:
-        """A lock of ours is gone."""
+        """See `ClaimListener`."""
         if fate is GONE and self._collapse is not None:
             self._collapse.forget([claim.place])
         if claim.generation != self._generation:
-            return  # all its locks had gone with its session before this one looked: what lies there is free
+            return  # its locks ended with its session, splitting this one listed the items
         if fate is not FREE:
             self._candidate_source.settled(claim.id, gone=True, place=claim.place)
             return
-        ours = claim.id in self._candidate_source.held
+        was_held = claim.id in self._candidate_source.held
         self._candidate_source.settled(claim.id, gone=False)
-        if ours:
+        if was_held:
             self._candidate_source.put_back([claim.place])
             self._wakeup.set()
         else:
-            self._candidate_source.heard_bell()  # another dispenser's of this session, that takes by other filters
+            self._candidate_source.heard_bell()  # of another dispatcher of this session, with other filters
 
     def retry_at(self, due: int, message_id: str) -> None:
-        """A lock of ours has been swapped for a timed one."""
+        """See `ClaimListener`."""
         self._candidate_source.heard_due(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
-        """A claim on another program's item has failed."""
-        self._kept.keep(claim, delay)
+        """See `ClaimListener`."""
+        self._delayed_releases.keep(claim, delay)
 
     def _release_unseen(self, claim: Claim) -> None:
-        if claim.generation == self._generation:  # else the server has removed the lock
+        if claim.generation == self._generation:  # otherwise the server has removed the lock
             self.release([claim])
 
     def state_changed(self, state: State, generation: int) -> None:
-        """Answer those who wait for claims of a session that is over."""
+        """Fail the waiters that hold claims of an ended ZooKeeper session."""
         if state is State.LOST or (state is State.CONNECTED and generation != self._generation):
             self._budgets.wake()
             self._wakeup.set()
             self._waiters.expire(None if state is State.LOST else generation)
 
-    # -- the pump
+    # -- the dispatch loop
 
     async def run(self) -> None:
         """Serve waiters until cancelled."""
@@ -291,24 +292,24 @@ class ClaimDispatcher:
                 await self._await_waiters()
                 await self._serve()
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
-                continue  # wait_connected is the next thing it does
+                continue  # `_serve` begins with wait_connected
             except ReopenError:
                 self.store.invalidate()
             except (QueueError, ZooKeeperError) as error:
                 self._answer_failure(error)
 
     def _answer_failure(self, error: Exception) -> None:
-        """Tell the waiters what waiting cannot cure."""
+        """Fail the waiters with an error that waiting cannot cure."""
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
             self._waiters.fail(denied(self.store.name, cause))
         elif isinstance(cause, NoNodeError):
-            self.store.invalidate()  # somebody deleted the queue, or a part of it: it is made anew
+            self.store.invalidate()  # the queue, or a part of it, was deleted: it is created again
         elif isinstance(cause, ClientClosedError):
             self.close()
         elif isinstance(cause, QueueError):
             self._waiters.fail(cause)
-        else:  # nothing that a server would say
+        else:  # not an error that a server returns
             msg = f"queue {self.store.name!r}: {cause}"
             failure = ConnectionLostError(msg)
             failure.__cause__ = cause
@@ -319,7 +320,7 @@ class ClaimDispatcher:
             await self._candidate_source.linger(lambda: not self._waiters.empty)
 
     async def _serve(self) -> None:
-        """Bring the waiters one step on."""
+        """Do one step for the waiting takers."""
         generation = await self._zookeeper.wait_connected()
         if generation != self._generation:
             self._start_over(generation)
@@ -327,30 +328,30 @@ class ClaimDispatcher:
         if self._candidate_source.follow():
             self._group_locks.reconfigured()
         if self.store.config.paused:
-            await self._sit_out()
+            await self._wait_for_resume()
             return
         if self._pause is not None:
             self._end_pause()
         await self._candidate_source.register(generation)
         await self._candidate_source.tend_timers(generation)
         if self._group_locks.any:
-            self._hand_on()
+            self._deliver_from_groups()
         if self._claim_batches.full or (wanted := self._waiters.wanted(self._claim_batches.promised)) <= 0:
             await self._candidate_source.pause(None)
             return
         room = min(wanted, self._claimer.room(generation))
         if room < 1:
             if not self._claim_batches.any:
-                self._waiters.answer_asking(self._waiters.arrivals)  # whoever would free some may be the one that asks
+                self._waiters.answer_asking(self._waiters.arrivals)  # the holder of the locks may be the one that asks
             self._budgets.notify(self._wakeup)
             await self._candidate_source.pause(None)
             return
         await self._look(room, generation)
 
-    async def _sit_out(self) -> None:
-        """Claim nothing until the queue's configuration has changed; tell those who do not wait that there is nothing.
+    async def _wait_for_resume(self) -> None:
+        """Claim nothing until the queue's configuration changes; answer takers that do not wait.
 
-        What flies was refused by the version of the configuration, or was applied before it.
+        Batches in flight were refused by the configuration version, or were applied splitting the pause.
         """
         self._waiters.answer_asking(self._waiters.arrivals)
         if self._pause is None:
@@ -365,7 +366,7 @@ class ClaimDispatcher:
             self._pause = None
 
     async def _look(self, room: int, generation: int) -> None:
-        """Launch claims of what there is; rest when there is nothing."""
+        """Launch claims of the available candidates; rest if there are none."""
         since = self._waiters.arrivals
         places = await self._candidate_source.look(room, generation)
         if places and self.store.dialect is not None:
@@ -380,8 +381,8 @@ class ClaimDispatcher:
                 await self._collapse_and_launch(places, generation, since)
         elif places:
             self._claim_batches.launch(places, generation)
-        elif self._group_locks.any and self._hand_on():
-            # Messages of groups that are held come one after the other: to look for others at each would cost more.
+        elif self._group_locks.any and self._deliver_from_groups():
+            # Messages of held groups come one after the other: listing the queue after each would cost more.
             await self._candidate_source.listen()
         else:
             self._waiters.answer_asking(since)
@@ -389,24 +390,24 @@ class ClaimDispatcher:
                 await self._candidate_source.rest()
 
     def _still_wanted(self, places: list[str]) -> list[str] | None:
-        """Leave out what is not to be claimed now, by what has happened since the look began.
+        """Drop the candidates that must not be claimed now, because of events since the look began.
 
-        Nobody wants it any more, so that it would be given back; or what comes before it is about to be free.
+        Either no taker wants them any more, so they would be released again, or earlier messages are about to be free.
         """
-        before = self._splitter.busy or self._returning > 0
-        wanted = 0 if before else max(0, self._waiters.wanted(self._claim_batches.promised))
+        splitting = self._splitter.busy or self._returning > 0
+        wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
         self._candidate_source.put_last(places[wanted:])
         return places[:wanted] or None
 
     async def _collapse_and_launch(self, places: list[str], generation: int, since: int) -> None:
-        """Claim the newest of each candidate's key, for those who asked before this looks for it."""
+        """Claim the newest message of each candidate's key, for the takers that asked before this look."""
         if self._collapse is None:
             self._collapse = Collapse(
                 self.store, self._zookeeper, self._ids, self._server_clock, self._candidate_source.set_aside
             )
         if not (places := self._collapse.without_gone(places)):
             return
-        before = self._collapse.removed
+        splitting = self._collapse.removed
         try:
             places, duplicates = await self._collapse.choose(
                 places, self._candidate_source.held.__contains__, generation
@@ -419,33 +420,33 @@ class ClaimDispatcher:
             self._candidate_source.relist()
             raise
         finally:
-            self.counts.collapsed += self._collapse.removed - before
+            self.counts.collapsed += self._collapse.removed - splitting
         if places:
             self._claim_batches.launch(places, generation, duplicates, since)
         else:
-            self._candidate_source.relist()  # all of them have gone, or are held: the listing is out of date
+            self._candidate_source.relist()  # all of them are gone, or locked: the listing is out of date
 
     @property
     def asking(self) -> bool:
-        """Whether somebody wants to know what is there now, and does not wait for more."""
+        """Whether a taker asks for what is available now and does not wait for more."""
         return self._waiters.asking
 
     @property
     def flying(self) -> bool:
-        """Whether claims are under way, to those who wait or back from those who have gone."""
+        """Whether claims are in flight, or being released."""
         return self._claim_batches.any or self._returning > 0 or self._group_locks.reading > 0
 
-    def _hand_on(self) -> bool:
-        """Give the messages of groups that are held already to those who may have them; whether that brings any."""
-        handed = False
+    def _deliver_from_groups(self) -> bool:
+        """Deliver messages of held groups to takers that may have them; return whether any is delivered or read."""
+        delivered = False
         for waiter in self._waiters:
             if waiter.generation in (None, self._generation):
                 claims = self._group_locks.next_for(waiter)
                 if claims:
-                    waiter.give(self._claim_batches.launched, claims)
+                    waiter.assign(self._claim_batches.launched, claims)
                     waiter.answer()
-                    handed = True
-        return handed or self._group_locks.reading > 0
+                    delivered = True
+        return delivered or self._group_locks.reading > 0
 
     def _start_over(self, generation: int) -> None:
         self._generation = generation

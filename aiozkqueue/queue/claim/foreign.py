@@ -1,12 +1,12 @@
-"""Items that hold several messages are split before any of them is handed over.
+"""Splits items that hold several messages before any of them is delivered.
 
-Curator's ``putMulti`` stores any number of messages in one znode. To end them one by one there would rewrite the rest
-for each: bytes quadratic in their number. So whoever has claimed such an item replaces it by its messages, each a znode
-of its own with a lock, attempts and a fate of its own. That is one multi under the item's lock, at its version. The
-names of the parts sort where the item was, so that the order stays what it was for both sides.
+Curator's ``putMulti`` stores any number of messages in one znode. Completing them one by one would rewrite the rest
+each time: the bytes written are quadratic in their number. So the session that has claimed such an item replaces it by
+its messages, each a znode of its own with its own lock, attempts and disposition. That is one multi under the item's
+lock, at its version. The names of the parts sort where the item was, so the order stays the same for both programs.
 
-Each message is written once more for that. When there are more than fit into one multi, each part gets several, and is
-split in its turn: `MOST_PARTS` parts at a time, and a znode holds less than a megabyte, so this ends after few rounds.
+Each message is written once more for that. If more messages exist than fit into one multi, each part gets several and
+is split in turn: `MOST_PARTS` parts at a time. A znode holds less than a megabyte, so this ends after a few rounds.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Parts of an item made by one multi.
+#: Parts of an item that one multi creates.
 MOST_PARTS: Final = 1000
-#: What else goes into that multi, bytes: the slot, the item, the lock, the attempts.
-_BESIDE: Final = 8 * 1024
-#: What the frame of a part takes, bytes.
+#: Bytes of everything else in that multi: the slot, the item, the lock, the attempts.
+_OVERHEAD: Final = 8 * 1024
+#: Bytes of a part's frame.
 _FRAME: Final = 16
 
 
 class Splitter:
-    """Splits the items that one session has claimed of one queue.
+    """Splits the items of one queue that one session has claimed.
 
-    ``give_back`` releases claims, ``found`` is told the places of parts, ``returning`` tells whether claims that nobody
-    took are about to be free again.
+    ``release`` releases claims; ``found`` receives the places of new parts; ``returning`` says whether claims that no
+    taker wanted are about to be free again.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Splitter:
         *,
         committer: GroupCommitter,
         ids: IdSource,
-        give_back: Callable[[Sequence[Claim]], asyncio.Future[None] | None],
+        release: Callable[[Sequence[Claim]], asyncio.Future[None] | None],
         found: Callable[[Sequence[str]], None],
         returning: Callable[[], bool],
     ) -> None:
@@ -62,45 +62,45 @@ class Splitter:
         self._zookeeper = zookeeper
         self._committer = committer
         self._ids = ids
-        self._give_back = give_back
+        self._release = release
         self._found = found
         self._returning = returning
-        self._under_way = 0
+        self._splits = 0
 
     @property
     def busy(self) -> bool:
-        """Whether parts are about to come that are next in order."""
-        return self._under_way > 0
+        """Whether parts are being created, which are next in order."""
+        return self._splits > 0
 
     async def next_of(self, claims: list[Claim]) -> list[Claim]:
-        """Split the items that hold several messages, and return the claims to hand over now.
+        """Split the items that hold several messages, and return the claims to deliver now.
 
-        Those are the claims before the first such item. What is behind it is given back, to come after its parts, and
-        so is what lands while the parts of another item, or claims of an earlier batch, are about to be free. An item
-        that cannot be split is handed over by its first message, and the others are left in it.
+        These are the claims before the first such item. The claims after it are released, so that they follow its
+        parts; so is every claim that arrives while parts of another item, or claims of an earlier batch, are about to
+        be free. If an item cannot be split, its first message is delivered and the others stay in it.
         """
         first = next((index for index, claim in enumerate(claims) if claim.rest is not None), len(claims))
         late = self.busy or self._returning()
         if first == len(claims) and not late:
             return claims
         ready = [] if late else claims[:first]
-        behind = [claim for claim in claims if claim.rest is None and claim not in ready]
-        self._under_way += 1
+        later = [claim for claim in claims if claim.rest is None and claim not in ready]
+        self._splits += 1
         try:
-            several = [claim for claim in claims if claim.rest is not None]
-            outcomes = await asyncio.gather(*(self._split(claim) for claim in several))
-            left = [claim for claim, split in zip(several, outcomes, strict=True) if not split]
-            if left and left[0] is several[0] and not late:
-                ready.append(left.pop(0))
-            returned = self._give_back([*left, *behind])
-            if returned is not None:
-                await asyncio.wait([returned])  # what comes after them must not be claimed before they are free
+            to_split = [claim for claim in claims if claim.rest is not None]
+            outcomes = await asyncio.gather(*(self._split(claim) for claim in to_split))
+            unsplit = [claim for claim, split in zip(to_split, outcomes, strict=True) if not split]
+            if unsplit and unsplit[0] is to_split[0] and not late:
+                ready.append(unsplit.pop(0))
+            released = self._release([*unsplit, *later])
+            if released is not None:
+                await asyncio.wait([released])  # later items must not be claimed before these are free
         finally:
-            self._under_way -= 1
+            self._splits -= 1
         return ready
 
     async def _split(self, claim: Claim) -> bool:
-        """Replace an item by its parts; False when the item is as it was, and still ours."""
+        """Replace an item by its parts; return False if the item is unchanged and still ours."""
         try:
             parts = await self._parts(claim)
             if len(parts) < 2:  # noqa: PLR2004 - one is the item itself
@@ -113,7 +113,7 @@ class Splitter:
             return True  # its lock goes with the session
         except (QueueError, ZooKeeperError) as error:
             log.debug(
-                "queue %s: item %s is not split, and its messages come one by one: %s",
+                "queue %s: item %s cannot be split; its messages are delivered one by one: %s",
                 self._store.name,
                 claim.id,
                 error,
@@ -126,11 +126,11 @@ class Splitter:
         """Return the parts of an item: one for each message, or as many as fit into a multi."""
         dialect, paths = self._store.dialect, self._store.paths
         assert dialect is not None  # noqa: S101 - else an item holds one message
-        # Whoever may use the item may use its parts: another program's items need not have our ACL.
+        # The parts keep the item's ACL: another program's items need not have ours.
         acl = await self._zookeeper.acl(claim.path) if self._zookeeper.authenticated else None
         messages = dialect.messages(claim.raw)
         overhead = self._zookeeper.request_size([_part(acl, paths.item(dialect.piece(claim.name, 0)), b"")]) + _FRAME
-        room = self._zookeeper.max_request - len(claim.raw) - _BESIDE
+        room = self._zookeeper.max_request - len(claim.raw) - _OVERHEAD
         count = min(len(messages), MOST_PARTS, max(0, room) // overhead)
         bounds = [len(messages) * number // count for number in range(count + 1)] if count else []
         return [

@@ -1,12 +1,13 @@
-"""The hold of one session on one group: its lock, and the group's messages one after the other under it.
+"""One session's lock on one message group, and the group's messages delivered in order under it.
 
-A tenure begins with the lock and ends with it. In between it shows the group's messages in their order: to a consumer
-or listener one at a time, the next when the end of the last is known to be applied; to a transaction several, which it
-decides together. While there is a next one, its end leaves the lock where it is.
+A hold begins and ends with the lock. In between it delivers the group's messages in order: to a consumer or listener
+one at a time, the next when the end of the previous one is known to be applied; to a transaction several, which it
+commits together. While there is a next message, the end of the previous one leaves the lock in place.
 
-**Whatever is done under the lock touches the oldest message that is left, at the version read under the lock.** Whoever
-takes the lock away raises the version of that one; so all that the old holder sends from then on is refused. What has
-been read ahead needs no fence of its own: it is shown only when all before it has been decided, or together with it.
+**Every operation under the lock asserts the oldest remaining message, at the version read under the lock.** A session
+that takes the lock away raises the version of that message, so all later operations of the old holder are refused.
+Messages read ahead need no fence of their own: they are delivered only after everything before them has been decided,
+or together with it.
 """
 
 from __future__ import annotations
@@ -28,46 +29,46 @@ if TYPE_CHECKING:
 
 
 class Fate(enum.Enum):
-    """What becomes of the lock when what holds it now has ended."""
+    """What happens to the lock when the current messages have ended."""
 
     KEPT = enum.auto()
     FREE = enum.auto()
-    TIMED = enum.auto()  # the oldest message waits for its retry, and the group with it
+    TIMED = enum.auto()  # the oldest message waits for its retry, and so does the group
 
 
 class Read(NamedTuple):
-    """A message read under the lock; with it, how it ends when it must not be handed over."""
+    """A message read under the lock, with its disposition if it must not be delivered."""
 
     claim: Claim
     disposition: Disposition | None
 
 
 class GroupLockOwner(Protocol):
-    """Who goes on when something about a tenure is decided."""
+    """Receives the decisions about group locks."""
 
     def keeps(self, group_lock: GroupLock) -> bool:
         """Whether there is a next message for this session, so that the lock is worth keeping."""
         ...
 
     def deleted(self, claim: Claim) -> None:
-        """A message is gone."""
+        """A message no longer exists."""
         ...
 
     def go_on(self, group_lock: GroupLock) -> None:
-        """Something has been decided, and the lock is still there."""
+        """A decision was applied, and the lock still exists."""
         ...
 
     def finish(self, group_lock: GroupLock, *, locked: bool) -> None:
-        """The lock is not ours any more; ``locked``: nobody can take it yet."""
+        """The lock is no longer ours; ``locked``: nobody can take the group yet."""
         ...
 
     def lost(self, group_lock: GroupLock) -> None:
-        """A claim was refused: the lock is another's, unless somebody tampered with an item."""
+        """A claim was refused: another session has the lock, unless an item was changed by hand."""
         ...
 
 
 class GroupLock:
-    """A group held."""
+    """A group that this session holds."""
 
     __slots__ = (
         "_claim_listener",
@@ -107,31 +108,31 @@ class GroupLock:
         self._claim_listener = claim_listener
         self._store = store
         self.group: str = group
-        """What the lock is called by: ``g`` and the group's hash."""
+        """The id of the lock: ``g`` and the group's hash."""
         self.record: bytes = record
-        """The data of the lock, which tells it from any other's."""
+        """The data of the lock, which differs from that of any other lock."""
         self.generation: int = generation
         self.budget: EphemeralBudget = budget
         self.size: int = size
         self.begun: float = begun
         self.version: int = store.version
-        """The configuration it was begun under: under another, the group may be another."""
+        """The configuration version when the lock was created: under another, groups may differ."""
         self.forced_version: int = store.forced_version
-        """See `QueueState.forced_version`: known before the lock was made."""
+        """See `QueueState.forced_version`: read before the lock was created."""
         self.live: list[Claim] = []
-        """Shown, or about to be, and not decided; oldest first."""
+        """Messages that are delivered, or about to be, and not decided; oldest first."""
         self.ahead: deque[Read] = deque()
-        """Read under the lock, and next."""
+        """The next messages, read under the lock."""
         self.owner: object = None
-        """The transaction that has it, and may have more of it; None: a consumer or listener, or nobody."""
+        """The transaction that holds the group and may take more of it; None: a consumer, a listener, or nobody."""
         self.fate: Fate = Fate.KEPT
         self.settling: bool = False
-        """Whether what is under way decides all that is live, and the lock."""
+        """Whether a write in flight decides all live messages, and the lock."""
         self.since: int | None = None
-        """When the lock was made, ms in ZooKeeper's time, for the first message."""
+        """When the lock was created, ms in ZooKeeper's time; used for the first message."""
         self.reading: bool = False
         self.released: int = 0
-        """How often messages were given back with the lock kept: what was read ahead before that is not next."""
+        """How often messages were released with the lock kept: messages read before that are out of order."""
         self.gone: bool = False
         self._timed: Claim | None = None
 
@@ -140,50 +141,54 @@ class GroupLock:
         """The lock's znode."""
         return self._store.paths.lock(self.group)
 
-    # -- what is sent
+    # -- operations to send
 
     def checks(self, claim: Claim) -> list[Check]:
-        """Assert that a message and its group are still ours."""
+        """Return the checks that a message and its group are still ours."""
         head = self.live[0] if self.live else claim
-        return [Check(one.path, one.version) for one in dict.fromkeys((head, claim))]
+        return [Check(asserted.path, asserted.version) for asserted in dict.fromkeys((head, claim))]
 
     def lock_operations(
         self, dispositions: Mapping[Claim, Disposition], due: Callable[[Disposition], int]
     ) -> Iterator[tuple[Claim | QueueState, Operation]]:
-        """Say what goes with these ends for the lock; asked again when they are sent again."""
+        """Return the lock operations that go with these dispositions; called again for each resend."""
         if self.gone:
             return
         if not all(claim in dispositions for claim in self.live):
-            self.fate = Fate.KEPT  # by what is not decided with these
+            self.fate = Fate.KEPT  # the lock stays with the undecided messages
             if self.live[0] not in dispositions:
                 yield self.live[0], Check(self.live[0].path, self.live[0].version)
             return
         self.settling = True
         self._timed = None
-        first = next((claim for claim in self.live if dispositions[claim].kind == "release"), None)
+        released = next((claim for claim in self.live if dispositions[claim].kind == "release"), None)
         head = self.live[0]
-        if first is None and self._claim_listener.keeps(self):
+        if released is None and self._claim_listener.keeps(self):
             self.fate = Fate.KEPT
             yield head, Check(self.lock)
             return
         self.fate = Fate.FREE
         yield head, Delete(self.lock)
-        if first is not None and dispositions[first].delay:
-            self.fate, self._timed = Fate.TIMED, first
-            end = due(dispositions[first])
-            yield first, Create(self.lock, LockRecord(first.id, first.owner, end, dispositions[first].leased).encode())
-            yield self._store, Create(self._store.paths.due_node(end, first.id), due_data(first.place, self.group))
+        if released is not None and dispositions[released].delay:
+            self.fate, self._timed = Fate.TIMED, released
+            end = due(dispositions[released])
+            record = LockRecord(released.id, released.owner, end, dispositions[released].leased)
+            yield released, Create(self.lock, record.encode())
+            yield (
+                self._store,
+                Create(self._store.paths.due_node(end, released.id), due_data(released.place, self.group)),
+            )
 
-    # -- what has happened
+    # -- events
 
     def show(self) -> Claim | None:
-        """Take the next message out of what was read ahead; None when it is decided by itself."""
+        """Move the next message from those read ahead to the live ones; None: it must not be delivered."""
         claim, disposition = self.ahead.popleft()
         self.live.append(claim)
         return claim if disposition is None else None
 
     def ended(self, claim: Claim, disposition: Disposition, due: Callable[[Disposition], int]) -> None:
-        """The end of a message has been applied."""
+        """Record that the end of a message was applied."""
         if self.gone or claim not in self.live:
             return
         self.live.remove(claim)
@@ -202,16 +207,16 @@ class GroupLock:
             self._claim_listener.finish(self, locked=self.fate is Fate.TIMED)
 
     def over(self) -> None:
-        """The ZooKeeper session is over, and the lock with it."""
+        """End the hold: the ZooKeeper session is over, and the lock with it."""
         if not self.gone:
             self._claim_listener.finish(self, locked=False)
 
     def lose(self) -> None:
-        """A claim was refused."""
+        """End the hold: a claim was refused."""
         if not self.gone:
             self._claim_listener.lost(self)
 
 
 def due_data(place: str, group: str) -> bytes:
-    """What the due node of a group's lock holds: where the item lies that waits, and the lock."""
+    """Return the data of the due node of a group's lock: the place of the waiting item, and the lock."""
     return f"{place}\n{group}".encode()

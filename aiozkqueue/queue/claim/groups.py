@@ -1,4 +1,4 @@
-"""The groups that a session holds: locked, read ahead, handed on, and let go."""
+"""The message groups that a session holds: locks them, reads ahead, delivers, and releases them."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Messages of one group read at a time.
+#: Messages of one group that are read at a time.
 READ_AHEAD = 16
 READ_AHEAD_BYTES = 1024 * 1024
-#: Seconds for which a kept lock waits for somebody of this session who takes the next message.
+#: Seconds for which a kept lock waits for a taker of this session.
 LINGER = 0.05
-#: Seconds after which a group is let go between two messages where there are other consumers.
+#: Seconds after which a group is released between two messages if there are other consumers.
 LONGEST = 1.0
 
 
 class GroupLocks:
-    """The groups that one session holds of one queue."""
+    """The groups of one queue that one session holds."""
 
     def __init__(
         self,
@@ -78,43 +78,45 @@ class GroupLocks:
         self._held: dict[str, GroupLock] = {}
         self._ready: deque[GroupLock] = deque()
         self.reading: int = 0
-        """Reads under way that may bring messages."""
+        """Reads in flight that may bring messages."""
 
     def __contains__(self, group: str) -> bool:
         return group in self._held
 
     @property
     def any(self) -> bool:
-        """Whether any group is held."""
+        """Whether any group is locked."""
         return bool(self._held)
 
-    # -- for the dispenser
+    # -- called by the dispatcher
 
     def start_over(self) -> None:
-        """Forget all: another ZooKeeper session begins."""
+        """Forget everything: a new ZooKeeper session begins."""
         for group_lock in self._held.values():
             group_lock.gone = True
         self._held.clear()
         self._ready.clear()
 
     def reconfigured(self) -> None:
-        """Let go what waits for a taker: under another configuration, groups may be others."""
+        """Release the groups that wait for a taker: groups may differ under the new configuration."""
         ready, self._ready = self._ready, deque()
         for group_lock in ready:
             self._release_unseen(group_lock)
 
     def given(self, claims: Iterable[Claim], owner: object) -> None:
-        """Claims have been handed on to a taker: read ahead what comes next, for a transaction that may take more."""
+        """Record the owner of assigned claims, and read ahead for a transaction that may take more."""
         for claim in claims:
             if claim.group_lock is not None:
                 claim.group_lock.owner = owner
                 self._read_ahead(claim.group_lock)
 
     def next_for(self, waiter: Waiter) -> list[Claim]:
-        """Return what may be handed to a taker now: of what it holds already, or of groups that wait for a taker."""
+        """Return the claims that a taker may have now, from groups that it holds or that wait for a taker."""
         claims: list[Claim] = []
         if waiter.owner is not None:
-            for group_lock in [one for one in self._held.values() if one.owner is waiter.owner and one.live]:
+            for group_lock in [
+                group_lock for group_lock in self._held.values() if group_lock.owner is waiter.owner and group_lock.live
+            ]:
                 while (
                     group_lock.ahead
                     and not group_lock.settling
@@ -129,7 +131,7 @@ class GroupLocks:
         return claims
 
     async def claim(self, places: Sequence[str], groups: Sequence[str], generation: int) -> Batch:
-        """Lock the groups of these places, for which there is room reserved, or none; read the oldest of each.
+        """Lock the groups of these places, or none, and read the oldest message of each. The locks must be reserved.
 
         Raises:
             ContendedError, ReopenError: none was locked.
@@ -152,19 +154,19 @@ class GroupLocks:
         ]
         sealed: dict[GroupLock, NoAuthError] = {}
         items = await self._lock(places, group_locks, generation, sealed)
-        held = [group_lock for group_lock in group_locks if group_lock.group in self._held]
+        locked = [group_lock for group_lock in group_locks if group_lock.group in self._held]
         try:
             await self._read_heads(places, items, group_locks, sealed)
         except BaseException:
-            for group_lock in held:
+            for group_lock in locked:
                 self._unlock(group_lock)
             raise
-        lost = [one.group for one in group_locks if one not in held]
+        lost = [group_lock.group for group_lock in group_locks if group_lock not in locked]
         batch = Batch([], [], lost, [group_lock.group for group_lock in sealed])
-        for group_lock in held:
+        for group_lock in locked:
             if (unreadable := sealed.get(group_lock)) is not None:
                 self._claimer.log_sealed(f"of the group locked by {group_lock.group}", unreadable)
-                self._unlock(group_lock, partial(self._pass_by, group_lock))
+                self._unlock(group_lock, partial(self._set_aside, group_lock))
             elif group_lock.ahead:
                 self._show(group_lock, batch.claims)
             elif not group_lock.gone:
@@ -181,9 +183,9 @@ class GroupLocks:
         generation: int,
         sealed: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
-        """Create the locks; return the items read under them. Those whose lock was taken away meanwhile are left.
+        """Create the locks; return the items read under them. A group whose lock was taken away meanwhile is not held.
 
-        Of groups whose oldest message may not be read, ``sealed`` is told why.
+        ``sealed`` receives the error of each group whose oldest message is unreadable.
         """
         paths = self._store.paths
         nodes: list[Versioned | None] = []
@@ -223,7 +225,7 @@ class GroupLocks:
         generation: int,
         sealed: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
-        """Read the oldest message of each group by itself, then the lock; of what may not be read, only the lock."""
+        """Read the oldest message of each group separately, then its lock; of an unreadable one, only the lock."""
         path_of = self._store.paths.at
         pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         nodes: list[Versioned | None] = []
@@ -244,37 +246,37 @@ class GroupLocks:
         group_locks: Sequence[GroupLock],
         sealed: dict[GroupLock, NoAuthError],
     ) -> None:
-        """Take what was read with the locks; where that has been consumed, what comes next is read."""
-        found: list[tuple[str, Versioned, GroupLock]] = []
-        behind: list[GroupLock] = []
+        """Store the messages read with the locks; if the oldest one was consumed, read the next ones."""
+        heads: list[tuple[str, Versioned, GroupLock]] = []
+        consumed: list[GroupLock] = []
         for place, item, group_lock in zip(places, items, group_locks, strict=True):
             if group_lock.group not in self._held or group_lock in sealed:
                 continue
             if item is None:
                 self._gone(place)
-                behind.append(group_lock)
+                consumed.append(group_lock)
             else:
-                found.append((place, item, group_lock))
-        if found:
-            ids = [item_id(place.rpartition("/")[2]) for place, _, _ in found]
-            generation = found[0][2].generation
+                heads.append((place, item, group_lock))
+        if heads:
+            ids = [item_id(place.rpartition("/")[2]) for place, _, _ in heads]
+            generation = heads[0][2].generation
             metas: list[Versioned | None] = []
             try:
-                metas += await self._claimer.read_metas(ids, [item for _, item, _ in found], generation)
+                metas += await self._claimer.read_metas(ids, [item for _, item, _ in heads], generation)
             except UnreadableError:
-                each = [(self._store.paths.meta(one),) for one in ids]
+                each = [(self._store.paths.meta(message_id),) for message_id in ids]
                 answers = await read_apart(self._zookeeper, each, generation=generation)
-                for (_, _, group_lock), answer in zip(found, answers, strict=True):
+                for (_, _, group_lock), answer in zip(heads, answers, strict=True):
                     if isinstance(answer, NoAuthError):
                         sealed[group_lock] = answer
                     metas.append(None if isinstance(answer, NoAuthError) else answer[0])
-            for (place, item, group_lock), meta in zip(found, metas, strict=True):
+            for (place, item, group_lock), meta in zip(heads, metas, strict=True):
                 if group_lock not in sealed:
                     group_lock.ahead.append(self._examined(group_lock, place, item, meta))
-        await asyncio.gather(*(self._read_behind(group_lock, sealed) for group_lock in behind))
+        await asyncio.gather(*(self._read_next(group_lock, sealed) for group_lock in consumed))
 
-    async def _read_behind(self, group_lock: GroupLock, sealed: dict[GroupLock, NoAuthError]) -> None:
-        """Read what comes after messages that have been consumed."""
+    async def _read_next(self, group_lock: GroupLock, sealed: dict[GroupLock, NoAuthError]) -> None:
+        """Read the messages after those that were consumed."""
         try:
             await self._read(group_lock)
         except NoAuthError as error:
@@ -282,7 +284,7 @@ class GroupLocks:
         except UnreadableError as error:
             sealed[group_lock] = error.error
 
-    # -- told by tenures
+    # -- called by group locks
 
     def keeps(self, group_lock: GroupLock) -> bool:
         """See `GroupLockOwner`."""
@@ -323,10 +325,10 @@ class GroupLocks:
         """See `GroupLockOwner`."""
         self.finish(group_lock, locked=False)
         self._candidate_source.relist()
-        # Somebody who changed or deleted an item by hand has left the lock where it was.
+        # The lock still exists if an item was changed or deleted by hand.
         self._tasks.spawn(self._unlock_if_ours, group_lock, name="lock of a group that was lost")
 
-    # -- inside
+    # -- internals
 
     def _current(self, group_lock: GroupLock) -> bool:
         return not group_lock.gone and self._store.ready and group_lock.version == self._store.version
@@ -336,7 +338,7 @@ class GroupLocks:
         return len(self._candidate_source.members(group_lock.group, known + 1)) > known
 
     def _show(self, group_lock: GroupLock, claims: list[Claim]) -> None:
-        """Take the next message of a group; one that must not be handed over is settled instead."""
+        """Add the next message of a group to ``claims``; settle it instead if it must not be delivered."""
         disposition = group_lock.ahead[0].disposition
         claim = group_lock.show()
         if claim is not None:
@@ -346,34 +348,34 @@ class GroupLocks:
                 self._claimer.settle(group_lock.live[-1], disposition)
 
     def _offer(self, group_lock: GroupLock) -> None:
-        """Have the next message handed to whoever takes, if anybody does within a while."""
+        """Offer the next message to any taker; release the group if none comes within a while."""
         if group_lock.ahead[0].disposition is not None:
             self._show(group_lock, [])
             return
         self._ready.append(group_lock)
         self._candidate_source.wakeup.set()
-        self._clock.call_later(LINGER, lambda: self._linger_over(group_lock))
+        self._clock.call_later(LINGER, lambda: self._check_offer(group_lock))
 
-    def _linger_over(self, group_lock: GroupLock) -> None:
+    def _check_offer(self, group_lock: GroupLock) -> None:
         if group_lock in self._ready and not self._wanted():
             self._ready.remove(group_lock)
             self._release_unseen(group_lock)
         elif group_lock in self._ready:
             self._candidate_source.wakeup.set()
-            self._clock.call_later(LINGER, lambda: self._linger_over(group_lock))
+            self._clock.call_later(LINGER, lambda: self._check_offer(group_lock))
 
-    def _pass_by(self, group_lock: GroupLock) -> None:
-        """A group is ours no more whose next message may not be read: those behind it wait for it."""
+    def _set_aside(self, group_lock: GroupLock) -> None:
+        """Set aside a group whose next message is unreadable, which blocks those behind it."""
         if not group_lock.gone:
             self.finish(group_lock, locked=False)
         self._candidate_source.set_aside([group_lock.group])
 
     def _release_unseen(self, group_lock: GroupLock) -> None:
-        """End a tenure between two messages."""
+        """Release a group between two messages."""
         if group_lock.gone or group_lock.settling:
             return
         if group_lock.ahead:
-            # Asserts what has been read of the next one: if the lock has been taken away, it is another's by now.
+            # The release asserts the next message: it is refused if the lock was taken away.
             claim = group_lock.show() or group_lock.live[-1]
             group_lock.ahead.clear()
             self._give_back([claim])
@@ -381,7 +383,7 @@ class GroupLocks:
             self._unlock(group_lock)
 
     def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None) -> None:
-        """Take off a lock under which nothing was found, unless it has been forced open."""
+        """Remove a lock under which no message was found, unless it was taken away."""
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
         with suppress(SessionClosedError):  # then the lock goes with the session
@@ -410,7 +412,7 @@ class GroupLocks:
         try:
             await self._read(group_lock)
         except (ZooKeeperError, UnreadableError) as error:
-            # Whoever claims next is told.
+            # The next claim reports the error.
             log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
             self._candidate_source.relist()
         finally:
@@ -424,13 +426,15 @@ class GroupLocks:
                 self._release_unseen(group_lock)
 
     async def _read(self, group_lock: GroupLock) -> None:
-        """Read the next messages, and then the lock: if it is ours, it was when they were read."""
+        """Read the next messages, and then the lock: if it is ours now, it was ours when they were read."""
         store, paths = self._store, self._store.paths
         count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
         while not group_lock.gone and not group_lock.ahead:
             released, known = group_lock.released, {claim.place for claim in group_lock.live}
             places = [
-                one for one in self._candidate_source.members(group_lock.group, len(known) + count) if one not in known
+                place
+                for place in self._candidate_source.members(group_lock.group, len(known) + count)
+                if place not in known
             ]
             if not places:
                 return
@@ -445,18 +449,18 @@ class GroupLocks:
             if base is None or base.version != group_lock.version:
                 store.invalidate()
                 return
-            there = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
+            existing = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
             for place, node in zip(places, nodes, strict=False):
                 if node is None:
                     self._gone(place)
             metas = await self._claimer.read_metas(
-                [item_id(place.rpartition("/")[2]) for place, _ in there],
-                [node for _, node in there],
+                [item_id(place.rpartition("/")[2]) for place, _ in existing],
+                [node for _, node in existing],
                 group_lock.generation,
             )
             if _moved_on(group_lock, released):
                 return
-            for (place, node), meta in zip(there, metas, strict=True):
+            for (place, node), meta in zip(existing, metas, strict=True):
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
     def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
@@ -479,7 +483,7 @@ class GroupLocks:
         claim.since = group_lock.since if group_lock.since is not None else self._server_clock.now()
         if group_lock.since is not None and claim.fields is not None and disposition is None:
             disposition = self._claimer.examine_name(claim, group_lock.since)
-        group_lock.since = None  # what comes after the first is judged when it is handed over
+        group_lock.since = None  # later messages are checked when they are delivered
         return Read(claim, disposition)
 
     def _gone(self, place: str) -> None:
@@ -488,5 +492,5 @@ class GroupLocks:
 
 
 def _moved_on(group_lock: GroupLock, released: int) -> bool:
-    """Whether what has just been read is not what comes next."""
+    """Whether the messages just read are no longer the next ones."""
     return group_lock.gone or released != group_lock.released

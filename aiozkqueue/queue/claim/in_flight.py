@@ -1,6 +1,7 @@
-"""Batches of claims on their way: launched beside the pump, each in a task of its own, until they land.
+"""Claim batches in flight: each is sent by a task of its own, next to the dispatcher's loop.
 
-What a batch brings goes to those in line, and what is left of it back; the lookout is told of what was not claimed.
+The claims of a batch go to the waiting takers, and the rest is released. The candidate source learns what was not
+claimed.
 """
 
 from __future__ import annotations
@@ -32,33 +33,33 @@ if TYPE_CHECKING:
 
     ClaimBatch = Callable[[Sequence[str], Sequence[str], int], Awaitable[Batch]]
 
-#: Batches of claims in flight: of a session that is alone on the queue, and of one among several.
-FLIGHTS_ALONE = 4
-FLIGHTS_SHARED = 2
+#: Claim batches in flight: of a session that is alone on the queue, and of one among several.
+BATCHES_ALONE = 4
+BATCHES_SHARED = 2
 #: Failed batches in a row after which the locks are listed again.
 MOST_FAILURES = 2
 
 
-class _Flight(NamedTuple):
-    """A batch of claims that is sent."""
+class _PendingBatch(NamedTuple):
+    """A claim batch that is being sent."""
 
     number: int
     claim: ClaimBatch
     places: list[str]
     locks: list[str]
-    """What locks those, and then what is locked beside them."""
+    """The locks of these places, followed by those of attached removals."""
     generation: int
     room: int
-    """What the locks take of the session's budget, bytes: reserved at the launch."""
+    """Bytes of the session's lock budget that are reserved for the locks."""
     since: int | None
-    """Who came after this many takers gets none of them; None: anybody may."""
+    """Takers that arrived after this arrival number get none of the claims; None: no limit."""
 
 
 class ClaimBatches:
-    """What flies of one session and queue. The bell rings when a batch has landed.
+    """The claim batches in flight of one session and queue. The wakeup event is set when a batch is answered.
 
-    ``give_back`` takes the claims that nobody in line wants. ``fail`` is told why a batch has failed, unless that is to
-    be expected: a candidate that others hold, another configuration, a lost connection.
+    ``give_back`` releases the claims that no taker wants. ``fail`` receives the error of a failed batch, unless the
+    failure is expected: a contended candidate, another configuration, a lost connection.
     """
 
     def __init__(
@@ -84,75 +85,75 @@ class ClaimBatches:
         self._give_back = give_back
         self._fail = fail
         self._task_pool = TaskPool(self._claim)
-        self._flying: set[int] = set()
+        self._pending: set[int] = set()
         self._failures = 0
         self._generation = 0
         self.launched: int = 0
-        """How many have been launched so far, which is the number of the last."""
+        """The number of batches launched so far, and of the last batch."""
         self.promised: int = 0
-        """How many claims those that fly bring at the most."""
+        """The most claims that the batches in flight can bring."""
 
     @property
     def any(self) -> bool:
-        """Whether anything flies."""
-        return bool(self._flying)
+        """Whether any batch is in flight."""
+        return bool(self._pending)
 
     @property
     def full(self) -> bool:
-        """Whether the next is to wait: so many fly, or parts of an item are about to come, which are next in order."""
-        return self._splitter.busy or len(self._flying) >= (
-            FLIGHTS_ALONE if self._candidate_source.alone else FLIGHTS_SHARED
+        """Whether the next batch must wait: enough are in flight, or parts of an item come next in order."""
+        return self._splitter.busy or len(self._pending) >= (
+            BATCHES_ALONE if self._candidate_source.alone else BATCHES_SHARED
         )
 
     def start_over(self, generation: int) -> None:
-        """Another ZooKeeper session begins: what flies still has no locks in it."""
+        """Record a new ZooKeeper session: batches still in flight have no locks in it."""
         self._generation = generation
 
     def close(self) -> None:
-        """Begin with none any more; what is under way lands."""
+        """Start no more batches; those in flight are still answered."""
         self._task_pool.close()
 
     def launch(
         self, places: list[str], generation: int, duplicates: Duplicates | None = None, since: int | None = None
     ) -> None:
-        """Send claims of what is at these places beside the pump, and with them the removal of ``duplicates``.
+        """Send claims of the items at these places, and with them the removal of ``duplicates``.
 
-        Who came after ``since`` takers gets none of them; None: anybody may.
+        Takers that arrived after ``since`` get none of the claims; None: no limit.
         """
         self._candidate_source.at_work()
         heads, places = self._candidate_source.apart(places)
         if heads:
-            self._fly(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
+            self._submit(heads, self._group_locks.claim, self._claimer.group_lock_size, generation, since)
         if places and duplicates is None:
-            self._fly(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
+            self._submit(places, self._claimer.claim, self._claimer.item_lock_size, generation, since)
         elif places and duplicates is not None:
             newest = partial(claim_newest, self._claimer, duplicates=duplicates)
-            self._fly(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
+            self._submit(places, newest, self._claimer.item_lock_size, generation, since, duplicates.ids)
 
-    def _fly(  # noqa: PLR0917 - one caller, above it
+    def _submit(  # noqa: PLR0917 - one caller, above it
         self,
         places: list[str],
         claim: ClaimBatch,
         size: int,
         generation: int,
         since: int | None,
-        beside: Sequence[str] = (),
+        removed: Sequence[str] = (),
     ) -> None:
-        locks = [*self._candidate_source.lock_ids(places), *beside]
+        locks = [*self._candidate_source.lock_ids(places), *removed]
         self._candidate_source.begin(locks)
         self.launched += 1
-        self._flying.add(self.launched)
+        self._pending.add(self.launched)
         self.promised += len(places)
         room = size * len(places)
         self._claimer.reserve(room, generation)
-        if not self._task_pool.submit(_Flight(self.launched, claim, places, locks, generation, room, since)):
+        if not self._task_pool.submit(_PendingBatch(self.launched, claim, places, locks, generation, room, since)):
             self._tasks.spawn(self._task_pool.work, name="claims")
 
-    async def _claim(self, flight: _Flight) -> None:
-        number, _, places, locks, generation, _, since = flight
+    async def _claim(self, pending: _PendingBatch) -> None:
+        number, _, places, locks, generation, _, since = pending
         kept: set[str] = set()
         try:
-            batch = await self._claim_as_chosen(flight)
+            batch = await self._claim_if_current(pending)
             kept = {claim.id for claim in batch.claims}.union(batch.sealed)
             self._candidate_source.set_aside(batch.sealed)
             self._failures = 0
@@ -162,7 +163,7 @@ class ClaimBatches:
             if batch.ghosts and self._candidate_source.stealing:
                 self._candidate_source.relist()  # their own consumer is back at work
             if batch.lost:
-                self._candidate_source.relist()  # the watch told of them while they were ours
+                self._candidate_source.relist()  # watches reported them while they were ours
             claims = batch.claims if self._store.dialect is None else await self._splitter.next_of(batch.claims)
             self._offer(number, claims, generation, since)
         except ContendedError as contended:
@@ -177,33 +178,35 @@ class ClaimBatches:
             self._fail(error)
         finally:
             if generation == self._generation:
-                self._candidate_source.end([one for one in locks if one not in kept and one not in self._group_locks])
-            self._flying.discard(number)
+                self._candidate_source.end(
+                    [lock for lock in locks if lock not in kept and lock not in self._group_locks]
+                )
+            self._pending.discard(number)
             self.promised -= len(places)
             self._waiters.landed(number)
             self._candidate_source.wakeup.set()
 
     def _contended(self, places: Sequence[str], locks: Sequence[str], index: int) -> None:
-        """Somebody else has what is locked by one of these; the other candidates are taken back."""
+        """Handle the refusal that another session holds one of these locks; the other candidates are returned."""
         self._candidate_source.contended(locks[index])
-        others = [place for number, place in enumerate(places) if number != index]
+        remaining = [place for number, place in enumerate(places) if number != index]
         if self._candidate_source.taking_over and len(locks) == len(places):
-            self._candidate_source.leave(others)  # of those it is looked again which are locked
+            self._candidate_source.leave(remaining)  # their locks are read again
             return
         self._failures += 1
         if self._failures >= MOST_FAILURES or self._candidate_source.stealing or len(locks) > len(places):
             self._candidate_source.relist()
-        self._candidate_source.put_last(others)
+        self._candidate_source.put_last(remaining)
 
-    async def _claim_as_chosen(self, flight: _Flight) -> Batch:
-        """Claim, unless the claim would assert another configuration than the one these were chosen by."""
+    async def _claim_if_current(self, pending: _PendingBatch) -> Batch:
+        """Claim, unless the configuration has changed since the candidates were chosen."""
         if self._candidate_source.outdated:
-            self._claimer.unreserve(flight.room, flight.generation)
+            self._claimer.unreserve(pending.room, pending.generation)
             raise ReopenError
-        places = flight.places
-        return await flight.claim(places, flight.locks[: len(places)], flight.generation)
+        places = pending.places
+        return await pending.claim(places, pending.locks[: len(places)], pending.generation)
 
-    def _offer(self, flight: int, claims: list[Claim], generation: int, since: int | None) -> None:
-        """Give claims to those in line; to no one who came after ``since``, when they are what was there then."""
+    def _offer(self, number: int, claims: list[Claim], generation: int, since: int | None) -> None:
+        """Give claims to the waiting takers, or only to those that arrived before ``since``."""
         given = self._group_locks.given if self._candidate_source.grouped else None
-        self._give_back(self._waiters.give(flight, self._flying, claims, generation, since, given))
+        self._give_back(self._waiters.assign(number, self._pending, claims, generation, since, given))

@@ -1,4 +1,4 @@
-"""Waiting while a queue is paused: a watch on its configuration alone, which costs producers nothing."""
+"""Waiting while a queue is paused: only a watch on its configuration, which costs producers nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Pause:
-    """Has the configuration read again, and the bell rung, when it may have changed."""
+    """Has the configuration read again, and wakes the dispatcher, when it may have changed."""
 
     def __init__(self, store: QueueState, wakeup: asyncio.Event) -> None:
         self._store = store
@@ -21,18 +21,18 @@ class Pause:
 
     @classmethod
     async def begin(cls, zookeeper: ZooKeeper, store: QueueState, wakeup: asyncio.Event) -> Self:
-        """Listen; what has changed before that is read after it. Raises: as `ZooKeeper.watch`."""
+        """Start to listen, then invalidate what was read before. Raises: as `ZooKeeper.watch`."""
         pause = cls(store, wakeup)
-        pause._watch = await zookeeper.watch(store.paths.base, pause._look_again)
+        pause._watch = await zookeeper.watch(store.paths.base, pause._on_change)
         store.invalidate()
         return pause
 
     def end(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def _look_again(self, _event: WatchEvent) -> None:
+    def _on_change(self, _event: WatchEvent) -> None:
         self._store.invalidate()
         self._wakeup.set()

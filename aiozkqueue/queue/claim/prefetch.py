@@ -1,4 +1,4 @@
-"""What a loop has claimed ahead, and what it has asked for: together never more than it has shown to need."""
+"""The prefetch window of an ``async for`` loop: ready and requested claims, no more than its recent pace needs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from .dispatcher import ClaimDispatcher
     from .waiters import Waiter
 
-#: Claimed ahead is at most what the loop finished within this many seconds.
+#: The window is at most the number of messages that the loop finished within this many seconds.
 PACE = 0.1
 
 
 class Prefetcher:
-    """The claims of one loop, which are ready for it or asked for. It holds no reference to the loop.
+    """The claims of one loop that are ready or requested. It holds no reference to the loop.
 
-    Half of what it may have is asked for at a time, and again before that has come: so it may be on its way while the
-    loop uses up the other half. One that is not ``patient`` wants to know what is there now, and asks once at a time.
+    Half of the window is requested at a time, and again before the first half has arrived, so one half can be on its
+    way while the loop uses up the other. A prefetcher that is not ``patient`` asks for what is available now, with one
+    request at a time.
     """
 
     def __init__(
@@ -38,13 +39,13 @@ class Prefetcher:
         self._asked = 0
         self._finished: deque[float] = deque()
         self.ready: deque[Claim] = deque()
-        """Claimed, and not handed over yet."""
+        """Claimed and not yet delivered."""
         self.changed: asyncio.Event = asyncio.Event()
-        """Set when there is an answer to `collect`; whoever waits clears it, and sets it for reasons of its own."""
+        """Set when there is an answer to `collect`; the waiting loop clears it, and may set it for its own reasons."""
 
     @property
     def asking(self) -> bool:
-        """Whether anything that has been asked for has not been collected."""
+        """Whether any request has not been collected."""
         return bool(self._waiters)
 
     @property
@@ -54,21 +55,21 @@ class Prefetcher:
 
     @property
     def excessive(self) -> bool:
-        """Whether more is asked for than a loop may have that finishes nothing for a while: then it is to `ask`."""
+        """Whether more is requested than a loop needs that finishes nothing for a while: then it must call `ask`."""
         return self._patient and self._asked > 1
 
     def finished(self) -> None:
-        """Count one message that the loop is done with."""
+        """Count one message that the loop has finished."""
         self._finished.append(self._engine.clock.monotonic())
 
     def ask(self) -> bool:
-        """Line up for claims, when half of what the loop may have is missing; tell whether it did.
+        """Request claims when half of the window is missing; return whether it did.
 
         Raises: SessionClosedError.
         """
         window = self._window()
         if self._patient:
-            self._take_back(window)
+            self._shrink_to(window)
         elif self._waiters:
             return False
         missing = window - len(self.ready) - self._asked
@@ -81,12 +82,12 @@ class Prefetcher:
         return True
 
     def collect(self) -> bool:
-        """Take what has been answered; tell whether one of the answers is that there is nothing.
+        """Take the answered claims; return whether one of the answers is that the queue is empty.
 
-        Raises: what the dispenser cannot cure by waiting.
+        Raises: the errors that waiting cannot cure.
         """
         nothing, failure = False, None
-        for waiter in [one for one in self._waiters if one.over]:
+        for waiter in [waiter for waiter in self._waiters if waiter.over]:
             self._waiters.remove(waiter)
             self._asked -= waiter.limit
             if waiter.future.cancelled():
@@ -97,19 +98,19 @@ class Prefetcher:
                 nothing = nothing or not claims
                 self.ready.extend(claims)
             failure = failure or error
-        if failure is not None:  # every request is answered with it; the loop is told once
+        if failure is not None:  # every request fails with it; the loop raises it once
             raise failure
         return nothing
 
     def forget_lost(self) -> None:
-        """Drop what a session that is over had claimed: it is the oldest."""
+        """Drop the claims of an ended ZooKeeper session; they are the oldest."""
         current = self._engine.zookeeper.generation
         while self.ready and self.ready[0].generation != current:
             self.ready.popleft()
 
     def abandon(self) -> asyncio.Future[None] | None:
-        """Give back what is ready, and ask for nothing any more; the future is done when the locks are gone."""
-        for waiter in self._waiters:  # and if only to look at what it has failed with
+        """Release the ready claims and cancel all requests; the future is done when the locks are gone."""
+        for waiter in self._waiters:  # this also retrieves the exception of a failed one
             self._dispatcher.give_up(waiter)
         self._waiters.clear()
         if self._engine.closed:
@@ -122,8 +123,8 @@ class Prefetcher:
     def _answered(self, _: object) -> None:
         self.changed.set()
 
-    def _take_back(self, window: int) -> None:
-        """The loop has become slower: what it has asked for since it was faster is too much, if it is still to come."""
+    def _shrink_to(self, window: int) -> None:
+        """Cancel requests that exceed the window and have no answer yet: the loop has become slower."""
         while self._asked > window and not (self._waiters[-1].count or self._waiters[-1].over):
             waiter = self._waiters.pop()
             self._asked -= waiter.limit

@@ -1,4 +1,4 @@
-"""How a transaction comes by its messages: it waits in line for claims, until some can be shown."""
+"""Takes messages for a transaction: waits in line for claims until some can be delivered."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 async def take(
     work: UnitOfWork, queue: Destination[Any], limit: int, timeout: float | None, condition: Condition | None = None
 ) -> list[Claim]:
-    """Claim up to ``limit`` messages for work that is open; none after ``timeout`` seconds (None: never).
+    """Claim up to ``limit`` messages for an open unit of work; none after ``timeout`` seconds (None: no limit).
 
     Raises: as `Transaction.take`.
     """
     engine = work.engine
     dispatcher = _dispatcher(work, queue, limit, condition)
-    left, over = timeout, False
+    remaining, over = timeout, False
     while not over:
-        waiter = dispatcher.request(limit, left, generation=work.generation, owner=work)
+        waiter = dispatcher.request(limit, remaining, generation=work.generation, owner=work)
         try:
             claims = await waiter.future
         except asyncio.CancelledError:
@@ -38,38 +38,38 @@ async def take(
         if not claims:
             return []
         try:
-            shown = show(engine, queue, claims)
-            if shown is None:
-                patience = max(0.0, waiter.due - engine.clock.monotonic()) if left else None
-                shown = await hand_over(engine, queue, claims, patience)
+            delivered = show(engine, queue, claims)
+            if delivered is None:
+                wait = max(0.0, waiter.due - engine.clock.monotonic()) if remaining else None
+                delivered = await hand_over(engine, queue, claims, wait)
             if not work.open:
-                await work.release_unseen(shown)
+                await work.release_unseen(delivered)
                 work.require_open()
-            if shown:
-                work.hold(shown)
-                return shown
+            if delivered:
+                work.hold(delivered)
+                return delivered
         except SessionExpiredError:
             if work.generation is not None:
                 raise
             # Nothing depends on that session yet.
-        if left:
-            left = max(0.0, waiter.due - engine.clock.monotonic())
-            over = not left
+        if remaining:
+            remaining = max(0.0, waiter.due - engine.clock.monotonic())
+            over = not remaining
     return []
 
 
 def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition: Condition | None) -> ClaimDispatcher:
-    """Return who hands out a queue's claims, when so many more may be held."""
+    """Return the dispatcher of a queue, if the session may hold ``limit`` more locks."""
     engine = work.engine
     engine.check()
     work.require_open()
     dispatcher = engine.dispatcher(engine.store(queue.name), condition)
     if limit > 1 or work.holds:  # a single one always fits
-        held = sum(claim.size for claim in work.claims)
-        if held + limit * dispatcher.lock_size > EPHEMERAL_CAP:
+        used = sum(claim.size for claim in work.claims)
+        if used + limit * dispatcher.lock_size > EPHEMERAL_CAP:
             msg = (
-                f"{work.what}: taking {limit} of queue {queue.name!r} would hold more locks than one session may "
-                f"({(EPHEMERAL_CAP - held) // dispatcher.lock_size} more fit); take and commit in parts"
+                f"{work.what}: taking {limit} from queue {queue.name!r} would exceed the locks of one session "
+                f"({(EPHEMERAL_CAP - used) // dispatcher.lock_size} more fit); take and commit in parts"
             )
             raise TransactionTooLargeError(msg)
     return dispatcher

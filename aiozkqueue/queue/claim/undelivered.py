@@ -1,6 +1,6 @@
-"""The end of a claim that nobody is shown: it does not decode, its life is over, or its attempts are used up.
+"""Settles claims that are never delivered: undecodable, expired, or with no attempts left.
 
-Nobody waits for its commit. What that fails with is logged here, and the claim is given back.
+No caller waits for this commit. Its failure is logged here, and the claim is released.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 
-def settle_unshown(
+def settle_undelivered(
     claim: Claim, disposition: Disposition, committer: GroupCommitter, ids: IdSource, clock: ServerClock
 ) -> asyncio.Future[None]:
-    """End the hold on a claim; where that is refused, the message is left alone for long."""
+    """Settle a claim; if that is refused, leave the message alone for a long time."""
 
     def give_back(disposition: Disposition) -> None:
         with suppress(SessionClosedError):  # then the lock goes with the session
             committer.submit(ReleaseWrite(ids.next(), {claim: disposition}, clock, claim.generation))
 
     atomic_write = CommitWrite(ids.next(), {claim: disposition}, (), clock, claim.generation)
-    atomic_write.watch(partial(_see_to, claim, give_back))
+    atomic_write.watch(partial(_on_settled, claim, give_back))
     committer.submit(atomic_write)
     return atomic_write.done
 
 
-def _see_to(claim: Claim, give_back: Callable[[Disposition], None], settled: AtomicWrite) -> None:
+def _on_settled(claim: Claim, give_back: Callable[[Disposition], None], settled: AtomicWrite) -> None:
     error = settled.error
     if error is None or isinstance(error, SessionExpiredError | SessionClosedError | OutcomeUnknownError):
         return
-    told = about(claim, settled.transaction_id)
+    context = about(claim, settled.transaction_id)
     if isinstance(error, TransactionTooLargeError):
-        # An item that leaves no room for a reason beside it, which no put of ours makes, cannot be moved by anybody.
+        # No client can move an item that leaves no room for a reason in the same multi; none of our puts makes one.
         log.error(
             "queue %s: message %s of %d bytes is too large to become a dead letter, and stays locked while this "
             "session lives: delete %s by hand (%s)",
@@ -65,11 +65,11 @@ def _see_to(claim: Claim, give_back: Callable[[Disposition], None], settled: Ato
             len(claim.raw),
             claim.path,
             error,
-            extra=told,
+            extra=context,
         )
     elif not isinstance(error, ClaimLostError):
-        words = "queue %s: message %s cannot be removed, and is left alone for %d s: %s"
-        log.error(words, claim.store.name, claim.id, ASIDE, error, extra=told)
+        text = "queue %s: message %s cannot be removed, and is not retried for %d s: %s"
+        log.error(text, claim.store.name, claim.id, ASIDE, error, extra=context)
         give_back(Disposition("release", delay=ASIDE))
     elif claim.group_lock is not None:
         claim.group_lock.lose()

@@ -1,4 +1,4 @@
-"""Those who wait for claims on one queue, in the order in which they came."""
+"""The takers that wait for claims on one queue, in order of arrival."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.queue.state.claim import Claim
 
-#: Takers in line, answered ones among them, from which on the answered are sent away.
+#: Length of the line, including answered takers, above which the answered ones are removed.
 ANSWERED_KEPT = 64
 
 
 class Waiter:
-    """One taker: wants up to ``limit`` claims, of one ZooKeeper session if it has some of it already.
+    """One taker: wants up to ``limit`` claims, all of the same ZooKeeper session if it already holds some.
 
-    It is answered when it has them all, or when the batches have landed that flew when it got its first: they bring
-    what is next in order, and find nobody in line for it if it has gone. What it gets is in the order of their launch.
+    It is answered when it has them all, or when the batches have landed that were in flight when it got its first
+    claim: they bring the next messages in order, which no taker would wait for if it were gone. Its claims are in the
+    order in which the batches were launched.
     """
 
     __slots__ = ("_parts", "arrival", "awaited", "count", "due", "future", "generation", "limit", "owner", "patient")
@@ -42,47 +43,47 @@ class Waiter:
         owner: object,
     ) -> None:
         self.owner: object = owner
-        """The transaction that takes, which may have several messages of a group; None: a consumer or listener."""
+        """The transaction that takes, which may hold several messages of a group; None: a consumer or listener."""
         self.limit: int = limit
         self.generation: int | None = generation
         self.patient: bool = patient
         self.due: float = due
-        """When it has waited for long enough, on the clock of `Clock.monotonic`."""
+        """When its timeout ends, on the clock of `Clock.monotonic`."""
         self.arrival: int = arrival
         self.future: asyncio.Future[list[Claim]] = future
         self.count: int = 0
-        """How many claims there are for it so far."""
+        """The number of claims assigned so far."""
         self.awaited: set[int] | None = None
-        """The batches that it waits for, once it has some."""
+        """The batches that it waits for, once it has a claim."""
         self._parts: list[tuple[int, list[Claim]]] | None = None
 
     @property
     def missing(self) -> int:
-        """How many more it wants."""
+        """The number of claims that it still wants."""
         return self.limit - self.count
 
     @property
     def claims(self) -> list[Claim]:
-        """What there is for it so far, in order."""
+        """The claims assigned so far, in order."""
         return [claim for _, part in sorted(self._parts or (), key=_launch_of) for claim in part]
 
-    def give(self, flight: int, claims: list[Claim]) -> None:
-        """Keep what a batch has brought for it."""
+    def assign(self, number: int, claims: list[Claim]) -> None:
+        """Store the claims that a batch has brought for it."""
         if self._parts is None:
             self._parts = []
-        self._parts.append((flight, claims))
+        self._parts.append((number, claims))
         self.count += len(claims)
 
     def is_of_another(self, generation: int) -> bool:
-        """Whether what there is for it is of another ZooKeeper session."""
+        """Whether its claims belong to another ZooKeeper session."""
         return self._parts is not None and self._parts[0][1][0].generation != generation
 
     def answer(self) -> None:
-        """Hand over what there is for it."""
+        """Resolve its future with the claims assigned so far."""
         self.future.set_result(self.claims)
 
     def fail(self, error: QueueError) -> None:
-        """Tell it what waiting cannot cure; what there is for it is handed over first."""
+        """Fail it with an error that waiting cannot cure; if it has claims, answer with those instead."""
         if self.count:
             self.answer()
         else:
@@ -90,12 +91,12 @@ class Waiter:
 
     @property
     def over(self) -> bool:
-        """Whether it has been answered, or has gone."""
+        """Whether it has been answered or cancelled."""
         return self.future.done()
 
 
 class WaitQueue:
-    """The takers of one session on one queue. ``wakeup`` is rung whenever the line changes."""
+    """The takers of one session on one queue. ``wakeup`` is set whenever the line changes."""
 
     def __init__(self, queue: str, clock: Clock, wakeup: asyncio.Event) -> None:
         self._queue = queue
@@ -104,17 +105,17 @@ class WaitQueue:
         self._loop = asyncio.get_running_loop()
         self._waiters: deque[Waiter] = deque()
         self._deadlines: SharedTimer[Waiter] = SharedTimer(clock, self.answer, self._newcomers)
-        self._largest = 1  # the most that one in line has ever wanted, since nobody was in it
-        self._known = 0  # of so many arrivals the deadlines have been told
+        self._largest = 1  # the largest limit since the line was last empty
+        self._known = 0  # the last arrival whose deadline is registered
         self.arrivals: int = 0
-        """How many have come so far."""
+        """The number of takers so far."""
 
     def __iter__(self) -> Iterator[Waiter]:
-        """Those who wait still."""
+        """Iterate over the takers that still wait."""
         return (waiter for waiter in self._waiters if not waiter.future.done())
 
-    def join(self, limit: int, timeout: float | None, generation: int | None, owner: object) -> Waiter:
-        """Line up, to be answered with nothing after ``timeout`` seconds (None: never; 0: after a look)."""
+    def add(self, limit: int, timeout: float | None, generation: int | None, owner: object) -> Waiter:
+        """Add a taker, which is answered with nothing after ``timeout`` seconds (None: no limit; 0: after one look)."""
         self.arrivals += 1
         due = self._clock.monotonic() + timeout if timeout else math.inf
         waiter = Waiter(limit, generation, self.arrivals, timeout != 0, due, self._loop.create_future(), owner)
@@ -126,10 +127,10 @@ class WaitQueue:
         self._wakeup.set()
         return waiter
 
-    def widen(self, waiter: Waiter, more: int, promised: int) -> bool:
-        """Let one want more, where it stands; not if it is to get something of the ``promised`` claims that fly.
+    def extend(self, waiter: Waiter, more: int, promised: int) -> bool:
+        """Raise the limit of a taker that keeps its place, unless some of the ``promised`` claims in flight are for it.
 
-        It would be answered with those only when it has the others, too.
+        It would otherwise be answered with those only once it has the others too.
         """
         if waiter.future.done() or waiter.count:
             return False
@@ -146,7 +147,7 @@ class WaitQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether nobody waits at the front any more; those who were answered there are sent away."""
+        """Whether nobody waits; answered takers at the front are removed."""
         waiters = self._waiters
         while waiters and waiters[0].future.done():
             waiters.popleft()
@@ -156,37 +157,38 @@ class WaitQueue:
         return True
 
     def wanted(self, promised: int) -> int:
-        """How many more claims to look for beside those that fly: who has some already waits for these only."""
-        if len(self._waiters) * self._largest <= promised:  # as mostly when a batch has landed, and many fly
+        """Return how many claims to look for besides those in flight: a taker that has some waits only for these."""
+        if len(self._waiters) * self._largest <= promised:  # the usual case when a batch lands and many are in flight
             return 0
         waiting = [waiter for waiter in self._waiters if not waiter.future.done()]
-        if self._largest == 1:  # then nobody has some and waits for more
+        if self._largest == 1:  # then no taker has some and waits for more
             return len(waiting) - promised
         missing = sum([waiter.missing for waiter in waiting])
         return min(missing - promised, sum([waiter.limit for waiter in waiting if not waiter.count]))
 
     @property
     def asking(self) -> bool:
-        """Whether somebody wants to know what is there now, and does not wait for more."""
+        """Whether a taker asks for what is available now and does not wait for more."""
         return any(not waiter.patient for waiter in self)
 
     @property
     def patient(self) -> bool:
-        """Whether somebody waits for what may come."""
+        """Whether a taker waits for new messages."""
         return any(waiter.patient for waiter in self)
 
-    def give(  # noqa: PLR0917 - one caller, for every batch
+    def assign(  # noqa: PLR0917 - one caller, for every batch
         self,
-        flight: int,
-        flying: set[int],
+        number: int,
+        in_flight: set[int],
         claims: list[Claim],
         generation: int,
         since: int | None,
         given: Callable[[list[Claim], object], None] | None,
     ) -> list[Claim]:
-        """Give what a batch has brought to those in line, and return what nobody wants.
+        """Assign the claims of a batch to the waiting takers; return those that nobody wants.
 
-        No one gets any who came after ``since``, when they are what was there then; ``given`` is told who got what.
+        Takers that arrived after ``since`` get none, if that is given; ``given`` is called with each part and its
+        owner.
         """
         start = 0
         while start < len(claims) and self._waiters:
@@ -211,57 +213,57 @@ class WaitQueue:
                 waiter.future.set_result(part)
                 continue
             if not waiter.count:
-                waiter.awaited = set(flying)
-            waiter.give(flight, part)
-            if not waiter.missing or since is not None:  # what flies behind may be newer messages of the same keys
+                waiter.awaited = set(in_flight)
+            waiter.assign(number, part)
+            if not waiter.missing or since is not None:  # later batches may hold newer messages of the same keys
                 self._waiters.popleft()
                 self.answer(waiter)
         return claims[start:]
 
-    def landed(self, flight: int) -> None:
-        """Answer who waited for this batch last. Only the first in line can have some of what it wants."""
+    def landed(self, number: int) -> None:
+        """Answer the taker that waited only for this batch. Only the first in line can have some of its claims."""
         for waiter in self._waiters:
             if not waiter.future.done():
                 if waiter.awaited is not None:
-                    waiter.awaited.discard(flight)
+                    waiter.awaited.discard(number)
                     if not waiter.awaited:
                         self.answer(waiter)
                 return
 
     def answer(self, waiter: Waiter) -> None:
-        """Hand over what there is for one, which may be nothing."""
-        if not waiter.future.done():  # one that was answered before must not keep the pump from resting
+        """Answer a taker with the claims that it has, which may be none."""
+        if not waiter.future.done():  # a repeated answer must not keep the dispatcher awake
             waiter.answer()
             self._wakeup.set()
 
     def answer_asking(self, since: int) -> None:
-        """Tell those who asked before a look that there is nothing, and do not wait."""
+        """Answer the takers that arrived before a look and do not wait: the queue is empty."""
         for waiter in self._waiters:
             if not waiter.patient and waiter.arrival <= since:
                 self.answer(waiter)
-        if len(self._waiters) > ANSWERED_KEPT:  # behind one that waits for long, those who were answered pile up
+        if len(self._waiters) > ANSWERED_KEPT:  # answered takers pile up behind one that waits for long
             self._waiters = deque(self)
 
     def expire(self, generation: int | None) -> None:
-        """Fail those who have claims of another ZooKeeper session than this; None: all who have any."""
+        """Fail the takers that hold claims of another ZooKeeper session than this one; None: of any."""
         for waiter in self:
             if waiter.generation is not None and waiter.generation != generation:
                 self._expire(waiter)
 
     def fail(self, error: QueueError) -> None:
-        """Fail all."""
+        """Fail all takers."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.future.done():
                 waiter.fail(error)
 
     def close(self, error: QueueError) -> None:
-        """Fail all, for good."""
+        """Fail all takers and stop the timers."""
         self._deadlines.close()
         self.fail(error)
 
     def _newcomers(self) -> list[Waiter]:
-        """Those with a deadline who have come since this was asked last, and wait still."""
+        """Return the waiting takers with a deadline that arrived since the last call."""
         known, self._known = self._known, self.arrivals
         latest = takewhile(lambda waiter: waiter.arrival > known, reversed(self._waiters))
         return [waiter for waiter in latest if waiter.due < math.inf and not waiter.over][::-1]

@@ -1,7 +1,7 @@
-"""What other consumers leave lying, as watches tell: one that is free takes some of it after a look at the locks alone.
+"""Work stealing: an idle consumer takes other consumers' stale items after reading only their locks.
 
-Many consumers are idle at a time. If each of them listed the queue to see which items are locked, the listings would
-cost the server more than the messages do.
+Watches tell which items there are. Many consumers are idle at a time. If each of them listed the queue to find out
+which items are locked, the listings would cost the server more than the messages do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Items whose locks are read in one request; where more may be taken, a listing tells of all locks.
-LOOKED_AT: Final = 100
+#: Items whose locks are read in one request. If more may be taken, the locks are listed instead.
+READ_LIMIT: Final = 100
 
 
-class LeftLying:
-    """Finds what one session may take over of a queue."""
+class WorkStealer:
+    """Finds other consumers' items that one session may take."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class LeftLying:
         self._lock_ids = lock_ids
 
     async def take_over(self, backlog: Backlog, limit: int, generation: int) -> list[str] | None:
-        """Return a few places whose items are free and whose consumers have had their time; None: a listing must tell.
+        """Return a few places of free items whose own consumers have had their time; None: a listing is needed.
 
         Raises: SessionExpiredError, ConnectionLossError of the zookeeper package.
         """
-        lying = backlog.lying(self._excluded, LOOKED_AT, self._clock.monotonic())
-        if not lying:
-            return lying
-        locks, locked = self._lock_ids(lying), set[str]()
+        stale = backlog.stealable(self._excluded, READ_LIMIT, self._clock.monotonic())
+        if not stale:
+            return stale
+        locks, locked = self._lock_ids(stale), set[str]()
         backlog.begin_look()
         try:
-            nodes = await self._zookeeper.read_many([self._paths.lock(one) for one in locks], generation=generation)
+            nodes = await self._zookeeper.read_many([self._paths.lock(lock) for lock in locks], generation=generation)
             locked.update(lock for lock, node in zip(locks, nodes, strict=True) if node is not None)
         finally:
             backlog.end_look(locked)
-        return backlog.take_over(lying, limit, self._excluded, self._clock.monotonic())
+        return backlog.take_over(stale, limit, self._excluded, self._clock.monotonic())

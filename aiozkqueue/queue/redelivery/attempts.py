@@ -113,7 +113,7 @@ async def _record(
         raise
     dispatcher.release(lost)  # if one is ours after all, its count was tampered with
     for claim, error in denied.items():
-        dispatcher.pass_by(claim, error)
+        dispatcher.skip(claim, error)
     return [claim for claim in claims if claim not in lost and claim not in denied]
 
 

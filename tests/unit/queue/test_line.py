@@ -23,19 +23,19 @@ async def waiters() -> WaitQueue:
 
 
 def join(waiters: WaitQueue, limit: int) -> Waiter:
-    return waiters.join(limit, None, None, None)
+    return waiters.add(limit, None, None, None)
 
 
 def bring(waiters: WaitQueue, flight: int, flying: set[int], count: int) -> None:
     """A batch comes to its end."""
     claims = cast("list[Claim]", [object() for _ in range(count)])
-    assert waiters.give(flight, flying, claims, 1, None, None) == []
+    assert waiters.assign(flight, flying, claims, 1, None, None) == []
     waiters.landed(flight)
 
 
 async def test_who_nothing_flies_for_is_widened_where_it_stands(waiters: WaitQueue) -> None:
     first, other = join(waiters, 1), join(waiters, 1)
-    assert waiters.widen(first, 2, 0)
+    assert waiters.extend(first, 2, 0)
     assert waiters.wanted(0) == 4
     bring(waiters, 1, {1}, 4)
     assert [len(first.future.result()), len(other.future.result())] == [3, 1]
@@ -45,9 +45,9 @@ async def test_who_some_of_what_flies_is_for_is_not_widened_since_it_would_be_an
     waiters: WaitQueue,
 ) -> None:
     first, second = join(waiters, 2), join(waiters, 2)
-    assert not waiters.widen(first, 1, promised=1)
-    assert not waiters.widen(second, 1, promised=3)
-    assert waiters.widen(second, 1, promised=2)
+    assert not waiters.extend(first, 1, promised=1)
+    assert not waiters.extend(second, 1, promised=3)
+    assert waiters.extend(second, 1, promised=2)
     bring(waiters, 1, {1, 2}, 2)
     assert first.over
 
@@ -55,10 +55,10 @@ async def test_who_some_of_what_flies_is_for_is_not_widened_since_it_would_be_an
 async def test_who_has_a_part_or_has_been_answered_is_not_widened(waiters: WaitQueue) -> None:
     first = join(waiters, 2)
     bring(waiters, 1, {1, 2}, 1)
-    assert not waiters.widen(first, 1, 0)
+    assert not waiters.extend(first, 1, 0)
     waiters.landed(2)
     assert first.over
-    assert not waiters.widen(first, 1, 0)
+    assert not waiters.extend(first, 1, 0)
 
 
 async def move(clock: TestClock, seconds: float) -> None:
@@ -71,11 +71,11 @@ async def move(clock: TestClock, seconds: float) -> None:
 async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_after_the_timer_rang() -> None:
     clock = TestClock()
     waiters = WaitQueue("jobs", clock, asyncio.Event())
-    patient = waiters.join(1, None, None, None)
-    late, early = waiters.join(1, 30, None, None), waiters.join(1, 10, None, None)
+    patient = waiters.add(1, None, None, None)
+    late, early = waiters.add(1, 30, None, None), waiters.join(1, 10, None, None)
     await move(clock, 10)
     assert early.future.result() == []
-    between = waiters.join(1, 15, None, None)
+    between = waiters.add(1, 15, None, None)
     await move(clock, 14)
     assert not between.over
     await move(clock, 1)
@@ -93,10 +93,10 @@ async def test_deadlines_and_what_is_wanted_are_as_if_each_were_looked_at(seed: 
     came: list[Waiter] = []
     for flight in range(100):
         for _ in range(random.randrange(4)):
-            came += [waiters.join(random.choice((1, 1, 1, 5)), random.choice((None, 0.5, 2, 20)), None, None)]
+            came += [waiters.add(random.choice((1, 1, 1, 5)), random.choice((None, 0.5, 2, 20)), None, None)]
         if random.random() < 0.7:
             claims = cast("list[Claim]", [SimpleNamespace(generation=1) for _ in range(random.randrange(6))])
-            waiters.give(flight, {flight, flight + 1}, claims, 1, None, None)
+            waiters.assign(flight, {flight, flight + 1}, claims, 1, None, None)
             waiters.landed(flight)
         served = {waiter for waiter in came if waiter.over}
         await move(clock, random.choice((0.1, 0.6, 3)))
