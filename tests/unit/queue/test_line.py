@@ -72,7 +72,7 @@ async def test_each_gets_nothing_at_its_own_deadline_whoever_came_before_or_afte
     clock = TestClock()
     waiters = WaitQueue("jobs", clock, asyncio.Event())
     patient = waiters.add(1, None, None, None)
-    late, early = waiters.add(1, 30, None, None), waiters.join(1, 10, None, None)
+    late, early = waiters.add(1, 30, None, None), waiters.add(1, 10, None, None)
     await move(clock, 10)
     assert early.future.result() == []
     between = waiters.add(1, 15, None, None)
