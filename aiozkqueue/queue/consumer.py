@@ -14,7 +14,7 @@ from .claim.prefetch import PACE, Prefetcher
 from .commit.group_commit import unknown
 from .delivery import Delivery, WorkSettling, deliver
 from .outcome import Outcome
-from .redelivery.attempts import hand_over, show
+from .redelivery.attempts import deliver_claims, deliver_claims_now
 from .runtime.log_context import about
 from .runtime.tasks import wait_settled
 from .transaction import commit_or_leave, leave
@@ -106,9 +106,9 @@ class Consumer(Generic[T]):
                 self._report()
                 continue
             try:
-                shown = show(self._engine, self._queue, [claim])
+                shown = deliver_claims_now(self._engine, self._queue, [claim])
                 if shown is None:
-                    shown = await hand_over(self._engine, self._queue, [claim])
+                    shown = await deliver_claims(self._engine, self._queue, [claim])
             except SessionExpiredError:
                 continue  # others have it now; a loop outlives its ZooKeeper sessions
             if shown:

@@ -15,7 +15,7 @@ from aiozkqueue.zookeeper import State
 from .background import Background
 from .delivery import deliver
 from .outcome import Outcome
-from .redelivery.attempts import hand_over, show
+from .redelivery.attempts import deliver_claims, deliver_claims_now
 from .runtime.log_context import about
 from .runtime.task_pool import TaskPool
 from .runtime.tasks import wait_settled
@@ -225,9 +225,9 @@ class Listener(Generic[T_co]):
     async def _deliver(self, claim: Claim) -> None:  # noqa: C901 - a function less on every message's way
         engine, queue = self._engine, self._queue
         try:
-            shown = show(engine, queue, [claim])
+            shown = deliver_claims_now(engine, queue, [claim])
             if shown is None:
-                shown = await hand_over(engine, queue, [claim])
+                shown = await deliver_claims(engine, queue, [claim])
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return

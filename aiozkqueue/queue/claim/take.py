@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import SessionExpiredError, TransactionTooLargeError
-from aiozkqueue.queue.redelivery.attempts import hand_over, show
+from aiozkqueue.queue.redelivery.attempts import deliver_claims, deliver_claims_now
 from aiozkqueue.queue.state.claim import EPHEMERAL_CAP
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ async def take(
         if not claims:
             return []
         try:
-            delivered = show(engine, queue, claims)
+            delivered = deliver_claims_now(engine, queue, claims)
             if delivered is None:
                 wait = max(0.0, waiter.due - engine.clock.monotonic()) if remaining else None
-                delivered = await hand_over(engine, queue, claims, wait)
+                delivered = await deliver_claims(engine, queue, claims, wait)
             if not work.open:
                 await work.release_unseen(delivered)
                 work.require_open()

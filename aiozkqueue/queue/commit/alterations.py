@@ -1,4 +1,4 @@
-"""Changes that a transaction makes of what others have put and nobody holds, in the multi of its commit."""
+"""Changes of messages that nobody holds, made by a transaction in the multi of its commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TransactionalAlteration:
-    """One change beside a commit's own; when it cannot be made any more, the commit is refused as a whole."""
+    """One change that commits with a transaction. If it is impossible, the whole commit is refused."""
 
     __slots__ = ("_change", "_what", "removes", "store", "weight")
 
@@ -30,19 +30,19 @@ class TransactionalAlteration:
         self._change = change
         self._what = what
         self.removes: bool = removes
-        """Whether a message is gone with it."""
+        """Whether it removes a message."""
         self.weight: int = change.weight
         self.store: QueueState = change.store
 
     def operations(self, clock: ServerClock) -> Iterator[tuple[RefusalHandler, Operation]]:
-        """What to send now, and who answers for each."""
+        """Return the operations to send now, each with the handler of its refusal."""
         for operation in self._change.operations:
             yield self, operation
         for attached_op in self._change.attached_ops(clock):
             yield attached_op.owner, attached_op.operation
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `RefusalHandler`: something is not as it was read.
+        """See `RefusalHandler`: the message is not as it was when it was read.
 
         Raises: ConflictError, ItemNotEmptyError, AccessDeniedError.
         """

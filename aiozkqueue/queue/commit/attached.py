@@ -1,8 +1,8 @@
-"""What goes with the end of a message, in the multi that ends it.
+"""Operations attached to the end of a message, in the multi that ends it.
 
-A feature that has to know of every end (a history, a key that comes free) gives its queue's store an `EndHook`. Its
-companions are applied exactly when the end is, and never otherwise; one that is refused is its owner's to mend.
-A queue without attendants pays one look at an empty tuple.
+A feature that must react to every end (history, unique keys) adds an `EndHook` to its queue's state. The attached
+operations are applied exactly if the end is. If one is refused, its owner repairs the cause. A queue without hooks pays
+only for a look at an empty tuple.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 class RefusalHandler(Protocol):
-    """Who answers when an operation is refused."""
+    """The handler of refused operations."""
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Return what mends the cause, before all is sent again; None when that can be done at once.
+        """Return a coroutine that repairs the cause, after which all is sent again; None: send again immediately.
 
-        Raises: QueueError: nothing known mends this; nothing of the multi is applied, and the caller gets it.
+        Raises: QueueError: no repair is known. Nothing of the multi is applied, and the error goes to the caller.
         """
 
 
 class AttachedOp(NamedTuple):
-    """One operation beside a message's own."""
+    """One operation attached to a message's own."""
 
     operation: Operation
     owner: RefusalHandler
 
 
 class EndHook(Protocol):
-    """Who adds companions to the ends of a queue's messages."""
+    """The source of operations attached to the ends of a queue's messages."""
 
     def weight(self, claim: Claim, disposition: Disposition) -> int:
-        """About how many bytes its companions take in a multi."""
+        """Return the approximate size of its operations in a multi, in bytes."""
         ...
 
     def attached_ops(self, claim: Claim, disposition: Disposition, moment: Callable[[], int]) -> Iterable[AttachedOp]:
-        """Return what goes with this end, a release included; asked again when the multi is made anew.
+        """Return the operations for this end, or for this release; called again for each new attempt of the multi.
 
-        ``moment`` gives ZooKeeper's time (ms) of the multi, the same for all that is in it.
+        ``moment`` returns ZooKeeper's time (ms) of the multi, the same for all its parts.
         """
         ...

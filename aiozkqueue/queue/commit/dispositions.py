@@ -1,4 +1,4 @@
-"""How the hold on an item ends, and which operations that takes."""
+"""Dispositions: how a claim ends, and which operations that takes."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-#: The longest time in seconds for which a message that cannot be removed is left alone.
+#: Maximum seconds for which a message that cannot be removed is left alone.
 ASIDE = 3600.0
-#: The field of a dead letter's header that says what it was called in another program's queue.
+#: The field of a dead letter's header that holds the item's name in another program's queue.
 FOREIGN_NAME = "name"
 
 
 class Disposition(NamedTuple):
-    """How the hold on one item ends, in a commit or in a release."""
+    """How the claim on one item ends, in a commit or in a release."""
 
     kind: Literal["consume", "release", "dead", "unlock", "remove"]
-    """To unlock is to remove the lock and nothing else: somebody who did not hold the item has deleted it."""
+    """``unlock`` removes only the lock: another client has deleted the item."""
     delay: float = 0.0
     reason: str = ""
     error: str | None = None
     leased: bool = False
-    """Whether a release with a delay leaves it to somebody who handles it until then."""
+    """Whether a release with a delay leaves the message leased to a holder that handles it until then."""
     outcome: End | None = None
-    """What a history says of it; None: finished, or dead-lettered."""
+    """The outcome that history records; None: finished, or dead-lettered."""
     rewrite: bytes | None = None
-    """What a release leaves the item with; None: as it is."""
+    """The data that a release writes to the item; None: unchanged."""
     forced_version: int = -1
-    """The version of the folder of locks while the lock was seen to be ours, where there is no item to be its fence."""
+    """The version of the locks znode while the lock was seen to be ours; the fence if there is no item to check."""
     left: bool = False
-    """Whether the item is still there when only its lock is removed."""
+    """Whether the item still exists when only its lock is removed."""
 
 
 CONSUME = Disposition("consume")
-#: Gone for good, by an operator's will.
+#: Removed for good by an operator.
 REMOVED = Disposition("remove")
 RELEASE = Disposition("release")
 
 
 def bury(claim: Claim, reason: str, moment: int) -> Operation:
-    """Create the dead letter of an item."""
+    """Return the create of an item's dead letter."""
     died = DeadLetter(reason, claim.attempt if claim.handed else claim.attempts, moment)
     enqueued = claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
     header = replace(claim.header, enqueued_at=enqueued, dead=died)
@@ -62,25 +62,25 @@ def bury(claim: Claim, reason: str, moment: int) -> Operation:
 
 
 def guard(claim: Claim, disposition: Disposition) -> Operation:
-    """Assert that the claim is still ours.
+    """Return the operation that fails unless the claim is still ours.
 
-    A release that leaves a record of attempts behind raises the item's version, so that an item at version 0 of a
-    queue that does not count hand-overs has none, and its claim need not read any. The end of a delay raises the
-    version of the item that waited for it, not of those behind that one in its group.
+    A release that leaves an attempt record raises the item's version. So on a queue that does not count deliveries, an
+    item at version 0 has no record, and a claim need not read one. The end of a delay raises the version of the delayed
+    item, but not of the items behind it in its group.
     """
     data = _left_with(claim, disposition)
     return Check(claim.path, claim.version) if data is None else SetData(claim.path, data, claim.version)
 
 
 def _left_with(claim: Claim, disposition: Disposition) -> bytes | None:
-    """What a release writes to the item; None: nothing."""
+    """Return the data that a release writes to the item; None: nothing is written."""
     if disposition.rewrite is not None:
         return disposition.rewrite
     return claim.raw if claim.handed and (not disposition.delay or claim.group_lock is not None) else None
 
 
 def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
-    """Create the record of an item's attempts, or replace the one that was read."""
+    """Return the operation that creates an item's attempt record, or replaces the one that was read."""
     path = claim.store.paths.meta(claim.id)
     if claim.meta_version is None:
         return Create(path, record.encode())
@@ -88,7 +88,7 @@ def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
 
 
 def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> QueueError:
-    """Say why a claim refused a commit."""
+    """Return the error for a commit that a claim's operation made fail."""
     if isinstance(error, NoAuthError):
         return denied(claim.store.name, error)
     if isinstance(error, NotEmptyError):
@@ -105,7 +105,7 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
 
 
 def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
-    """Make the error for a message that somebody has created znodes below."""
+    """Return the error for a message whose znode has children."""
     return ItemNotEmptyError(
         f"message {message_id} of queue {queue!r} cannot be removed: there are znodes below it, at {path}; "
         "nothing that was asked for with it was applied; delete them, and it can be settled",
@@ -114,12 +114,12 @@ def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
 
 
 def aside(attempt: int) -> float:
-    """Seconds after which a message is offered again that could not be removed, by the number of its hand-overs."""
+    """Return the seconds before a message that could not be removed is offered again, by its number of attempts."""
     return min(ASIDE, 8.0 ** min(attempt - 1, 10))
 
 
 def exhausted(claim: Claim, error: str | None) -> Disposition:
-    """Say how a message ends that has used up its attempts."""
+    """Return the disposition of a message that has used up its attempts."""
     policy = claim.store.policy
     attempts = claim.attempt if claim.handed else claim.attempts
     reason = f"handed over {attempts} of {policy.allowed(claim.retries)} times without success"
@@ -132,7 +132,7 @@ def exhausted(claim: Claim, error: str | None) -> Disposition:
 def release_disposition(
     claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
 ) -> Disposition:
-    """Say how a claim that was handed over ends when the work is undone: pure, by the queue's policy."""
+    """Return the disposition of a delivered claim whose work is undone, by the queue's policy. Pure."""
     policy = claim.store.policy
     if claim.handed and claim.used_up:
         return exhausted(claim, error)
@@ -142,7 +142,7 @@ def release_disposition(
 
 
 def fate(disposition: Disposition) -> str:
-    """Say in the words of the log what becomes of a message that was handed over and not done."""
+    """Describe for the log what happens to a message that was delivered and not finished."""
     if disposition.kind == "dead":
         return "a dead letter"
     if disposition.kind == "consume":
@@ -151,7 +151,7 @@ def fate(disposition: Disposition) -> str:
 
 
 def refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> None:
-    """A message that is given back comes again before those of its group that were put after it.
+    """Refuse to release a message and end a later one of its group: the released one is redelivered first.
 
     Raises: InvalidOptionError.
     """
@@ -166,7 +166,7 @@ def refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> 
 
 
 def weigh_disposition(claim: Claim, disposition: Disposition) -> int:
-    """About how many bytes the end of a hold takes in a multi."""
+    """Return the approximate size of the end of a claim in a multi, in bytes."""
     if disposition.kind == "dead":
         return len(claim.body) + 5 * OPERATION_WEIGHT
     if disposition.kind == "release" and (data := _left_with(claim, disposition)) is not None:

@@ -1,4 +1,4 @@
-"""The split of an item that holds several messages: the item and its lock go, and its parts come, in one multi."""
+"""The split of an item that holds several messages: one multi replaces the item and its lock by one item each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class SplitSettlement(AtomicWrite):
-    """The parts of an item in its place. ``done`` is told when they are there.
+    """Replaces an item by its parts, and calls ``applied`` when they exist.
 
-    The item's version is the fence, as in a commit. A refusal leaves the item and its lock as they were.
+    The item's version is the fence, as in a commit. A refusal leaves the item and its lock unchanged.
     """
 
     __slots__ = ("_applied", "_claim", "_parts")
@@ -34,7 +34,7 @@ class SplitSettlement(AtomicWrite):
         self._applied = applied
 
     def compose(self, sent: list[Operation]) -> None:
-        """Replace the item. Attempts that were counted for it were at its first message."""
+        """Replace the item. Attempts counted for it count for its first message."""
         claim, paths = self._claim, self._claim.store.paths
         sent.append(Delete(claim.path, claim.version))
         sent += self._parts
@@ -46,18 +46,18 @@ class SplitSettlement(AtomicWrite):
 
     def refused(
         self,
-        index: int,  # noqa: ARG002 - whichever it is, nothing was applied
+        index: int,  # noqa: ARG002 - nothing was applied, whichever operation was refused
         operation: Operation,
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
-        """Tell the caller, who holds the item still unless it is lost."""
+        """Raise the refusal. The caller still holds the item, unless it has lost it."""
         raise refusal_of(self._claim, operation, error)
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """The item is gone, and its parts are there."""
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+        """End the claim: the item has been replaced by its parts."""
         self._claim.settled(GONE)
         self._applied()
 
     def over(self) -> None:
-        """The server has removed the lock."""
+        """End the claim: the server has removed the lock."""
         self._claim.settled(LEFT)

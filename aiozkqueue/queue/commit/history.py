@@ -1,7 +1,7 @@
-"""The history of a queue: a record of each message that has come to its end, written in the multi that ends it.
+"""The history of a queue: a record of each message that has ended, written in the multi that ends it.
 
-So there is a record exactly when the message ended: never one of a commit that was rolled back, never two, never none.
-Clean-up (`cleaning`) takes the old ones away. How they are read: `records`.
+So there is exactly one record for each ended message, and none for a commit that was rolled back. The clean-up removes
+old records (`aiozkqueue.queue.admin.cleaning`). `aiozkqueue.queue.admin.history` reads them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _OUTCOMES: Final = {"consume": End.FINISHED, "dead": End.DEAD, "remove": End.REMOVED}
 
-#: About what a record without its payload takes in a multi, bytes.
+#: The approximate size of a record without its payload in a multi, in bytes.
 RECORD_WEIGHT = 500
 
 
 class HistoryHook:
-    """Writes the records of one queue, as far as its configuration wants any."""
+    """Writes the history of one queue, if its configuration asks for one."""
 
     def __init__(self, store: QueueState, zookeeper: ZooKeeper, *, client: str, about: bytes) -> None:
         self._store = store
@@ -39,23 +39,23 @@ class HistoryHook:
         self._client = client
         self._host, self._pid = process_of(about)
         self.payload: bool = False
-        """Whether payloads are kept."""
+        """Whether records keep payloads."""
 
     def follow(self) -> None:
-        """Take note of the queue's configuration."""
+        """Adopt the queue's current configuration."""
         store, history = self._store, self._store.config.history
-        others = tuple(one for one in store.end_hooks if one is not self)
+        others = tuple(hook for hook in store.end_hooks if hook is not self)
         store.end_hooks = (*others, self) if history else others
         self.payload = isinstance(history, History) and history.payload
 
     def weight(self, claim: Claim, disposition: Disposition) -> int:
-        """About how many bytes the record takes."""
+        """Return the approximate size of the record in a multi, in bytes."""
         if disposition.kind not in _OUTCOMES:
             return 0
         return RECORD_WEIGHT + (len(claim.raw) if self.payload and disposition.kind != "dead" else 0)
 
     def attached_ops(self, claim: Claim, disposition: Disposition, moment: Callable[[], int]) -> Iterable[AttachedOp]:
-        """Make the record of an end; none of a release."""
+        """Return the create of an end's record; nothing for a release."""
         outcome = disposition.outcome or _OUTCOMES.get(disposition.kind)
         if outcome is None:
             return ()
@@ -80,7 +80,7 @@ class HistoryHook:
         return (AttachedOp(Create(self._store.paths.record(record.place), record.encode()), self),)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Make the hour of a record; one of the same message in the same millisecond goes again a moment later."""
+        """Create the record's parent znode, or retry when the record's name is taken: one a millisecond per message."""
         if isinstance(error, NoAuthError):
             raise denied(self._store.name, error)
         if isinstance(error, NodeExistsError):
@@ -89,20 +89,20 @@ class HistoryHook:
 
 
 def process_of(about: bytes) -> tuple[str, int]:
-    """Read host and process number of what a session tells of itself; nothing of what is no such thing."""
+    """Return the host and process id in a session's description; empty values for missing or malformed ones."""
     return session_of(about)[1:]
 
 
 def session_of(about: bytes) -> tuple[str, str, int]:
-    """Read as `process_of` does, and first the session's own name, where it tells that, too."""
+    """Return the session's client id, host and process id in its description, as `process_of` does."""
     try:
         fields: object = json.loads(about)
     except (ValueError, RecursionError):
         return "", "", 0
     if not isinstance(fields, dict):
         return "", "", 0
-    told = cast("dict[str, object]", fields)
-    client, host, pid = (told.get(name) for name in ("client", "host", "pid"))
+    entries = cast("dict[str, object]", fields)
+    client, host, pid = (entries.get(name) for name in ("client", "host", "pid"))
     return (
         client if isinstance(client, str) else "",
         host if isinstance(host, str) else "",

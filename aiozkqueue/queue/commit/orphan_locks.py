@@ -1,4 +1,4 @@
-"""What is written about a lock that is ours: that its message is about to be handed over, or that it goes."""
+"""Writes about our own locks: the record of an attempt before delivery, and the removal of an orphan lock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class AttemptWrite(AtomicWrite):
-    """The record that a message is about to be handed over."""
+    """The record of an attempt at a message, written before its delivery."""
 
     __slots__ = ("_claim",)
 
@@ -40,7 +40,7 @@ class AttemptWrite(AtomicWrite):
         self._claim = claim
 
     def compose(self, sent: list[Operation]) -> None:
-        """Assert that the item is still ours, and count."""
+        """Check that the item is still ours, and count the attempt."""
         claim = self._claim
         record = AttemptRecord(claim.attempts + 1, claim.id, retries=claim.retries)
         sent += [Check(claim.path, claim.version)] if claim.group_lock is None else claim.group_lock.checks(claim)
@@ -48,22 +48,22 @@ class AttemptWrite(AtomicWrite):
 
     def refused(
         self,
-        index: int,  # noqa: ARG002 - whichever it is, the claim is lost
+        index: int,  # noqa: ARG002 - the claim is lost, whichever operation was refused
         operation: Operation,
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
-        """The claim is lost, or its attempts cannot be counted."""
+        """Raise the loss of the claim, or the reason why its attempts cannot be counted."""
         claim = self._claim
         if isinstance(error, NoNodeError) and isinstance(operation, Create):
-            return claim.store.repair(operation, error)  # the folder of the records is missing
+            return claim.store.repair(operation, error)  # the parent of the records is missing
         if isinstance(error, NodeExistsError):
             raise ClaimLostError(
                 f"message {claim.id} of queue {claim.store.name!r}: others have counted an attempt at it meanwhile"
             )
         raise refusal_of(claim, operation, error)
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """Count here too."""
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+        """Update the claim's count."""
         claim = self._claim
         claim.attempts += 1
         claim.recorded = True
@@ -71,21 +71,21 @@ class AttemptWrite(AtomicWrite):
 
 
 class LockRef(NamedTuple):
-    """A lock of ours."""
+    """One of our own locks."""
 
     path: str
     record: bytes
-    """Its data, which tells it from any other's."""
+    """Its data, which distinguishes it from all other locks."""
     forced_version: int
-    """The version of the folder of locks at some moment before it was made, or while it was ours."""
+    """The version of the locks znode at some time before the lock was created, or while it was ours."""
 
 
 class RemoveOrphanLock(AtomicWrite):
-    """The removal of a lock behind which nothing can be had: its item had been consumed, or may not be read by us.
+    """The removal of a lock without a usable item: the item has been consumed, or this user may not read it.
 
-    With no item to touch there is no fence, and a lock that another made after ours was forced open has the same path.
-    So nothing may have been forced open in the queue since ours was made; if it was, whose the lock is gets looked up.
-    With ``wakeup``, a znode is written to besides, so that idle consumers hear of it.
+    There is no item to fence the removal, and a lock that another client created after ours was removed by force has
+    the same path. So no lock of the queue may have been removed by force since ours was created. If one was, the lock's
+    data is read again. With ``wakeup``, the multi also writes to a znode, to wake idle consumers.
     """
 
     __slots__ = ("_gone", "_lock", "_store", "_wakeup")
@@ -107,7 +107,7 @@ class RemoveOrphanLock(AtomicWrite):
         self._wakeup = wakeup
 
     def compose(self, sent: list[Operation]) -> None:
-        """Remove the lock."""
+        """Add the removal of the lock."""
         sent += (Check(self._store.paths.locks, self._lock.forced_version), Delete(self._lock.path))
         if self._wakeup is not None:
             sent.append(SetData(self._wakeup, b""))
@@ -118,11 +118,11 @@ class RemoveOrphanLock(AtomicWrite):
         operation: Operation,
         error: ZooKeeperError,
     ) -> Coroutine[object, object, None] | None:
-        """Look whose it is when any was forced open since; else it is gone already, or may not be removed by us."""
+        """Read the lock if a lock was removed by force since; otherwise it is gone, or this user may not remove it."""
         if index == 0 and isinstance(error, BadVersionError):
             return self._look()
         if operation.path == self._wakeup:
-            self._wakeup = None  # the lock must go; who is idle finds what it misses by looking
+            self._wakeup = None  # the lock must be removed even if the wake-up fails: idle consumers also poll
             return None
         self._gone()
         if isinstance(error, NoAuthError):
@@ -131,21 +131,21 @@ class RemoveOrphanLock(AtomicWrite):
 
     async def _look(self) -> None:
         lock, generation = self._lock, self.generation
-        assert generation is not None  # noqa: S101 - a lock is of a session
+        assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
             forced_version = await self._store.unforced(lock.path, lambda node: node.data == lock.record, generation)
         except ZooKeeperError:
-            self._gone()  # with the session, or as far as can be known here
+            self._gone()  # it is gone with the session, or its state cannot be known here
             raise
         if forced_version is None:
             self._gone()
             raise ClaimLostError(f"{lock.path}: forced open")
         self._lock = lock._replace(forced_version=forced_version)
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """The lock is gone."""
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+        """Report that the lock is gone."""
         self._gone()
 
     def over(self) -> None:
-        """The server has removed the lock."""
+        """Report that the server has removed the lock."""
         self._gone()

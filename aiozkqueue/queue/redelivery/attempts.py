@@ -1,4 +1,4 @@
-"""The step from a claim to a message that a handler sees."""
+"""The delivery of claimed messages: expiry, decoding, and the count of attempts."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
 
 
-def show(engine: SessionCore, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
-    """Do what `hand_over` does where nothing is to be recorded; None where that has to be awaited."""
+def deliver_claims_now(engine: SessionCore, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
+    """Return the result of `deliver_claims` if that need not record attempts; None if it must be awaited."""
     if claims[0].store.policy.counts_at_hand_over:
         return None
-    return _handed(engine, _showable(engine, queue, claims))
+    return _mark_delivered(engine, _deliverable(engine, queue, claims))
 
 
-async def hand_over(
+async def deliver_claims(
     engine: SessionCore, queue: Destination[Any], claims: list[Claim], limit: float | None = None
 ) -> list[Claim]:
-    """Return the claims that may be shown now, with the attempt recorded where the policy counts them.
+    """Return the claims that may be delivered now, after recording the attempt if the policy counts deliveries.
 
-    Undecodable ones go to the dead letters, those whose life has ended end as the configuration says, those lost
-    meanwhile are whoever's who has them. When the caller is cancelled, all are given back before the cancellation goes
-    on, and cost no attempt. When the attempts are not known to be recorded within ``limit`` seconds (None: however long
-    it takes), none is returned, and all are given back as soon as that is known.
+    Undecodable messages go to the dead letters, expired ones end as the configuration says, and lost claims are left to
+    their new holders. If the caller is cancelled, all claims are released before the cancellation continues, and count
+    no attempt. If the attempts are not known to be recorded within ``limit`` seconds (None: unlimited), the result is
+    empty, and all claims are released as soon as that is known.
 
     Raises:
-        SessionExpiredError: their ZooKeeper session is over.
+        SessionExpiredError: the claims' ZooKeeper session is over.
     """
-    shown = _showable(engine, queue, claims)
-    if shown and shown[0].store.policy.counts_at_hand_over:
-        recorded = await _record(engine, engine.dispatcher(shown[0].store), shown, limit)
-        shown = [claim for claim in recorded if claim.generation == engine.zookeeper.generation]
-    return _handed(engine, shown)
+    deliverable = _deliverable(engine, queue, claims)
+    if deliverable and deliverable[0].store.policy.counts_at_hand_over:
+        recorded = await _record(engine, engine.dispatcher(deliverable[0].store), deliverable, limit)
+        deliverable = [claim for claim in recorded if claim.generation == engine.zookeeper.generation]
+    return _mark_delivered(engine, deliverable)
 
 
-def _showable(engine: SessionCore, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
-    """Return those that can be shown; the others are settled, or gone with the session that they were claimed in."""
-    shown: list[Claim] = []
+def _deliverable(engine: SessionCore, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+    """Return the claims that can be delivered; the others are settled here, or lost with their session."""
+    deliverable: list[Claim] = []
     current = engine.zookeeper.generation
     decodes, decode, name = queue.undecodable != "raise", queue.codec.decode, queue.name
     for claim in claims:
-        if claim.generation != current or (claim.fields is not None and not _lives(engine, claim)):
+        if claim.generation != current or (claim.fields is not None and not _in_time(engine, claim)):
             continue
         if decodes:
             try:
@@ -57,19 +57,19 @@ def _showable(engine: SessionCore, queue: Destination[Any], claims: list[Claim])
             except PayloadError as error:
                 engine.dispatcher(engine.store(name)).bury(claim, str(error))
                 continue
-        shown.append(claim)
-    return shown
+        deliverable.append(claim)
+    return deliverable
 
 
 def outlived(engine: SessionCore, claims: list[Claim]) -> bool:
-    """Tell whether the life of one of these has ended, as far as is known: its holder must not look for more."""
+    """Return whether one of these claims has expired, as far as known; the holder must then not wait for more."""
     clock = engine.server_clock
     ends = [claim.fields.expires for claim in claims if claim.fields is not None and claim.fields.expires is not None]
     return bool(ends) and clock.sampled and clock.now() >= min(ends)
 
 
-def _handed(engine: SessionCore, claims: list[Claim]) -> list[Claim]:
-    """Return claims, noting that they are shown now."""
+def _mark_delivered(engine: SessionCore, claims: list[Claim]) -> list[Claim]:
+    """Return the claims, marked as delivered."""
     for claim in claims:
         claim.handed = True
     if engine.meter is not None:
@@ -77,8 +77,8 @@ def _handed(engine: SessionCore, claims: list[Claim]) -> list[Claim]:
     return claims
 
 
-def _lives(engine: SessionCore, claim: Claim) -> bool:
-    """Tell whether its life has not ended while it was claimed ahead, as far as is known."""
+def _in_time(engine: SessionCore, claim: Claim) -> bool:
+    """Return whether a claim has not expired since it was claimed, as far as known; expire it otherwise."""
     end = None if claim.fields is None else claim.fields.expires
     if end is None or not engine.server_clock.sampled or engine.server_clock.now() < end:
         return True
@@ -89,7 +89,7 @@ def _lives(engine: SessionCore, claim: Claim) -> bool:
 async def _record(
     engine: SessionCore, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
 ) -> list[Claim]:
-    """Count the attempts, in one group, before anybody sees the messages."""
+    """Record the attempts, in one group commit, before a handler sees the messages."""
     attempts = [AttemptWrite(engine.ids.next(), claim) for claim in claims]
     for attempt in attempts:
         engine.committer.submit(attempt)
@@ -97,7 +97,7 @@ async def _record(
     denied: dict[Claim, AccessDeniedError] = {}
     try:
         if not await _are_known(attempts, limit, engine.grace):
-            _give_back(dispatcher, attempts, claims)
+            _release_when_known(dispatcher, attempts, claims)
             return []
         for attempt, claim in zip(attempts, claims, strict=True):
             try:
@@ -109,16 +109,16 @@ async def _record(
             except NotCommittedError:
                 lost.append(claim)
     except BaseException:
-        await wait_settled(_give_back(dispatcher, attempts, claims), limit=engine.grace)
+        await wait_settled(_release_when_known(dispatcher, attempts, claims), limit=engine.grace)
         raise
-    dispatcher.release(lost)  # if one is ours after all, its count was tampered with
+    dispatcher.release(lost)  # a claim that is still ours after all had its attempt record changed by others
     for claim, error in denied.items():
         dispatcher.skip(claim, error)
     return [claim for claim in claims if claim not in lost and claim not in denied]
 
 
 async def _are_known(attempts: list[AttemptWrite], limit: float | None, grace: float) -> bool:
-    """Wait for the fate of records of attempts, ``limit`` seconds at the most."""
+    """Wait up to ``limit`` seconds for the outcomes of the attempt records; return whether all are known."""
     if limit is None:
         for attempt in attempts:
             await attempt.wait()
@@ -128,20 +128,22 @@ async def _are_known(attempts: list[AttemptWrite], limit: float | None, grace: f
     return all(attempt.settled for attempt in attempts)
 
 
-def _give_back(dispatcher: ClaimDispatcher, attempts: list[AttemptWrite], claims: list[Claim]) -> asyncio.Future[None]:
-    """Release claims as soon as it is known whether they were counted: a count that came later would stay."""
-    given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+def _release_when_known(
+    dispatcher: ClaimDispatcher, attempts: list[AttemptWrite], claims: list[Claim]
+) -> asyncio.Future[None]:
+    """Release claims once it is known whether their attempts were counted; a later count would remain."""
+    all_released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def told(_: object) -> None:
-        if not given.done():
-            given.set_result(None)
+    def finish(_: object) -> None:
+        if not all_released.done():
+            all_released.set_result(None)
 
     def counted(_: object) -> None:
         released = dispatcher.release(claims)
         if released is None:
-            told(None)
+            finish(None)
         else:
-            released.add_done_callback(told)
+            released.add_done_callback(finish)
 
     asyncio.gather(*(attempt.done for attempt in attempts), return_exceptions=True).add_done_callback(counted)
-    return given
+    return all_released

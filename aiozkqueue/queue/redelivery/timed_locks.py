@@ -1,8 +1,8 @@
-"""Locks that end in time are taken off when they have ended, and their items offered again.
+"""Timed locks: a lock that has expired is removed, and its item becomes available again.
 
-One multi a lock: remove its due node and the lock, and set the item to its own bytes, which raises the item's version:
-whoever held the lock finds its claim lost. Of several who try, one succeeds; the others fail on the due node. An item
-that this user may not write keeps its version: a timed lock is held by nobody who would commit by that.
+One multi per lock removes its due node and the lock, and rewrites the item with its own bytes. The rewrite raises the
+item's version, so the former holder finds its claim lost. If several sessions try, one succeeds; the others fail on the
+due node. An item that this user may not write keeps its version: no holder of a timed lock commits by that version.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log: Final = logging.getLogger(__name__)
 
 
 async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[int, str]], generation: int) -> list[str]:
-    """Take off the locks that ended at these times; return the places of the items that are free because of this."""
+    """Remove the locks that expired at these times; return the places of the items that this has made available."""
     dues = [paths.due_node(due, message_id) for due, message_id in ended]
-    due_nodes = [_known(node) for node in await _read(zookeeper, dues, generation)]
+    due_nodes = [_readable(node) for node in await _read(zookeeper, dues, generation)]
     waits = [waiting(node, entry[1]) for node, entry in zip(due_nodes, ended, strict=True)]
     timed = await _read(
         zookeeper,
@@ -38,12 +38,12 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
     for index, (due, _) in enumerate(ended):
         lock_path, lock, item = paths.lock(waits[index].lock), timed[2 * index], timed[2 * index + 1]
         if isinstance(lock, NoAuthError):
-            continue  # whoever may read it takes it off
+            continue  # a session that may read the lock removes it
         operations = _removal(dues[index], lock_path, due, due_nodes[index], lock)
         place = waits[index].place if len(operations) > 1 and item is not None else None
         if operations:
-            freeing = [] if place is None else _freeing(paths, place, item)
-            pending.append((place, _take_off(zookeeper, paths, operations, freeing, generation)))
+            wakes = [] if place is None else _freeing(paths, place, item)
+            pending.append((place, _remove_lock(zookeeper, paths, operations, wakes, generation)))
     outcomes = await asyncio.gather(*(outcome for _, outcome in pending), return_exceptions=True)
     freed: list[str] = []
     for (place, _), outcome in zip(pending, outcomes, strict=True):
@@ -55,7 +55,7 @@ async def reap(zookeeper: ZooKeeper, paths: QueuePaths, ended: Sequence[tuple[in
 
 
 def _freeing(paths: QueuePaths, place: str, item: Versioned | NoAuthError | None) -> list[list[Operation]]:
-    """Say how to free an item and have idle consumers hear of it, best first: what this user may do is not known."""
+    """Return the ways to free an item and wake idle consumers, the best first: this user's permissions are unknown."""
     lane = place.rpartition("/")[0]
     wakeup = SetData(paths.at(lane) if priority_of(lane) else paths.items, b"")
     if item is None or isinstance(item, NoAuthError):
@@ -64,15 +64,15 @@ def _freeing(paths: QueuePaths, place: str, item: Versioned | NoAuthError | None
     return [[SetData(path, item.data, item.version)], [Check(path, item.version), wakeup]]
 
 
-async def _take_off(
+async def _remove_lock(
     zookeeper: ZooKeeper,
     paths: QueuePaths,
     operations: list[Operation],
-    freeing: list[list[Operation]],
+    wakes: list[list[Operation]],
     generation: int,
 ) -> bool:
-    """Take a lock off in the first of several ways that this user may; whether it was done by us."""
-    ways = freeing or [[]]
+    """Remove a lock in the first way that this user's permissions allow; return whether this call removed it."""
+    ways = wakes or [[]]
     for number, way in enumerate(ways, 1):
         try:
             await zookeeper.multi([*operations, *way], generation=generation)
@@ -87,7 +87,7 @@ async def _take_off(
 
 
 async def _read(zookeeper: ZooKeeper, paths: Sequence[str], generation: int) -> list[Versioned | NoAuthError | None]:
-    """Read znodes, some of which may be closed to this user."""
+    """Read znodes, some of which this user may not read."""
     try:
         return list(await zookeeper.read_versioned(paths, generation=generation))
     except NoAuthError:
@@ -95,7 +95,7 @@ async def _read(zookeeper: ZooKeeper, paths: Sequence[str], generation: int) -> 
         return [node if isinstance(node, NoAuthError) else node[0] for node in apart]
 
 
-def _known(node: Versioned | NoAuthError | None) -> Versioned | None:
+def _readable(node: Versioned | NoAuthError | None) -> Versioned | None:
     return None if isinstance(node, NoAuthError) else node
 
 
@@ -103,23 +103,23 @@ def _removal(
     due_path: str, lock_path: str, due: int, due_node: Versioned | None, lock: Versioned | None
 ) -> list[Operation]:
     if due_node is None:
-        return []  # somebody has done it
+        return []  # another session has done it
     if lock is None or (end := LockRecord.decode(lock.data).end) is None or end > due:
-        return [Delete(due_path)]  # left over: the lock is another one by now
+        return [Delete(due_path)]  # an orphan: the lock has been replaced
     return [Delete(due_path), Delete(lock_path, lock.version)]
 
 
 class Waiting(NamedTuple):
-    """What waits for the end of a timed lock."""
+    """The item and lock that a due node stands for."""
 
     place: str | None
-    """Where the item lies; None: the due node does not tell."""
+    """The item's place; None: the due node does not hold it."""
     lock: str
-    """What it is locked by: its id, or its group."""
+    """The id in the lock's name: of the message, or of its group."""
 
 
 def waiting(due_node: Versioned | Node | None, message_id: str) -> Waiting:
-    """Read a due node: the item's place, and on a line of its own the group when that is what is locked."""
+    """Parse a due node: the item's place and, on a second line, the group if the group is locked."""
     if due_node is None:
         return Waiting(None, message_id)
     place, _, group = due_node.data.decode("utf-8", "replace").partition("\n")
