@@ -1,8 +1,8 @@
 """Candidates to claim: the places of items seen without a lock, oldest first. Pure.
 
-A place is an item's path relative to its queue: ``items/<name>``, or ``lanes/<lane>/<name>``. Of a listing, what other
-consumers take first is set aside, and the rest is sorted; a name is looked into only when it is its turn, so that the
-cost of a deep queue is that of a hash of each name, and of sorting one's own.
+A place is an item's path relative to its queue: ``items/<name>`` or ``lanes/<lane>/<name>``. Names of a listing that
+other consumers take first are set aside, and the rest is sorted. A name is parsed only when it is its turn, so the cost
+of a deep queue is one hash per name, plus sorting this consumer's own names.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
     from .groups import GroupIndex
 
-#: Candidates kept of a listing; the rest is listed again when these run out.
+#: Candidates kept of a listing; the lane is listed again when these run out.
 BACKLOG_LIMIT = 200_000
-#: Of a listing, names of other consumers that are kept: what they may leave stealable.
+#: Names of other consumers' items that are kept of a listing, for work stealing.
 OTHERS_LIMIT = 20_000
-#: Names that are put in order at a time, of a long listing.
+#: Names of a long listing that are sorted at a time.
 REFILL = 4096
-#: Candidates that watches have told of and nobody has taken yet.
+#: Candidates reported by watches that are kept until they are taken.
 HEARD_LIMIT = 10_000
 SEQUENCE_DIGITS = 10
-#: Of so many of the others' items it is known which may be taken next; of more, a listing tells.
-LYING_LIMIT = 2_000
-#: Seconds after which others' items are taken even by who has enough of its own; each further one in line waits as
-#: long again.
-FAR_TOO_LONG = 0.5
+#: Other consumers' items that are examined one by one for stealing; if there are more, a listing is used instead.
+STEALABLE_LIMIT = 2_000
+#: Seconds after which even a consumer with enough items of its own takes others' items; each further consumer in line
+#: waits as long again.
+STALE_AFTER = 0.5
 
 
 class Backlog:
-    """What one consumer may try next."""
+    """The candidates that one consumer may try next."""
 
-    #: What names are sorted by, the oldest first: whatever compares.
+    #: The sort key of names, oldest first.
     _order: Callable[[str], Any] = itemgetter(slice(-SEQUENCE_DIGITS, None))
 
     def __init__(self, random: Random) -> None:
@@ -53,18 +53,18 @@ class Backlog:
         self._index: GroupIndex | None = None
         self._lane = ""
         self._listed: list[str] = []  # names, newest first, so that the oldest is popped
-        self._more: Iterator[str] = iter(())  # names that come after those, the oldest first
-        self._front: deque[str] = deque()  # places, given back
-        self._heard: deque[str] = deque()  # places, told by watches
+        self._more: Iterator[str] = iter(())  # names after those, oldest first
+        self._front: deque[str] = deque()  # places that were put back
+        self._heard: deque[str] = deque()  # places reported by watches
         self._locked: set[str] = set()  # ids
-        self._freed: set[str] | None = None  # ids whose locks have gone while a listing is under way
-        self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and since when they have been seen
-        self._before: dict[str, float] = {}  # the same of the lane that is being listed, as of the listing before
-        self._overheard: float | None = None  # when an item was told of last that is not kept
-        self._told: tuple[int, int] = (0, 0)
+        self._freed: set[str] | None = None  # ids whose locks ended while a listing is running
+        self._others: dict[str, dict[str, float]] = {}  # by lane: others' items, and when each was first seen
+        self._before: dict[str, float] = {}  # the same for the lane being listed, before this listing
+        self._dropped_at: float | None = None  # when an item was last reported that is not kept
+        self._marks: tuple[int, int] = (0, 0)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self.forget_listed()
         self._front.clear()
         self._heard.clear()
@@ -72,24 +72,24 @@ class Backlog:
         self._freed = None
         self._others.clear()
         self._before.clear()
-        self._overheard = None
+        self._dropped_at = None
 
     def regroup(self, index: GroupIndex | None) -> None:
-        """Begin anew, with what is known of the queue's groups; None: it has none."""
+        """Start again with an index of the queue's groups; None: it has no groups."""
         self.clear()
         self.reindex(index)
 
     def reindex(self, index: GroupIndex | None) -> None:
-        """Go by what is known of the queue's groups."""
+        """Use an index of the queue's groups."""
         self._index = index
 
     def forget_listed(self) -> None:
-        """What was listed is gone: its lanes have been seen empty."""
+        """Forget the listed names: the lanes have been seen empty."""
         self._listed.clear()
         self._more = iter(())
 
     def reshare(self, share: Partition) -> None:
-        """Take note of who else is there."""
+        """Set this consumer's share."""
         self._share = share
         self._offsets.clear()
 
@@ -99,32 +99,32 @@ class Backlog:
         return self._share
 
     def looked(self, began: float) -> None:
-        """All lanes have been looked at since then: what was told before, and not kept, has been seen."""
-        if self._overheard is not None and self._overheard < began:
-            self._overheard = None
+        """Record that all lanes were read at a later time than ``began``: items dropped before it have been seen."""
+        if self._dropped_at is not None and self._dropped_at < began:
+            self._dropped_at = None
 
     def begin_listing(self, lane: str) -> None:
-        """A lane is about to be listed: what has been told of it so far will be in the listing."""
-        self._told = (len(self._front), len(self._heard))
+        """Prepare for the listing of a lane: it will contain all items reported so far."""
+        self._marks = (len(self._front), len(self._heard))
         if self._index is not None:
             self._index.begin_listing(lane)
         self._freed = set()
         self._before, self._others[lane] = self._others.get(lane, {}), {}
 
     def deal(self, lane: str, passes: Callable[[str], object] | None) -> Dealt:
-        """Return a collector for the listing of a lane, of a queue without groups: see `fill_dealt`."""
+        """Return a collector for the listing of a lane in a queue without groups: see `fill_dealt`."""
         return Dealt(self._share, self._offset(lane), passes, own_limit=BACKLOG_LIMIT, others_limit=OTHERS_LIMIT)
 
     def fill_dealt(self, lane: str, dealt: Dealt, locked: set[str], now: float) -> None:
-        """Take a listing that was dealt out while it came in, and the ids that are locked."""
-        self._settle_told(lane, locked)
+        """Store a listing that was dealt out while it came in, and the locked ids."""
+        self._drop_seen(lane, locked)
         if not self._share.alone:
             self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now)
         self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
 
     def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
-        """Take the listing of a lane, and the ids that are locked."""
-        self._settle_told(lane, locked)
+        """Store the listing of a lane, and the locked ids."""
+        self._drop_seen(lane, locked)
         whole = len(names) <= BACKLOG_LIMIT
         if not whole or self._index is not None:
             names.sort(key=self._order)
@@ -136,18 +136,18 @@ class Backlog:
         names.sort(key=self._order, reverse=True)
         self._lane, self._listed, self._more = lane, names, iter(())
 
-    def _settle_told(self, lane: str, locked: set[str]) -> None:
-        """Forget what was told of a lane before its listing, and has been seen in that."""
-        old_front, old_heard = self._told
+    def _drop_seen(self, lane: str, locked: set[str]) -> None:
+        """Forget the places of a lane that were reported before its listing: the listing contains them."""
+        old_front, old_heard = self._marks
         front, heard, prefix = list(self._front), list(self._heard), f"{lane}/"
-        new = len(front) - old_front  # put back while the listing was under way, at the front
+        new = len(front) - old_front  # put back at the front while the listing was running
         self._front = deque(front[:new] + [place for place in front[new:] if not place.startswith(prefix)])
-        self._heard = deque([one for one in heard[:old_heard] if not one.startswith(prefix)] + heard[old_heard:])
+        self._heard = deque([place for place in heard[:old_heard] if not place.startswith(prefix)] + heard[old_heard:])
         locked -= self._freed or set()
         self._locked, self._freed = locked, None
 
     def _set_others_aside(self, lane: str, names: list[str], now: float) -> list[str]:
-        """Return what of a listing is this consumer's; of the rest, remember since when it has been seen."""
+        """Return this consumer's names of a listing; remember when the others were first seen."""
         if self._index is None:
             own = self._share.own(names, self._offset(lane))
         else:
@@ -159,72 +159,72 @@ class Backlog:
         return own
 
     def _remember_others(self, lane: str, others: dict[str, float], now: float) -> None:
-        """Take what a listing has for others; keep since when each has been seen."""
-        others.update(self._others.get(lane, {}))  # told of while the listing was under way
+        """Store other consumers' names of a listing; keep when each was first seen."""
+        others.update(self._others.get(lane, {}))  # reported while the listing was running
         self._others[lane] = others
         before, self._before = self._before, {}
         late: list[str] = []
         for name, since in before.items():
             if name in others:
                 others[name] = since
-                if now - since >= FAR_TOO_LONG and now - since >= FAR_TOO_LONG * self._distance(lane, name):
+                if now - since >= STALE_AFTER and now - since >= STALE_AFTER * self._distance(lane, name):
                     late.append(name)
         if late:
             self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
 
     def _take_over(self, lane: str, late: list[str]) -> None:
-        """Put half of what others have left stealable for far too long to the front.
+        """Move half of other consumers' very stale items to the front.
 
-        Whoever always finds something of its own never gets to `steal`, and some of the others may be busy for good.
-        Half, and in random order, since its own consumer may just be slow.
+        A consumer that always finds items of its own never reaches `steal`, and some of the others may be busy for
+        good. It takes half, in random order, because their own consumer may just be slow.
         """
         taken = self._random.sample(late, (len(late) + 1) // 2)
         self._front.extend(self._remove([(lane, name) for name in taken]))
 
     def hear(self, place: str, now: float) -> bool:
-        """Take a new item, told by a watch; True when it is this consumer's to take."""
+        """Add a new item reported by a watch; return whether it is in this consumer's share."""
         self._unlock(place)
         return self.try_later(place, now)
 
     def try_later(self, place: str, now: float) -> bool:
-        """Take a place to try, of an item whose lock is not known to be gone; True when it is this consumer's."""
+        """Add an item whose lock may still exist; return whether it is in this consumer's share."""
         lane, _, name = place.rpartition("/")
         if self._distance(lane, name):
             others = self._others.setdefault(lane, {})
             if len(others) < HEARD_LIMIT:
                 others.setdefault(name, now)
             else:
-                self._overheard = now
+                self._dropped_at = now
             return False
         if len(self._heard) < HEARD_LIMIT:
             self._heard.append(place)
         else:
-            self._overheard = now
+            self._dropped_at = now
         return True
 
     @property
     def next_due(self) -> int | None:
-        """When the first of what is here may be taken, ms in ZooKeeper's time; None: now, or never."""
+        """When the earliest candidate is due, ms in ZooKeeper's time; None: now, or never."""
         return None
 
     def is_locked(self, lock: str) -> bool:
-        """Whether somebody else is known to hold a lock."""
+        """Whether another session is known to hold a lock."""
         return lock in self._locked
 
     def lock(self, lock: str) -> None:
-        """Somebody else holds a lock."""
+        """Record that another session holds a lock."""
         self._locked.add(lock)
         if self._freed is not None:
             self._freed.discard(lock)
 
     def unlock(self, lock: str) -> None:
-        """A lock is gone."""
+        """Record that a lock has ended."""
         self._locked.discard(lock)
         if self._freed is not None:
             self._freed.add(lock)
 
     def offer(self, places: Sequence[str], now: float) -> None:
-        """Take items whose time has come, behind those given back; one may have been offered before."""
+        """Add due items, behind those put back; an item may be offered twice."""
         present = set(self._front)
         for place in places:
             lane, _, name = place.rpartition("/")
@@ -235,11 +235,11 @@ class Backlog:
 
     @property
     def full(self) -> bool:
-        """Whether no more that watches tell of is kept."""
+        """Whether no further reported items are kept."""
         return len(self._heard) >= HEARD_LIMIT
 
     def forget(self, place: str) -> None:
-        """An item is gone."""
+        """Record that an item no longer exists."""
         lane, _, name = place.rpartition("/")
         self._others.get(lane, {}).pop(name, None)
         if self._locked and self._index is None:
@@ -247,13 +247,13 @@ class Backlog:
                 self._locked.discard(self._lock_id(name))
 
     def put_back(self, places: Sequence[str]) -> None:
-        """Put candidates back to the front, in their order; their locks are gone."""
+        """Return candidates to the front, in their order; their locks are gone."""
         self._front.extendleft(reversed(places))
         for place in places:
             self._unlock(place)
 
     def put_last(self, places: Iterable[str]) -> None:
-        """Put candidates behind all others, and go on somewhere else: others work where these were."""
+        """Move candidates behind all others, and continue somewhere else: other consumers work where these were."""
         self._heard.extend(places)
         listed = self._listed
         if len(listed) > 1:
@@ -261,12 +261,12 @@ class Backlog:
             self._listed = listed[cut:] + listed[:cut]
 
     def pop(self, limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take the oldest of this consumer's, without those whose id is excluded."""
+        """Take the oldest of this consumer's candidates, except excluded ids."""
         places: list[str] = []
         for source in (self._front, self._heard):
             if source is self._heard:
                 self._pop_listed(places, limit, excluded, now)
-            chosen = set(places)  # what was freed, or heard of, since the listing is in that too
+            chosen = set(places)  # items freed or reported since the listing may also be in it
             while source and len(places) < limit:
                 place = source.popleft()
                 if place not in chosen and self._free(place.rpartition("/")[2], excluded):
@@ -275,27 +275,27 @@ class Backlog:
         return places
 
     def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
-        """Take what is another's, at once: for a taker that asks what is there, whoever's it is."""
+        """Take other consumers' items at once, for a taker that asks for what is available now."""
         free = [(lane, name) for lane, others in self._others.items() for name in others if self._free(name, excluded)]
         return self._remove(self._random.sample(free, min(limit, len(free))))
 
     def steal(self, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take a few of what others have left stealable for too long, by a listing made just now."""
-        ripe = self._ripe(now)
-        chosen = self._sample(ripe)
+        """Take a few of other consumers' stale items, right after a listing."""
+        stale = self._stale_items(now)
+        chosen = self._sample(stale)
         if not all(self._free(name, excluded) for _, name in chosen):
-            busy = {(lane, name) for lane, name in ripe if not self._free(name, excluded)}
-            self._remove(busy)  # a listing that finds them free sees them for the first time
-            chosen = self._sample([one for one in ripe if one not in busy])
+            busy = {(lane, name) for lane, name in stale if not self._free(name, excluded)}
+            self._remove(busy)  # the next listing that finds them free sees them for the first time
+            chosen = self._sample([item for item in stale if item not in busy])
         return self._remove(chosen)
 
     def stealable(self, excluded: Callable[[str], bool], limit: int, now: float) -> list[str] | None:
         """Return the known items of others that may be taken now or soon, earliest first.
 
-        None: too much may be taken now, or something has not been kept in mind; a listing tells.
+        None: a listing is needed, because there are too many, or some were not kept.
         """
         known = sum(map(len, self._others.values()))
-        if known > LYING_LIMIT or (self._overheard is not None and now - self._overheard >= FAR_TOO_LONG):
+        if known > STEALABLE_LIMIT or (self._dropped_at is not None and now - self._dropped_at >= STALE_AFTER):
             return None
         due = [
             (since + self._patience(lane, name), lane, name)
@@ -309,69 +309,69 @@ class Backlog:
         return [f"{lane}/{name}" for _, lane, name in due[:limit]]
 
     def take_over(self, places: Iterable[str], limit: int, excluded: Callable[[str], bool], now: float) -> list[str]:
-        """Take a few of these places whose items lie there still and whose time it is, the nearest in line first."""
-        ripe: list[tuple[str, str]] = []
+        """Take a few of these places whose items still exist and are due, the nearest in line first."""
+        stale: list[tuple[str, str]] = []
         for place in places:
             lane, _, name = place.rpartition("/")
             since = self._others.get(lane, {}).get(name)
             if since is not None and now - since >= self._patience(lane, name) and self._free(name, excluded):
-                ripe.append((lane, name))
-        ripe.sort(key=lambda one: self._distance(*one))
-        return self._remove(ripe[: min(limit, max(1, len(ripe) // self._share.count))])
+                stale.append((lane, name))
+        stale.sort(key=lambda item: self._distance(*item))
+        return self._remove(stale[: min(limit, max(1, len(stale) // self._share.count))])
 
     def leave(self, places: Iterable[str], since: float) -> None:
-        """Leave items to others, of which one was taken just now; they have been seen since then."""
+        """Leave items to other consumers that just took one of them; they were first seen at ``since``."""
         for place in places:
             lane, _, name = place.rpartition("/")
             self._others.setdefault(lane, {}).setdefault(name, since)
 
     def begin_look(self) -> None:
-        """The locks of some items are about to be read."""
+        """Prepare for a read of some items' locks."""
         self._freed = set()
 
     def end_look(self, locked: Iterable[str]) -> None:
-        """Take what has been found locked, unless it has been heard since that it is not."""
+        """Record the locks found, except those that were reported as gone since the read began."""
         self._locked.update(set(locked) - (self._freed or set()))
         self._freed = None
 
-    def _ripe(self, now: float) -> list[tuple[str, str]]:
-        """Return what others have left stealable for too long; of very much, what a sample has of it."""
-        latest, ripe = now - FIRST_WAIT, list[tuple[str, str]]()
+    def _stale_items(self, now: float) -> list[tuple[str, str]]:
+        """Return other consumers' stale items, from a sample if there are very many."""
+        latest, stale = now - FIRST_WAIT, list[tuple[str, str]]()
         for lane, others in self._others.items():
             names: Iterable[str] = others
-            if len(others) > LYING_LIMIT:
-                names = self._random.sample(list(others), LYING_LIMIT)
-            ripe += [
+            if len(others) > STEALABLE_LIMIT:
+                names = self._random.sample(list(others), STEALABLE_LIMIT)
+            stale += [
                 (lane, name)
                 for name in names
                 if (since := others[name]) <= latest and now - since >= self._patience(lane, name)
             ]
-        return ripe
+        return stale
 
-    def _sample(self, ripe: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return a few of what others have left stealable.
+    def _sample(self, stale: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return a few of other consumers' stale items.
 
-        This consumer is near to them in line, so that others that look now take others; of these, the newer ones, which
-        their own consumers take last.
+        This consumer is near to them in line, so others that look now take other items. Of these it takes the newer
+        ones, which their own consumers take last.
         """
-        few = max(1, len(ripe) // self._share.count)
-        near = sorted(ripe, key=lambda one: self._distance(*one))[: 2 * few if few > 1 else 1]
-        near.sort(key=lambda one: self._order(one[1]), reverse=True)
+        few = max(1, len(stale) // self._share.count)
+        near = sorted(stale, key=lambda item: self._distance(*item))[: 2 * few if few > 1 else 1]
+        near.sort(key=lambda item: self._order(item[1]), reverse=True)
         return near[:few]
 
     def next_steal(self) -> float | None:
-        """When the first of what others leave stealable may be taken, on the clock of ``now``; None when nothing is.
+        """When the first of other consumers' items may be stolen, on the clock of ``now``; None: no item.
 
-        What is locked does not lie there: whoever ends that lock rings. Of what was told and not kept it is not known
-        whether it lies there: that is looked for.
+        Locked items do not count: the session that ends their lock wakes this one. For reported items that were not
+        kept, a look is scheduled.
         """
         first: float | None = None
-        if self._overheard is not None:
-            first = self._overheard + FAR_TOO_LONG
+        if self._dropped_at is not None:
+            first = self._dropped_at + STALE_AFTER
         for lane, others in self._others.items():
             for name, since in others.items():
                 if first is not None and since + FIRST_WAIT >= first:
-                    continue  # of many, most are looked at no closer
+                    continue  # with many items, most end here
                 due = since + self._patience(lane, name)
                 if (first is None or due < first) and self._free(name, _by_nobody):
                     first = due
@@ -386,7 +386,7 @@ class Backlog:
                 if not listed:
                     break
             name = listed.pop()
-            if not alone and self._distance(lane, name):  # the shares have changed since it was listed
+            if not alone and self._distance(lane, name):  # the shares have changed since the listing
                 self._others.setdefault(lane, {}).setdefault(name, now)
                 continue
             try:  # as in `_free`, for every message
@@ -416,7 +416,7 @@ class Backlog:
         return item_id(name) if self._index is None else self._index.lock_id(name)
 
     def _distance(self, lane: str, name: str) -> int:
-        """A group's items are all the same consumer's."""
+        """Return the distance of an item's consumer; the items of a group all have the same one."""
         if self._index is None:
             return self._share.distance(name, self._offset(lane))
         return self._share.distance(self._index.lock_id(name))

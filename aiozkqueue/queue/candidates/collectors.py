@@ -1,7 +1,7 @@
-"""What is kept of a listing that comes in piece by piece: collectors for `children_into`. Pure.
+"""Collectors for `children_into`, which keep a part of a listing that arrives in pieces. Pure.
 
-A piece has some thousand names. A collector does only a bounded amount of work with each, so that the loop serves
-others between two pieces however long the listing is.
+A piece has some thousand names. A collector does a bounded amount of work with each, so that the event loop can run
+other tasks between two pieces, however long the listing is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _SEQUENCE_DIGITS: Final = 10
 #: Names sorted at a time: a few milliseconds.
 _RUN: Final = 8192
-#: Names judged at a time.
+#: Names tested at a time.
 _CHUNK: Final = 1024
-#: One name in so many stands for those before it when it is estimated how far the first ``limit`` reach.
+#: One in this many names represents those before it when the position of the first ``limit`` is estimated.
 _STEP: Final = 64
 
-#: What ZooKeeper numbers the children of a parent by, in the order in which they were made.
+#: The sequence number that ZooKeeper gives to children of a parent, in order of creation.
 sequence_of: Callable[[str], Any] = itemgetter(slice(-_SEQUENCE_DIGITS, None))
 
 
@@ -36,10 +36,10 @@ class Matching:
         self._passes = passes
         self.names: list[str] = []
         self.size: int = 0
-        """How long the listing is, bytes."""
+        """The size of the listing, bytes."""
 
     def take(self, names: list[str]) -> None:
-        """Keep those that pass."""
+        """Keep the names that pass."""
         self.size += _size(names)
         if self._passes is None:
             self.names += names
@@ -48,11 +48,11 @@ class Matching:
 
 
 class Earliest:
-    """Of the names that pass a test, the first ``limit`` in the order of a key; without a limit, all.
+    """The first ``limit`` names that pass a test, in the order of a key; without a limit, all.
 
-    However many come, few more are held at a time: a quarter, and a piece. Most names of a long listing are too late to
-    be tested: once there are enough, only those before the last of them are. Names are kept in sorted runs,
-    which are merged when they are read: nothing here sorts a million names in one step.
+    However many names arrive, few more are held at a time: a quarter more, and a piece. Most names of a long listing
+    come too late in the order to be tested: once there are enough, only names before the last of them are. Names are
+    kept in sorted runs that are merged when they are read, so no step sorts a million names.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Earliest:
         self._fresh: list[str] = []
         self._held = 0
         self._last: Any = None
-        """The key that the first ``limit`` of the names so far do not go beyond; None: there are fewer."""
+        """A key that the first ``limit`` names so far do not exceed; None: there are fewer."""
 
     def take(self, names: list[str]) -> None:
-        """Keep those that pass, and may be among the first."""
-        for start in range(0, len(names), _CHUNK):  # the first chunk tells what of the others need be tested
+        """Keep the names that pass and may be among the first."""
+        for start in range(0, len(names), _CHUNK):  # the first chunk limits which others are tested
             self._take(names[start : start + _CHUNK])
 
     def _take(self, names: list[str]) -> None:
@@ -91,20 +91,20 @@ class Earliest:
         return self._held
 
     def in_order(self) -> Iterator[str]:
-        """Give the names one by one and once, the first first; what comes in later is not among them.
+        """Yield the names in order, each once; names that arrive later are not included.
 
-        Each is let go as it is given: to free a million at once takes a tenth of a second.
+        Each name is released as it is yielded: freeing a million at once takes a tenth of a second.
         """
         self._close_run()
         runs, self._runs, self._held = [emptied(run) for run in self._runs], [], 0
         return islice(runs[0] if len(runs) == 1 else merge(*runs, key=self._key), self._limit)
 
     def names(self) -> list[str]:
-        """Return all names at once, the first first."""
+        """Return all names in order."""
         return list(self.in_order())
 
     def kept(self) -> Iterator[str]:
-        """Give all that is held, which may be more than ``limit``, in no order."""
+        """Yield all held names, possibly more than ``limit``, in no order."""
         return chain(self._fresh, *self._runs)
 
     def _close_run(self) -> None:
@@ -114,8 +114,8 @@ class Earliest:
             self._runs.append(fresh)
 
     def _prune(self) -> None:
-        """Drop names that are not among the first ``limit``: all of them when few are held, else most of them."""
-        assert self._limit is not None  # noqa: S101 - who calls this has a limit
+        """Drop names that are not among the first ``limit``: all such names when few are held, otherwise most."""
+        assert self._limit is not None  # noqa: S101 - callers have a limit
         self._close_run()
         key, runs = self._key, self._runs
         if self._held <= 4 * _RUN:
@@ -125,7 +125,7 @@ class Earliest:
             self._last = key(whole[-1]) if len(whole) == self._limit and whole else self._last
         else:
             steps = sorted(key(name) for run in runs for name in islice(run, _STEP - 1, None, _STEP))
-            enough = -(-self._limit // _STEP)  # as many steps have at least `limit` names up to the last of them
+            enough = -(-self._limit // _STEP)  # this many steps cover at least `limit` names
             if enough <= len(steps):
                 self._last = steps[enough - 1]
                 for run in runs:
@@ -135,14 +135,14 @@ class Earliest:
 
 
 def emptied(names: list[str]) -> Iterator[str]:
-    """Give the names of a list one by one, and take each from it."""
+    """Yield the names of a list, removing each from it."""
     names.reverse()
     while names:
         yield names.pop()
 
 
 class Dealt:
-    """A lane's names, dealt out while they come in: this consumer's own, the first of them, and some of the others'."""
+    """A lane's names, dealt out as they arrive: the first of this consumer's own, and some of the others'."""
 
     def __init__(
         self,
@@ -159,10 +159,10 @@ class Dealt:
         self.own: Earliest = Earliest(own_limit)
         self.others: Earliest = Earliest(others_limit)
         self.size: int = 0
-        """How long the listing is, bytes."""
+        """The size of the listing, bytes."""
 
     def take(self, names: list[str]) -> None:
-        """Deal these out."""
+        """Deal out these names."""
         self.size += _size(names)
         if self._passes is not None:
             names = list(filter(self._passes, names))

@@ -1,8 +1,8 @@
-"""What is scheduled, as one consumer sees it: the items due next, and when to look for those after them.
+"""Delayed items that one consumer knows: the items due next, and when to look for those after them.
 
-Items for a later time lie in folders of one hour each, with the time in their names, and are claimed from there when it
-has come. Of the hours that are near, consumers know the items, earliest first; of those that are far, only that there
-is something. So what is far off costs one name of an hour, and nothing is listed again while it does not change.
+Delayed items are stored in folders of one hour each, with the due time in their names, and are claimed from there once
+due. Of near hours, consumers know the items, earliest first; of far hours, only that there are items. So a far item
+costs one name of an hour, and nothing is listed again while it does not change.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ LEAD: Final = 60_000
 NEAREST: Final = 50_000
 #: Items that become candidates at a time.
 RELEASE: Final = 1024
-#: Hours looked at before what they hold is taken, and those of them that are listed.
-TOGETHER: Final = 200
+#: Hours checked at a time, and how many of them are listed, before their items are used.
+CHECKED: Final = 200
 LISTED: Final = 16
-#: How often one that is never idle looks for what others have scheduled, seconds; for long listings, less often.
-LOOK: Final = 1.0
-LOOK_PER_LISTING: Final = 50
+#: Seconds between checks for other sessions' delayed items in a session that is never idle; longer for long listings.
+INTERVAL: Final = 1.0
+INTERVAL_PER_LISTING: Final = 50
 
 
 class HourBucket:
-    """One hour's folder."""
+    """The folder of one hour."""
 
     __slots__ = ("beyond", "changed", "look_after", "unsettled")
 
     def __init__(self) -> None:
         self.changed: int | None = None
-        """The zxid of the last change of its children when it was listed; None: it has not been."""
+        """The zxid of the last change of its children when it was listed; None: never listed."""
         self.beyond: int | None = None
-        """When the first item is due that is not known, since there are too many; at least `LOOK` ahead."""
+        """When the first unknown item is due, if there are too many; at least `INTERVAL` ahead."""
         self.unsettled: bool = False
-        """Whether something of it was due when it was last looked at: somebody holds it, or is about to take it."""
+        """Whether an item was already due at the last look: another session holds it, or is about to take it."""
         self.look_after: float = 0.0
-        """Not to be listed again before this, on the monotonic clock."""
+        """The earliest time of the next listing, on the monotonic clock."""
 
 
 class DelayedIndex:
-    """The scheduled items of one queue."""
+    """The delayed items of one queue."""
 
     def __init__(self, zookeeper: ZooKeeper, store: QueueState, clock: Clock) -> None:
         self._zookeeper = zookeeper
@@ -67,12 +67,12 @@ class DelayedIndex:
         self._heap: list[tuple[int, str]] = []
         self._known: set[str] = set()
         self._looked = 0.0
-        self._pending: deque[tuple[int, bool]] = deque()  # hours to look at, and whether they must be listed
+        self._pending: deque[tuple[int, bool]] = deque()  # hours to check, and whether they must be listed
         self.must_look: bool = True
         """Whether events may have been missed."""
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything."""
         self._hours.clear()
         self._heap.clear()
         self._known.clear()
@@ -81,19 +81,19 @@ class DelayedIndex:
 
     @property
     def next(self) -> int | None:
-        """When there is something to do, milliseconds of ZooKeeper's time; None: not before something is heard."""
+        """When the next step is due, milliseconds of ZooKeeper's time; None: not before an event."""
         times = [self._heap[0][0]] if self._heap else []
         if self._pending:
             times.append(0)
         for number, hour in self._hours.items():
-            if hour.changed is None:  # far, or else it would have been listed
+            if hour.changed is None:  # far away: a near hour would have been listed
                 times.append(number * HOUR - LEAD)
             elif hour.beyond is not None:
                 times.append(hour.beyond)
         return min(times, default=None)
 
     def due(self, now: int) -> list[str]:
-        """Take out the places of those whose time has come, earliest first, a limited number at a time."""
+        """Remove and return the places of due items, earliest first, a limited number at a time."""
         places: list[str] = []
         heap = self._heap
         while heap and heap[0][0] <= now and len(places) < RELEASE:
@@ -105,10 +105,10 @@ class DelayedIndex:
                     hour.unsettled = True
         return places
 
-    # -- told by the watches
+    # -- called by watches
 
     def hear(self, place: str, now: int) -> None:
-        """An item, or the folder of an hour, has appeared, or something about an item has changed."""
+        """Record that an item or an hour's folder has appeared, or that an item has changed."""
         number = _number(place)
         if number is None:
             return
@@ -118,31 +118,31 @@ class DelayedIndex:
             self._add(ItemName.parse(name), place)
 
     def forget(self, place: str) -> None:
-        """An item, or the folder of an hour, has gone."""
+        """Record that an item or an hour's folder no longer exists."""
         self._known.discard(place)
         number = _number(place)
         if number is not None and place.count("/") == 1:
             self._hours.pop(number, None)
 
-    # -- looking
+    # -- search
 
     async def look(self, now: int, generation: int, *, heard: bool, asked: bool) -> None:
-        """Find out what is due next: of very many hours some at a time, so that a consumer is not kept from messages.
+        """Find the items due next. Many hours are checked in steps, so that messages are not held up.
 
-        ``heard``: a watch would have told of anything new. ``asked``: somebody wants to know all the same, and all.
+        ``heard``: a watch would have reported new items. ``asked``: a taker wants a complete answer nevertheless.
         """
         moment, must = self._clock.monotonic(), self.must_look
-        again = must or asked or (not heard and moment - self._looked > LOOK)
+        again = must or asked or (not heard and moment - self._looked > INTERVAL)
         self.must_look = False
         try:
             if again:
                 self._looked = moment
-                await self._look_for_hours(generation)
-            if must or asked or not self._pending:  # else it would always begin with the first of very many
+                await self._list_hours(generation)
+            if must or asked or not self._pending:  # otherwise each look would begin with the first hour again
                 self._pending = deque(self._to_look_at(now, moment, again=again, asked=asked, must=must))
-            await self._look_on(now, generation)
+            await self._check_next(now, generation)
             while asked and self._pending:
-                await self._look_on(now, generation)
+                await self._check_next(now, generation)
         except BaseException:
             self.must_look = True
             raise
@@ -150,7 +150,7 @@ class DelayedIndex:
     def _to_look_at(
         self, now: int, moment: float, *, again: bool, asked: bool, must: bool
     ) -> Iterator[tuple[int, bool]]:
-        """Give the hours to look at, the earliest first, and whether each must be listed."""
+        """Yield the hours to check, the earliest first, and whether each must be listed."""
         for number, hour in sorted(self._hours.items(), key=itemgetter(0)):
             if number * HOUR - LEAD > now:
                 break
@@ -158,9 +158,9 @@ class DelayedIndex:
             if hour.changed is None or beyond or must or asked or (again and moment >= hour.look_after):
                 yield number, beyond or must
 
-    async def _look_on(self, now: int, generation: int) -> None:
-        """Look at the next hours: all at once whether there is anything, and then into a few of them."""
-        page = [self._pending.popleft() for _ in range(min(TOGETHER, len(self._pending)))]
+    async def _check_next(self, now: int, generation: int) -> None:
+        """Check the next hours: first which of them changed, all at once; then list a few of those."""
+        page = [self._pending.popleft() for _ in range(min(CHECKED, len(self._pending)))]
         hours = [self._hours.get(number) for number, _ in page]
         paths = [self._store.paths.at(later_of(number * HOUR)) for number, _ in page]
         stats = await asyncio.gather(*(self._zookeeper.exists(path, generation=generation) for path in paths))
@@ -168,7 +168,7 @@ class DelayedIndex:
         listed = 0
         for index, ((number, must), hour, stat) in enumerate(zip(page, hours, stats, strict=True)):
             if hour is None or self._hours.get(number) is not hour:
-                continue  # it has gone meanwhile, and whoever made it again is heard, or looked for
+                continue  # it was deleted meanwhile; if created again, it is reported or found later
             if stat is None:
                 del self._hours[number]
             elif not stat.num_children and (number + 1) * HOUR <= now:
@@ -178,21 +178,21 @@ class DelayedIndex:
                     self._pending.extendleft(reversed(page[index:]))
                     break
                 listed += 1
-                await self._look_into(number, hour, stat, now, generation)
+                await self._list_hour(number, hour, stat, now, generation)
         await self._delete(over, generation)
 
-    async def _look_for_hours(self, generation: int) -> None:
+    async def _list_hours(self, generation: int) -> None:
         before = dict(self._hours)
         names = await below(self._zookeeper, self._store.paths.later, generation=generation)
         numbers = {int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))}
         for gone in before.keys() - numbers:
-            if self._hours.get(gone) is before[gone]:  # else it was heard of after the server had read the names
+            if self._hours.get(gone) is before[gone]:  # otherwise it was reported after the server read the names
                 del self._hours[gone]
         for number in numbers:
             self._hours.setdefault(number, HourBucket())
 
-    async def _look_into(self, number: int, hour: HourBucket, stat: Stat, now: int, generation: int) -> None:
-        """List an hour, whose stat was read before."""
+    async def _list_hour(self, number: int, hour: HourBucket, stat: Stat, now: int, generation: int) -> None:
+        """List an hour whose stat was read before."""
         began = self._clock.monotonic()
         folder = later_of(number * HOUR)
         path = self._store.paths.at(folder)
@@ -208,15 +208,15 @@ class DelayedIndex:
         if self._store.config.staged:
             names = visible(names, locked)
         self._take(hour, folder, names, locked, now)
-        hour.changed = stat.pzxid  # of before the listing: what came meanwhile shows as another change
-        hour.look_after = self._clock.monotonic() + LOOK_PER_LISTING * (self._clock.monotonic() - began)
+        hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
+        hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
 
     def _take(self, hour: HourBucket, folder: str, names: list[str], locked: set[str | None], now: int) -> None:
         items = [item for name in names if (item := ItemName.parse(name)) is not None and item.due is not None]
         items.sort(key=_by_due)
         hour.unsettled = bool(items) and (items[0].due or 0) <= now
         free = [item for item in items if item.id not in locked]
-        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(LOOK)) if len(free) > NEAREST else None
+        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
         for item in free[:NEAREST]:
             self._add(item, f"{folder}/{item.text}")
 
@@ -226,7 +226,7 @@ class DelayedIndex:
             heapq.heappush(self._heap, (item.due, place))
 
     async def _delete(self, numbers: Sequence[int], generation: int) -> None:
-        """Delete the folders of hours that are over; a put that comes too late for one makes it again."""
+        """Delete the folders of past hours; a late put creates its folder again."""
         outcomes = await asyncio.gather(
             *(
                 self._zookeeper.multi([Delete(self._store.paths.at(later_of(number * HOUR)))], generation=generation)
@@ -237,7 +237,7 @@ class DelayedIndex:
         for number, outcome in zip(numbers, outcomes, strict=True):
             if not isinstance(outcome, BaseException):
                 self._hours.pop(number, None)
-            elif not isinstance(outcome, MultiError):  # else somebody was quicker, or something has come
+            elif not isinstance(outcome, MultiError):  # otherwise it was deleted already, or an item was put
                 raise outcome
 
 

@@ -1,4 +1,4 @@
-"""Which candidates a consumer with filters takes, by their names alone: each combination of tags is judged once."""
+"""Selects the candidates that match a consumer's filters, by names alone: each tag combination is evaluated once."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ if TYPE_CHECKING:
 
 
 class FilterSelector:
-    """Lets through the names of items whose tags pass one filter."""
+    """Selects the names of items whose tags match one filter."""
 
     def __init__(self, condition: Condition, records: TagRecords) -> None:
         self._condition = condition
         self._records = records
         self._verdicts: dict[str, bool] = {}
         self._heard: list[str] = []
-        self._unread: set[str] = set()  # digests whose record was missing, or no record
+        self._unread: set[str] = set()  # digests whose record was missing or invalid
         self.refused: int = 0
-        """How many names the last listing had that are not for this consumer."""
+        """The number of names in the last listing that did not match."""
         self.passed: int = 0
-        """How many it had that are."""
+        """The number that matched."""
 
     def start_over(self) -> None:
-        """Forget what has been heard."""
+        """Forget the reported items."""
         self._heard.clear()
 
     def hear(self, place: str) -> bool:
-        """Tell whether a new item is for this consumer; when its tags are not known yet, remember to find out.
-
-        `heard` tells then.
-        """
+        """Whether a new item matches this filter; if its tags are not known yet, `heard` finds out later."""
         digest = name_digest(place.rpartition("/")[2])
         if digest is None:
             return False
@@ -50,32 +47,32 @@ class FilterSelector:
 
     @property
     def undecided(self) -> bool:
-        """Whether items have been heard of whose tags are not known yet."""
+        """Whether items were reported whose tags are not known yet."""
         return bool(self._heard)
 
     async def heard(self, generation: int) -> list[str] | None:
-        """Return the places of such items that are for this consumer; None: list, others were passed over before."""
+        """Return the places of such items that match; None: list again, because earlier items were missed."""
         places, self._heard = self._heard, []
         unread = len(self._unread)
         try:
-            passed = await self.sift(places, generation)
+            passed = await self.select(places, generation)
         except BaseException:
             self._heard = places + self._heard
             raise
         return passed if len(self._unread) >= unread else None
 
     async def of_listing(self, names: list[str], generation: int) -> list[str]:
-        """Return those of a listing that are for this consumer."""
-        passed = await self.sift(names, generation)
+        """Return the names of a listing that match."""
+        passed = await self.select(names, generation)
         self.refused, self.passed = len(names) - len(passed), len(passed)
         return passed
 
     def kept_all(self, lanes: Sequence[str]) -> bool:
-        """Whether the backlog has all that is for this consumer, after a listing that something was taken from."""
+        """Whether the backlog holds all matching items, after a listing from which some were taken."""
         return len(lanes) == 1 and self.passed < BACKLOG_LIMIT
 
-    async def sift(self, names: Sequence[str], generation: int) -> list[str]:
-        """Return the names, or places, of items that are for this consumer, in their order."""
+    async def select(self, names: Sequence[str], generation: int) -> list[str]:
+        """Return the names, or places, of the items that match, in their order."""
         digests = [name_digest(name.rpartition("/")[2]) for name in names]
         unknown = {digest for digest in digests if digest is not None and digest not in self._verdicts}
         verdicts = self._verdicts
@@ -84,10 +81,12 @@ class FilterSelector:
                 verdicts = self._verdicts = {}
                 unknown = {digest for digest in digests if digest is not None}
             tags = await self._records.read(sorted(unknown), generation)
-            for digest, found in tags.items():
-                verdicts[digest] = self._condition.accepts(found)
+            for digest, record in tags.items():
+                verdicts[digest] = self._condition.accepts(record)
             self._unread = (self._unread | unknown) - tags.keys()
             if len(self._unread) > MOST_KNOWN:
                 self._unread.clear()
-        # One whose record is missing has no tags that anybody knows: it stays for those who do not ask.
-        return [name for name, one in zip(names, digests, strict=True) if one is not None and verdicts.get(one)]
+        # An item whose record is missing has no known tags: it stays for consumers without filters.
+        return [
+            name for name, digest in zip(names, digests, strict=True) if digest is not None and verdicts.get(digest)
+        ]

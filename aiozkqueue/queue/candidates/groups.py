@@ -1,15 +1,15 @@
-"""Which messages go one after the other, and what of each group has been seen. Pure.
+"""Tracks the items of each message group, which are delivered in order. Pure.
 
-The items of a group share one lock, ``lock-g<hash>``. In an ordered queue all items are one group. Whoever holds the
-lock takes the smallest item that is left; so what is known of a group must never have a gap:
+The items of a group share one lock, ``lock-g<hash>``. In an ordered queue all items are one group. The lock's holder
+takes the smallest remaining item, so the known items of a group must have no gap:
 
-- A listing of a lane has every item of it up to its greatest, since ZooKeeper numbers them in the order of the creates:
-  what is missing below has been deleted.
-- A watch tells of items in that order too. What it tells is taken only if the lane was listed while the watch was
-  armed and nothing has been missed since; otherwise the lane must be listed.
-- An item leaves only when it is known to be deleted: by our own commit, or by a read under the lock.
+- A listing of a lane contains every item up to its greatest, since ZooKeeper numbers items in order of creation: an
+  item missing below has been deleted.
+- Watches report items in that order too. A reported item is used only if the lane was listed while the watch was armed,
+  and no event was missed since; otherwise the lane must be listed.
+- An item is removed only when it is known to be deleted: by our own commit, or by a read under the lock.
 
-So the smallest item known, if a read under the lock finds it, is the group's head.
+So the smallest known item is the group's head, if a read under the lock finds it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import ItemName, QueueConfig
 
-#: The one group of an ordered queue. No user's group has this hash: a group's name is not empty.
+#: The one group of an ordered queue. No user's group has this hash, because group names are not empty.
 ORDERED: Final = "g" + key_hash("")
 
 
 def lock_id(config: QueueConfig, name: str) -> str:
-    """What an item is locked by: ``g`` and the hash of its group, or its own id.
+    """Return the lock id of an item: ``g`` and the hash of its group, or its own id.
 
     Raises:
-        MalformedError: it is not the name of an item.
+        MalformedError: ``name`` is not the name of an item.
     """
     if config.ordered:
         return ORDERED
@@ -44,39 +44,39 @@ def lock_id(config: QueueConfig, name: str) -> str:
 
 
 def lock_ids(item: ItemName) -> tuple[str, ...]:
-    """What an item may be locked by, whatever the configuration was when it was locked."""
+    """Return the locks that an item may have, under any configuration."""
     return (item.id, ORDERED) if item.group is None else (item.id, ORDERED, "g" + item.group)
 
 
 def is_group(lock: str) -> bool:
-    """Tell the lock of a group from that of an item, whose id is shorter."""
+    """Whether a lock is a group's; an item's id is shorter."""
     return len(lock) == len(ORDERED) and lock[0] == "g"
 
 
 class Heard(enum.Enum):
-    """What an item that a watch told of is."""
+    """The result of a reported item."""
 
     NEW = enum.auto()
     KNOWN = enum.auto()
-    UNTRACKED = enum.auto()  # others may be missing before it: the lane must be listed
+    UNTRACKED = enum.auto()  # earlier items may be unknown: the lane must be listed
 
 
 class GroupIndex:
-    """The items of each group that may be left, oldest first, as one consumer knows them."""
+    """The remaining items of each group, oldest first, that one consumer knows."""
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
         self.blocked: bool = False
-        """Whether locks are held by other rules than those in force, as `ordered` has just been switched."""
+        """Whether locks of other rules are held, because `ordered` has just been changed."""
         self._groups: dict[str, dict[str, deque[str]]] = {}  # by group and lane, places
         self._in_lane: dict[str, set[str]] = {}
-        self._tracked: set[str] = set()  # lanes of which nothing has been missed
+        self._tracked: set[str] = set()  # lanes without missed events
         self._watching = False
         self._listing: str | None = None
-        self._meanwhile: list[str] = []
+        self._reported: list[str] = []
 
     def lock_id(self, name: str) -> str:
-        """What an item is locked by. Raises: MalformedError."""
+        """Return the lock id of an item. Raises: MalformedError."""
         return lock_id(self.config, name)
 
     def _blocked_by(self, locked: Collection[str]) -> bool:
@@ -84,18 +84,18 @@ class GroupIndex:
             return any(lock != ORDERED for lock in locked)
         return self.config.ordered is not None and ORDERED in locked
 
-    # -- what is there
+    # -- queries
 
     def head(self, group: str) -> str | None:
-        """The place of the oldest item that may be left."""
+        """Return the place of the oldest item that may remain."""
         return next(self._places(group), None)
 
     def candidates(self, group: str, limit: int) -> list[str]:
-        """The places of the oldest items that may be left."""
+        """Return the places of the oldest items that may remain."""
         return list(islice(self._places(group), limit))
 
     def heads(self, places: Iterable[str]) -> list[str]:
-        """Return what to claim for these: each item that is in no group, and of each group once the oldest item."""
+        """Return the places to claim for these: items without a group, and the oldest item of each group once."""
         chosen: dict[str, None] = {}
         for place in places:
             lock = self.lock_id(place.rpartition("/")[2])
@@ -106,41 +106,41 @@ class GroupIndex:
 
     def _places(self, group: str) -> Iterator[str]:
         lanes = self._groups.get(group, {})
-        if len(lanes) > 1:  # a lane's next generation was put to after it
+        if len(lanes) > 1:  # a lane's next generation holds later items
             return chain.from_iterable(lanes[lane] for lane in sorted(lanes, key=generation_of))
         return chain.from_iterable(lanes.values())
 
-    # -- what is learnt
+    # -- updates
 
     def watch(self, *, armed: bool) -> None:
-        """Watches have been armed, or taken off: what came between is known only after a listing."""
+        """Record that watches were armed or removed: events in between are known only after a listing."""
         self._watching = armed
         self._tracked.clear()
 
     def missed(self) -> None:
-        """Watches may have missed something."""
+        """Record that watches may have missed events."""
         self._tracked.clear()
 
     def begin_listing(self, lane: str) -> None:
-        """A lane is about to be listed."""
+        """Prepare for the listing of a lane."""
         self._listing = lane
-        self._meanwhile = []
+        self._reported = []
         if self._watching:
             self._tracked.add(lane)
 
     def digest(self, lane: str, names: list[str], locked: Collection[str], *, whole: bool) -> list[str]:
-        """Take a listing, oldest first, and what is locked; return the names to try.
+        """Store a listing, oldest first, and the locks; return the names to try.
 
-        These are the names in no group, and the oldest of each group. ``whole``: none were left out of the listing.
-        The lanes of older generations have been listed before.
+        These are the names without a group, and the oldest of each group. ``whole``: the listing is complete. The lanes
+        of older generations have been listed before.
         """
         self._forget(lane)
         offered = self._collect(lane, names)
         self._listing = None
         if not whole:
             self._tracked.discard(lane)
-        meanwhile, self._meanwhile = self._meanwhile, []
-        for place in meanwhile:
+        reported, self._reported = self._reported, []
+        for place in reported:
             name = place.rpartition("/")[2]
             if self.hear(place) is Heard.NEW and self.head(self.lock_id(name)) == place:
                 offered.append(name)
@@ -175,23 +175,23 @@ class GroupIndex:
         return offered
 
     def hear(self, place: str) -> Heard:
-        """Take an item of a group that a watch told of."""
+        """Add an item of a group that a watch reported."""
         lane, _, name = place.rpartition("/")
         if lane == self._listing:
-            self._meanwhile.append(place)
+            self._reported.append(place)
         group = self.lock_id(name)
         known = self._groups.get(group, {}).get(lane)
         if known is not None and item_sequence(name) <= item_sequence(known[-1].rpartition("/")[2]):
             return Heard.KNOWN
         if lane not in self._tracked:
             return Heard.UNTRACKED
-        if lane != self._listing:  # else it is taken with the listing
+        if lane != self._listing:  # otherwise it is added with the listing
             self._in_lane.setdefault(lane, set()).add(group)
             self._groups.setdefault(group, {}).setdefault(lane, deque()).append(place)
         return Heard.NEW
 
     def deleted(self, place: str) -> None:
-        """An item is known to be gone."""
+        """Record that an item no longer exists."""
         lane, _, name = place.rpartition("/")
         group = self.lock_id(name)
         lanes = self._groups.get(group)

@@ -1,9 +1,10 @@
-"""Which of several live consumers takes an item first. Pure: locks make it correct, this makes it cheap.
+"""Divides the items among the live consumers. Pure: locks make claims correct, this makes contention rare.
 
-The items are dealt out in turn, by their sequence numbers, over the sorted registry of live consumers: as many messages
-as there are consumers, put together, are one for each. Behind its own consumer each item has the others in an order of
-its own, which spreads what a busy consumer leaves over all of them. Whoever is free waits for its place in that order,
-between `FIRST_WAIT` and `LAST_WAIT`, whatever the number of consumers; then it looks whether the item is still there.
+The items are dealt out in turn, by their sequence numbers, over the sorted registry of live consumers: of as many
+messages as there are consumers, put together, each consumer gets one. Behind its own consumer, each item has the others
+in an order of its own, which spreads a busy consumer's items over all of them. An idle consumer waits for its turn in
+that order, between `FIRST_WAIT` and `LAST_WAIT` whatever the number of consumers; then it checks whether the item still
+exists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from zlib import crc32
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Seconds that the next in line leaves to an item's consumer, and those that the last in line does.
+#: Seconds that the next consumer in line, and the last one, wait for an item's own consumer.
 FIRST_WAIT: Final = 0.015
 LAST_WAIT: Final = 0.040
 _SEQUENCE_DIGITS: Final = 10
@@ -25,13 +26,13 @@ _GOLDEN: Final = 0x9E3779B1
 
 
 @lru_cache
-def _steps(places: int) -> tuple[int, ...]:
-    """Factors that permute the places in line: they have no divisor in common with their number."""
-    return tuple(step for step in range(1, places + 1) if gcd(step, places) == 1)
+def _steps(positions: int) -> tuple[int, ...]:
+    """Return the factors that permute the positions in line: those coprime to their number."""
+    return tuple(step for step in range(1, positions + 1) if gcd(step, positions) == 1)
 
 
 class Partition:
-    """One consumer's place among the live ones.
+    """One consumer's share of the items.
 
     Args:
         rank: its place, from 0.
@@ -52,21 +53,21 @@ class Partition:
 
     @classmethod
     def among(cls, own: str, registered: Iterable[str], *, scattered: bool = False, queue: str = "") -> Partition:
-        """Find the place of ``own`` in the registry; alone when it is not (yet) seen there."""
+        """Return the share of ``own`` by the registry; all items if it is not (yet) listed there."""
         names = sorted(registered)
         return cls(names.index(own), len(names), scattered=scattered, queue=queue) if own in names else cls()
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else takes."""
+        """Whether there is no other consumer."""
         return self.count == 1
 
     def offset(self, lane: str) -> int:
-        """By how much the deal of a lane is turned: each lane counts its items from 0."""
+        """Return the rotation of the deal for a lane: each lane numbers its items from 0."""
         return crc32(f"{self._queue}/{lane}".encode()) % self.count
 
     def distance(self, name: str, offset: int = 0) -> int:
-        """How many live consumers come before this one for an item; 0: it is its own."""
+        """Return how many live consumers come before this one for an item; 0: it is its own."""
         if self.count == 1:
             return 0
         number = self._number(name) + offset
@@ -78,14 +79,14 @@ class Partition:
         return 1 + (behind * step + mixed // self._others) % self._others
 
     def patience(self, name: str, offset: int = 0) -> float:
-        """How many seconds to leave an item to those who come before."""
+        """Return how many seconds to leave an item to the consumers before this one."""
         distance = self.distance(name, offset)
         if not distance:
             return 0.0
         return min(LAST_WAIT, FIRST_WAIT + (LAST_WAIT - FIRST_WAIT) * (distance - 1) / max(1, self._others - 1))
 
     def own(self, names: Iterable[str], offset: int = 0) -> list[str]:
-        """Return the items that are this one's own, in their order; a deep queue's names come all at once."""
+        """Return this consumer's own items, in their order; a deep queue passes all its names at once."""
         count, rank, digits = self.count, self.rank - offset, _SEQUENCE_DIGITS
         rank %= count
         if not self.scattered:

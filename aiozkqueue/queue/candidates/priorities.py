@@ -1,8 +1,8 @@
-"""The priorities of a queue as one consumer sees them: of each, its candidates, and whether there may be more.
+"""The priorities of a queue that one consumer knows: the candidates of each, and whether there may be more.
 
-While a less urgent level is worked on, the idle ones above it are watched, so that what comes there is taken next and
-nothing that waits is listed for it. A watch costs whoever writes: one that has too much to tell is taken off, and its
-level is looked at again when its candidates have run out.
+While a less urgent level is worked on, the idle levels above it are watched, so that a new item there is taken next
+without another listing. A watch costs the producers: a watch with too many events is removed, and its level is checked
+again when its candidates have run out.
 """
 
 from __future__ import annotations
@@ -22,32 +22,42 @@ if TYPE_CHECKING:
     from .groups import GroupIndex
     from .partition import Partition
 
-#: A watched level under which there is work is looked at again after so many seconds: a lock that its holder's death
-#: has ended is told by no watch on items. Longer when a look takes long.
+#: Seconds after which a watched level is checked again while less urgent work goes on: no watch on items reports a lock
+#: that ends with its holder's session. Longer when a check takes long.
 RECHECK: Final = 0.5
 RECHECK_PER_LOOK: Final = 50
-#: A level of which a watch tells more than so many changes in so many seconds is not idle.
+#: A level whose watch reports more than this many events in this many seconds is not idle.
 BUSY_EVENTS: Final = 64
 BUSY_SECONDS: Final = 0.2
 
 
 class PriorityLevel:
-    """One priority."""
+    """The candidates and watches of one priority."""
 
-    __slots__ = ("_began", "_told", "_watches", "backlog", "last_shard", "look_again", "must_list", "seen_all", "tier")
+    __slots__ = (
+        "_began",
+        "_events",
+        "_watches",
+        "backlog",
+        "last_shard",
+        "look_again",
+        "must_list",
+        "seen_all",
+        "tier",
+    )
 
     def __init__(self, tier: Tier, backlog: Backlog) -> None:
         self.tier: Tier = tier
         self.backlog: Backlog = backlog
         self.must_list: bool = True
-        """Whether its lanes must be listed before anything else is claimed of it."""
+        """Whether its lanes must be listed before anything else of it is claimed."""
         self.seen_all: bool = False
-        """Whether the last look went through all of its lanes."""
+        """Whether the last look covered all of its lanes."""
         self.last_shard: int = -1
         self.look_again: float = 0.0
-        """When it must be looked at even though a watch has told of nothing."""
+        """When it must be checked even if its watch has reported nothing."""
         self._watches: list[Watch] = []
-        self._told = 0
+        self._events = 0
         self._began = 0.0
 
     @property
@@ -57,22 +67,22 @@ class PriorityLevel:
 
     @property
     def watched(self) -> bool:
-        """Whether what comes to it is told."""
+        """Whether a watch reports its new items."""
         return bool(self._watches)
 
     def seen_empty(self, now: float, took: float) -> None:
-        """Take note that there was nothing in any of its lanes when they were looked at; what is told since, stays."""
+        """Record that all of its lanes were empty at the look; items reported since are kept."""
         self.backlog.forget_listed()
         self.seen_all = True
         self.looked_at(now, took)
 
     def looked_at(self, now: float, took: float) -> None:
-        """Take note of when it was looked at, and for how long."""
+        """Record the time and duration of a look."""
         self.backlog.looked(now - took)
         self.look_again = now + max(RECHECK, RECHECK_PER_LOOK * took)
 
     async def watch(self, zookeeper: ZooKeeper, paths: QueuePaths, callback: Callable[[WatchEvent], None]) -> None:
-        """Listen to its lanes; what happened before must be looked for after this."""
+        """Watch its lanes; earlier events must be looked for after this."""
         watches = await asyncio.gather(
             *(zookeeper.watch(paths.at(lane), callback, recursive=True) for lane in self.lanes),
             return_exceptions=True,
@@ -90,44 +100,44 @@ class PriorityLevel:
         self._watches = []
 
     def count_event(self, now: float) -> None:
-        """Take note that the watch has told of something: too much of it, and it is taken off."""
+        """Count an event of the watch; too many, and the watch is removed."""
         if now - self._began > BUSY_SECONDS:
-            self._began, self._told = now, 0
-        self._told += 1
-        if self._told > BUSY_EVENTS and self._watches:
+            self._began, self._events = now, 0
+        self._events += 1
+        if self._events > BUSY_EVENTS and self._watches:
             self.unwatch()
             self.must_list = True
 
 
 class PriorityIndex:
-    """All priorities of a queue, the most urgent first. There is always the plain one, 0."""
+    """All priorities of a queue, the most urgent first. The plain priority, 0, always exists."""
 
     def __init__(self, tiers: tuple[Tier, ...], backlog: Callable[[], Backlog]) -> None:
         self._backlog = backlog
         self._index: GroupIndex | None = None
         self.tiers: tuple[Tier, ...] = tiers
-        """What the configuration says of them."""
-        self._priority_index = [PriorityLevel(tier, backlog()) for tier in tiers]
-        self._by_priority = {level.tier.priority: level for level in self._priority_index}
+        """The priorities by the configuration."""
+        self._levels = [PriorityLevel(tier, backlog()) for tier in tiers]
+        self._by_priority = {level.tier.priority: level for level in self._levels}
 
     def __iter__(self) -> Iterator[PriorityLevel]:
-        return iter(self._priority_index)
+        return iter(self._levels)
 
     @property
     def plain(self) -> PriorityLevel | None:
         """The only level of a queue without priorities."""
-        return self._priority_index[0] if len(self._priority_index) == 1 else None
+        return self._levels[0] if len(self._levels) == 1 else None
 
     @property
     def share(self) -> Partition:
-        """This consumer's place among the live ones."""
+        """This consumer's share of the items."""
         return self._by_priority[0].backlog.share
 
     def adopt(self, tiers: tuple[Tier, ...]) -> None:
-        """Follow a configuration that has changed; what is known of a level stays known."""
+        """Adopt a changed configuration; known candidates are kept."""
         self.tiers = tiers
         share = self.share
-        priority_index: list[PriorityLevel] = []
+        levels: list[PriorityLevel] = []
         for tier in tiers:
             level = self._by_priority.pop(tier.priority, None) or PriorityLevel(tier, self._backlog())
             if level.tier != tier:
@@ -135,91 +145,89 @@ class PriorityIndex:
                 level.tier, level.must_list, level.seen_all = tier, True, False
             level.backlog.reindex(self._index)
             level.backlog.reshare(share)
-            priority_index.append(level)
+            levels.append(level)
         for level in self._by_priority.values():
             level.unwatch()
-        self._priority_index, self._by_priority = (
-            priority_index,
-            {level.tier.priority: level for level in priority_index},
+        self._levels, self._by_priority = (
+            levels,
+            {level.tier.priority: level for level in levels},
         )
 
     def of(self, place: str) -> PriorityLevel:
-        """Return the level of an item's place; the plain one when its priority is not known here (yet)."""
-        if len(self._priority_index) == 1:
-            return self._priority_index[0]
+        """Return the level of an item's place; the plain one if its priority is not known here (yet)."""
+        if len(self._levels) == 1:
+            return self._levels[0]
         return self._by_priority.get(priority_at(place)) or self._by_priority[0]
 
     def clear(self) -> None:
         """Forget all candidates."""
-        for level in self._priority_index:
+        for level in self._levels:
             level.backlog.clear()
             level.must_list = True
 
     def must_list(self) -> None:
         """List everything again before anything else is claimed."""
-        for level in self._priority_index:
+        for level in self._levels:
             level.must_list = True
 
     def reshare(self, share: Partition) -> None:
-        """Take note of who else is there."""
-        for level in self._priority_index:
+        """Set this consumer's share."""
+        for level in self._levels:
             level.backlog.reshare(share)
 
     def regroup(self, index: GroupIndex | None) -> None:
-        """Forget all candidates; from now on they are found by what is known of the queue's groups, if it has any."""
+        """Forget all candidates, and use this index of the queue's groups from now on, if it has any."""
         self._index = index
-        for level in self._priority_index:
+        for level in self._levels:
             level.backlog.regroup(index)
             level.must_list = True
 
     def lock(self, lock: str) -> None:
-        """Somebody else holds a lock."""
-        for level in self._priority_index:
+        """Record that another session holds a lock."""
+        for level in self._levels:
             level.backlog.lock(lock)
 
     def unlock(self, lock: str) -> None:
-        """A lock is gone."""
-        for level in self._priority_index:
+        """Record that a lock has ended."""
+        for level in self._levels:
             level.backlog.unlock(lock)
 
     def is_locked(self, lock: str) -> bool:
-        """Whether somebody else is known to hold a lock."""
-        return any(level.backlog.is_locked(lock) for level in self._priority_index)
+        """Whether another session is known to hold a lock."""
+        return any(level.backlog.is_locked(lock) for level in self._levels)
 
     def put_back(self, places: Sequence[str]) -> None:
-        """Take candidates back, to be tried next."""
+        """Return candidates to the front, to be tried next."""
         for level, own in self._split(places):
             level.backlog.put_back(own)
 
     def offer(self, places: Sequence[str], now: float) -> None:
-        """Take candidates whose time has come, to be tried before what is listed."""
+        """Add due candidates, to be tried before the listed ones."""
         for level, own in self._split(places):
             level.backlog.offer(own, now)
 
     def put_last(self, places: Sequence[str]) -> None:
-        """Take candidates back that others work on."""
+        """Return candidates that other consumers work on to the end."""
         for level, own in self._split(places):
             level.backlog.put_last(own)
 
     def next_steal(self) -> float | None:
-        """When the first of what others leave lying may be taken; None when nothing is."""
-        return min(
-            (due for level in self._priority_index if (due := level.backlog.next_steal()) is not None), default=None
-        )
+        """When the first of other consumers' items may be stolen; None: no item."""
+        return min((due for level in self._levels if (due := level.backlog.next_steal()) is not None), default=None)
 
     @property
     def next_due(self) -> int | None:
-        """When the first of what is known may be taken, ms in ZooKeeper's time; None: now, or never."""
-        return min((due for level in self._priority_index if (due := level.backlog.next_due) is not None), default=None)
+        """When the earliest candidate is due, ms in ZooKeeper's time; None: now, or never."""
+        return min((due for level in self._levels if (due := level.backlog.next_due) is not None), default=None)
 
     def unwatch(self) -> None:
         """Stop listening."""
-        for level in self._priority_index:
+        for level in self._levels:
             level.unwatch()
 
     def _split(self, places: Sequence[str]) -> list[tuple[PriorityLevel, Sequence[str]]]:
-        if len(self._priority_index) == 1:
-            return [(self._priority_index[0], places)]
+        if len(self._levels) == 1:
+            return [(self._levels[0], places)]
         by_level: dict[int, tuple[PriorityLevel, list[str]]] = {}
         for place in places:
             level = self.of(place)

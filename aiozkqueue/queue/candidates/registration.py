@@ -1,7 +1,7 @@
-"""The registry of a queue's consumers: an ephemeral znode for each ZooKeeper session that takes from it.
+"""The registry of a queue's consumers: an ephemeral znode for each ZooKeeper session that consumes it.
 
-Whoever is idle watches it, since a death there is how locks come free without anybody writing to the items; and
-everybody finds its share of the items by it.
+Idle consumers watch it, since a session that ends there frees its locks without a write to the items. Every consumer
+derives its share of the items from it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper
 
 
-#: Entries looked at after one listing: a queue has fewer consumers, and a listing must not wait for much more.
+#: Entries checked after one listing: a queue has fewer consumers, and a listing must not wait for many more.
 MOST_UNKNOWN: Final = 1000
 
 
 def this_process() -> bytes:
-    """What a consumer's entry tells operators: where it runs."""
+    """Return the data of a consumer's entry, for operators: where it runs."""
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode()
 
 
 class Registration:
-    """One session's entry, made anew in each ZooKeeper session. ``about`` is its data."""
+    """One session's entry, created again in each ZooKeeper session. ``about`` is its data."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Registration:
         self._live: dict[str, bool] = {}  # by entry
 
     async def ensure(self, generation: int) -> bool:
-        """Register in this ZooKeeper session, if that has not been done; False when the queue must be opened again.
+        """Register in this ZooKeeper session, unless already done; False: the queue must be opened again.
 
         Raises: SessionExpiredError, ConnectionLossError, MultiError of the zookeeper package.
         """
@@ -74,7 +74,7 @@ class Registration:
         except MultiError as error:
             if isinstance(error.error, NoNodeError):
                 return False
-            if not isinstance(error.error, NodeExistsError):  # an earlier copy of this, its reply lost
+            if not isinstance(error.error, NodeExistsError):  # an earlier copy of this request, whose reply was lost
                 raise
         else:
             self._observe(results[1], sent)
@@ -83,7 +83,7 @@ class Registration:
         return True
 
     async def sample_clock(self, generation: int) -> None:
-        """Learn ZooKeeper's time by a write, unless the current leader's is known."""
+        """Learn ZooKeeper's time by a write, unless the current leader's time is known."""
         if not self._clock.sampled and self._generation == generation:
             path = self._paths.consumer(self._name(generation))
             sent = self._clock.local()
@@ -91,33 +91,35 @@ class Registration:
             self._observe(results[0], sent)
 
     async def share(self, registered: Iterable[str], generation: int) -> Partition:
-        """Find this session's place among the live ones; `ensure` replaces an entry that somebody has deleted.
+        """Return this session's share of the items; `ensure` replaces an entry that was deleted.
 
-        An entry that is not ephemeral belongs to nobody: items dealt to it would wait for the next in line.
-        Those who filter alike deal out among themselves what passes their filter, those who take everything all there
-        is: so nobody's item waits for a consumer that refuses it.
+        An entry that is not ephemeral belongs to no session: items dealt to it would wait for the next consumer in
+        line. Consumers with the same filter deal the matching items among themselves, and consumers without filters
+        deal all items, so no item waits for a consumer that refuses it.
         """
         name, names = self._name(self._generation), list(registered)
         if self._generation and name not in names:
             self._budgets.of(self._generation).free(self._size(name))
             self._generation = 0
-        await self._look_at([one for one in names if one not in self._live and one != name], generation)
-        self._live = {one: self._live[one] for one in names if one in self._live}
-        alike = [one for one in names if (one == name or self._live.get(one)) and _class_of(one) == self._class]
+        await self._look_at([entry for entry in names if entry not in self._live and entry != name], generation)
+        self._live = {entry: self._live[entry] for entry in names if entry in self._live}
+        alike = [
+            entry for entry in names if (entry == name or self._live.get(entry)) and _class_of(entry) == self._class
+        ]
         return Partition.among(name, alike, scattered=bool(self._class), queue=self._paths.base)
 
     async def _look_at(self, unknown: list[str], generation: int) -> None:
-        """Find out which entries are ephemeral: of very many, some at each listing.
+        """Find out which entries are ephemeral; of very many, some at each listing.
 
-        To ask for a stat needs no permission, as reading an entry that somebody else has made may.
+        Asking for a stat needs no permission, while reading an entry of another user may.
         """
         for start in range(0, min(len(unknown), MOST_UNKNOWN), PAGE):
             page = unknown[start : start + PAGE]
             stats = await asyncio.gather(
-                *(self._zookeeper.exists(self._paths.consumer(one), generation=generation) for one in page)
+                *(self._zookeeper.exists(self._paths.consumer(entry), generation=generation) for entry in page)
             )
             self._live.update(
-                (one, stat.ephemeral_owner != 0) for one, stat in zip(page, stats, strict=True) if stat is not None
+                (entry, stat.ephemeral_owner != 0) for entry, stat in zip(page, stats, strict=True) if stat is not None
             )
 
     def _size(self, name: str) -> int:
@@ -132,6 +134,6 @@ class Registration:
 
 
 def _class_of(name: str) -> str:
-    """By which filter an entry's consumer takes; empty: everything. ``<client>-<generation>[-f<digest>]``."""
+    """Return the filter mark of an entry; empty: no filter. Entries are named ``<client>-<generation>[-f<digest>]``."""
     _, mark, digest = name.rpartition("-f")
     return mark + digest if mark else ""

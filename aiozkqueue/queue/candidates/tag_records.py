@@ -1,8 +1,8 @@
 """The records of tags: each combination is stored once in a queue, and read once by each session.
 
-A put asserts, in the multi that creates the item, that its record is there at version 0. So records can be swept while
-puts go on. A sweep raises a record's version, which makes the puts that come from then on renew it first; then it lists
-what bears digests, and removes a record that nothing bears and nobody has renewed. One sweep of a queue at a time.
+A put asserts, in the multi that creates the item, that its record exists at version 0. So records can be swept during
+puts. A sweep raises a record's version, which makes later puts renew it first. Then it lists the names with digests,
+and removes a record that no item uses and no put has renewed. There is one sweep of a queue at a time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths, Tags
     from aiozkqueue.zookeeper import Operation, ZooKeeper
 
-#: Combinations of tags that a session remembers of a queue; beyond, it begins anew.
+#: Combinations of tags that a session remembers per queue; beyond that, it forgets all.
 MOST_KNOWN = 10_000
 #: Records read in one request.
 PAGE = 200
-#: The lock of who sweeps, beside the records.
+#: The lock of a sweep, next to the records.
 _SWEEPING = ".sweeping"
 
 
 class TagRecords:
-    """The combinations of tags of one queue, as a session knows them."""
+    """The combinations of tags of one queue that a session knows."""
 
     def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths) -> None:
         self._zookeeper = zookeeper
@@ -50,11 +50,11 @@ class TagRecords:
         self._known: dict[str, Tags] = {}
 
     def declared(self, digest: str) -> bool:
-        """Whether a record has been seen by who puts."""
+        """Whether a producer of this session has seen a record."""
         return digest in self._declared
 
     async def declare(self, digest: str, data: bytes) -> None:
-        """Make sure that a record is there, at version 0. Repeated, it does nothing.
+        """Make sure that a record exists at version 0. Idempotent.
 
         Raises: NoAuthError, ClientClosedError of the zookeeper package.
         """
@@ -77,35 +77,37 @@ class TagRecords:
         self._declared.add(digest)
 
     def forget(self, digest: str) -> None:
-        """Take note that a record may have gone."""
+        """Record that a record may have been removed."""
         self._declared.discard(digest)
 
     async def read(self, digests: Iterable[str], generation: int) -> dict[str, Tags]:
-        """Return what these digests stand for; without those whose record is missing, or is not what it says."""
-        found: dict[str, Tags] = {}
+        """Return the tags of these digests, except those whose record is missing or does not match its digest."""
+        known: dict[str, Tags] = {}
         missing: list[str] = []
         for digest in digests:
             tags = self._known.get(digest)
             if tags is None:
                 missing.append(digest)
             else:
-                found[digest] = tags
+                known[digest] = tags
         if len(self._known) + len(missing) > MOST_KNOWN:
             self._known.clear()
         for start in range(0, len(missing), PAGE):
             page = missing[start : start + PAGE]
-            nodes = await self._zookeeper.read_many([self._paths.tags(one) for one in page], generation=generation)
+            nodes = await self._zookeeper.read_many(
+                [self._paths.tags(digest) for digest in page], generation=generation
+            )
             for digest, node in zip(page, nodes, strict=True):
                 if node is not None and tags_digest(node.data) == digest:
-                    found[digest] = self._known[digest] = decode_tags(node.data)
-        return found
+                    known[digest] = self._known[digest] = decode_tags(node.data)
+        return known
 
 
 async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[str], generation: int) -> int:
-    """Remove the records of tags that nothing in these folders bears; return how many. Safe while others put.
+    """Remove the tag records that no item in these folders uses; return how many. Safe during puts.
 
-    ``folders`` are all that hold items of the queue, its dead letters both first and last: what is driven back from
-    there meanwhile must be seen in one place at least. Ends at once, with 0, while another sweep is under way.
+    ``folders`` are all that hold items of the queue, with its dead letters both first and last: a message redriven from
+    there must be seen in at least one place. Returns 0 at once while another sweep is running.
 
     Raises: ConnectionLossError, SessionExpiredError, NoAuthError of the zookeeper package: sweep again.
     """
@@ -113,7 +115,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
     if not await _try(zookeeper, [Create(lock, ephemeral=True)], generation):
         return 0
     try:
-        digests = [one for one in await zookeeper.children(paths.filters, generation=generation) if one != _SWEEPING]
+        digests = [name for name in await zookeeper.children(paths.filters, generation=generation) if name != _SWEEPING]
         marked: dict[str, bytes] = {}
         for digest in digests:
             [node] = await zookeeper.read_many([paths.tags(digest)], generation=generation)
@@ -121,11 +123,11 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
                 mark = SetData(paths.tags(digest), node.data, 0)
                 if node.stat.version or await _try(zookeeper, [mark], generation):
                     marked[digest] = node.data
-        # What is put from here on has renewed its record: only what was put before can rest on a marked one.
-        borne: set[str | None] = set()
+        # Later puts have renewed their records: only earlier items can depend on a marked one.
+        used: set[str | None] = set()
 
         def note(name: str) -> bool:
-            borne.add(name_digest(name))
+            used.add(name_digest(name))
             return False
 
         for folder in folders:
@@ -137,7 +139,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
             stat = await zookeeper.exists(path, generation=generation)
             if stat is None or not stat.version:
                 continue
-            if digest in borne:
+            if digest in used:
                 await _try(zookeeper, [Delete(path, stat.version), Create(path, data)], generation)
             else:
                 removed += await _try(zookeeper, [Delete(path, stat.version)], generation)
@@ -147,7 +149,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
 
 
 async def _try(zookeeper: ZooKeeper, operations: list[Operation], generation: int) -> bool:
-    """Apply a change, or leave it to whoever was quicker."""
+    """Apply a change; False if another client was quicker."""
     try:
         await zookeeper.multi(operations, generation=generation)
     except MultiError as refusal:

@@ -1,6 +1,6 @@
-"""What a dispenser with nothing to do listens to. No polling: watches and timers only.
+"""The watches of an idle dispatcher. There is no polling: only watches and timers.
 
-Watches cost whoever writes, so they are armed by idle consumers only, and taken off when there is work again.
+Watches cost the writers, so only idle consumers arm them, and remove them when there is work again.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ if TYPE_CHECKING:
 
 
 class WatchListener(Protocol):
-    """What an idle watch tells."""
+    """Receives what the watches report."""
 
-    def heard_item(self, place: str) -> None:
-        """An item has appeared, or the lock that someone had on it was taken away."""
+    def on_item(self, place: str) -> None:
+        """An item was created, or a lock on it was taken away."""
 
-    def heard_end(self, place: str) -> None:
-        """An item has gone."""
+    def on_item_deleted(self, place: str) -> None:
+        """An item was deleted."""
 
-    def heard_lock(self, lock: str, *, gone: bool) -> None:
-        """A lock has been made, or has gone."""
+    def on_lock(self, lock: str, *, gone: bool) -> None:
+        """A lock was created or deleted."""
 
-    def heard_bell(self) -> None:
-        """Locks may have gone: list again."""
+    def on_relist(self) -> None:
+        """Locks may have ended: list again."""
 
-    def heard_nothing(self) -> None:
-        """Events may have been missed, since the connection was lost: list again."""
+    def on_missed(self) -> None:
+        """The connection was lost and events may have been missed: list again."""
 
-    def heard_due(self, due: int, message_id: str) -> None:
-        """A lock ends at a time."""
+    def on_timed_lock(self, due: int, message_id: str) -> None:
+        """A timed lock was created that ends at ``due``."""
 
-    def heard_later(self, place: str, *, gone: bool) -> None:
-        """A scheduled item, or the folder of an hour, has appeared or gone."""
+    def on_delayed(self, place: str, *, gone: bool) -> None:
+        """A delayed item, or the folder of an hour, was created or deleted."""
 
 
 class QueueWatch:
-    """The watches on one queue: its lanes, its consumers, its timed locks."""
+    """The watches on one queue: its lanes, consumers and timed locks."""
 
-    def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths, ear: WatchListener) -> None:
+    def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths, listener: WatchListener) -> None:
         self._zookeeper = zookeeper
         self._paths = paths
-        self._ear = ear
+        self._listener = listener
         self._watches: list[Watch] = []
         self.scheduled: bool = False
-        """Whether it tells of scheduled items, too."""
+        """Whether delayed items are watched too."""
 
     @property
     def armed(self) -> bool:
-        """Whether what happens now is heard."""
+        """Whether the watches are set."""
         return bool(self._watches)
 
     async def arm(self, *, scheduled: bool, locks: bool) -> None:
-        """Listen, to what becomes of locks too if told so; what happened before must be listed after this."""
+        """Set the watches, on ``locks`` too if asked; earlier changes must be listed after this."""
         paths, watch = self._paths, self._zookeeper.watch
         watches: list[Watch] = []
         try:
@@ -71,8 +71,8 @@ class QueueWatch:
             if locks:
                 watches.append(await watch(paths.locks, self._on_locks, recursive=True))
         except BaseException:
-            for one in watches:
-                one.cancel()
+            for armed_watch in watches:
+                armed_watch.cancel()
             raise
         self._watches, self.scheduled = watches, scheduled
 
@@ -83,52 +83,52 @@ class QueueWatch:
         self._watches = []
 
     def pass_on(self, event: WatchEvent) -> None:
-        """Tell what an event at an item, a lane or the parent of lanes means."""
+        """Report an event at an item, a lane or the parent of lanes."""
         place = self._paths.place_of(event.path)
         if event.kind is EventKind.MISSED:
-            self._ear.heard_nothing()
+            self._listener.on_missed()
         elif place == "lanes" or is_lane(place):
-            self._ear.heard_bell()
+            self._listener.on_relist()
         elif event.kind is EventKind.DELETED:
-            self._ear.heard_end(place)
+            self._listener.on_item_deleted(place)
         else:
-            self._ear.heard_item(place)
+            self._listener.on_item(place)
 
     def _on_consumers(self, event: WatchEvent) -> None:
-        # One that dies takes its locks along in the same transaction: whoever lists now sees them gone. One that comes
-        # changes the shares.
+        # A consumer that dies takes its locks with it in the same transaction: a listing made now shows them gone. A
+        # new consumer changes the shares.
         if event.path != self._paths.consumers and event.kind in (EventKind.CREATED, EventKind.DELETED):
-            self._ear.heard_bell()
+            self._listener.on_relist()
 
     def _on_locks(self, event: WatchEvent) -> None:
         if event.kind is EventKind.MISSED:
-            self._ear.heard_bell()
+            self._listener.on_relist()
         elif event.kind in (EventKind.CREATED, EventKind.DELETED):
             lock = self._paths.lock_of(event.path.rpartition("/")[2])
             if lock is not None:
-                self._ear.heard_lock(lock, gone=event.kind is EventKind.DELETED)
+                self._listener.on_lock(lock, gone=event.kind is EventKind.DELETED)
 
     def _on_due(self, event: WatchEvent) -> None:
         if event.kind is EventKind.CREATED and (timed := parse_due(event.path.rpartition("/")[2])):
-            self._ear.heard_due(*timed)
+            self._listener.on_timed_lock(*timed)
 
     def _on_later(self, event: WatchEvent) -> None:
         if event.kind is EventKind.MISSED or event.path == self._paths.later:
-            self._ear.heard_bell()
+            self._listener.on_relist()
         else:
             place = event.path[len(self._paths.base) + 1 :]
-            self._ear.heard_later(place, gone=event.kind is EventKind.DELETED)
+            self._listener.on_delayed(place, gone=event.kind is EventKind.DELETED)
 
 
 class Timers:
-    """When timed locks end, earliest first. Pure."""
+    """The ends of timed locks, earliest first. Pure."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
         self._known: set[tuple[int, str]] = set()
 
     def add(self, due: int, message_id: str) -> None:
-        """Remember one; twice is once."""
+        """Add the end of a lock; duplicates are ignored."""
         entry = (due, message_id)
         if entry not in self._known:
             self._known.add(entry)
@@ -140,7 +140,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def ended(self, now: int, limit: int) -> list[tuple[int, str]]:
-        """Take out the earliest of those that have ended."""
+        """Remove and return the earliest that have ended."""
         ended: list[tuple[int, str]] = []
         while self._heap and self._heap[0][0] <= now and len(ended) < limit:
             entry = heapq.heappop(self._heap)

@@ -275,7 +275,7 @@ class CandidateIndex:
             self.relist()
             self.wakeup.set()
 
-    def heard_item(self, place: str) -> None:
+    def on_item(self, place: str) -> None:
         """See `WatchListener`."""
         if (
             self._batch_visibility is not None
@@ -312,7 +312,7 @@ class CandidateIndex:
             level.must_list = True  # an item that is not kept now is not reported again
         self._wake_or_wait(own=level.backlog.hear(place, self._clock.monotonic()))
 
-    def heard_end(self, place: str) -> None:
+    def on_item_deleted(self, place: str) -> None:
         """See `WatchListener`."""
         self._priority_index.of(place).backlog.forget(place)
         if self.store.dialect is not None:
@@ -322,7 +322,7 @@ class CandidateIndex:
                 self._groups.deleted(place)
                 self._try_group(self.lock_id(place))
 
-    def heard_lock(self, lock: str, *, gone: bool) -> None:
+    def on_lock(self, lock: str, *, gone: bool) -> None:
         """See `WatchListener`."""
         if lock in self.held:
             if gone:
@@ -333,7 +333,7 @@ class CandidateIndex:
         if self._groups is None:
             return
         if gone and self._groups.blocked:
-            self.heard_bell()
+            self.on_relist()
         if not is_group(lock):
             return
         if gone:
@@ -358,9 +358,9 @@ class CandidateIndex:
         """
         for item, exists in zip(items, exist, strict=True):
             if exists and not self._priority_index.is_locked(item) and self._doubts.without_gone([item]):
-                self.heard_item(f"items/{item}")
+                self.on_item(f"items/{item}")
 
-    def heard_later(self, place: str, *, gone: bool) -> None:
+    def on_delayed(self, place: str, *, gone: bool) -> None:
         """See `WatchListener`."""
         if gone:
             self._delayed.forget(place)
@@ -371,13 +371,13 @@ class CandidateIndex:
         if self._delayed.next != before:
             self.wakeup.set()
 
-    def heard_nothing(self) -> None:
+    def on_missed(self) -> None:
         """See `WatchListener`. A listing made now skips items that count as held."""
         for lock in self.held:
             self._reported.setdefault(lock, "")
-        self.heard_bell()
+        self.on_relist()
 
-    def heard_bell(self) -> None:
+    def on_relist(self) -> None:
         """See `WatchListener`."""
         self._priority_index.must_list()
         self._must_list_due = self._delayed.must_look = True
@@ -385,7 +385,7 @@ class CandidateIndex:
             self._groups.missed()
         self.wakeup.set()
 
-    def heard_due(self, due: int, message_id: str) -> None:
+    def on_timed_lock(self, due: int, message_id: str) -> None:
         """See `WatchListener`."""
         self._timers.add(due, message_id)
         self.wakeup.set()

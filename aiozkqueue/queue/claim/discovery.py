@@ -192,7 +192,7 @@ class CandidateSource(CandidateIndex):
             if self._batch_visibility is not None:
                 places = await self._of_open_batches(self._batch_visibility, places, generation)
             if self._selector is not None:
-                places = await self._selector.sift(places, generation)
+                places = await self._selector.select(places, generation)
         except BaseException:
             self._delayed.must_look = True  # they must be found again
             raise
@@ -258,7 +258,7 @@ class CandidateSource(CandidateIndex):
             try:
                 freed = await reap(self._zookeeper, self.store.paths, ended, generation)
                 if self._selector is not None:
-                    freed = await self._selector.sift(freed, generation)
+                    freed = await self._selector.select(freed, generation)
                 if (takes := self.store.takes) is not None:
                     freed = [place for place in freed if takes(place.rpartition("/")[2])]
                 self._priority_index.put_back(freed)

@@ -262,11 +262,11 @@ class ClaimDispatcher:
             self._candidate_source.put_back([claim.place])
             self._wakeup.set()
         else:
-            self._candidate_source.heard_bell()  # of another dispatcher of this session, with other filters
+            self._candidate_source.on_relist()  # of another dispatcher of this session, with other filters
 
     def retry_at(self, due: int, message_id: str) -> None:
         """See `ClaimListener`."""
-        self._candidate_source.heard_due(due, message_id)
+        self._candidate_source.on_timed_lock(due, message_id)
 
     def keep(self, claim: Claim, delay: float) -> None:
         """See `ClaimListener`."""

@@ -97,6 +97,6 @@ async def test_what_is_missed_while_a_claim_ends_is_listed_when_it_has_ended(ses
     async with session.begin() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None
-        candidate_source.heard_nothing()  # the listing that follows passes by what counts as held
+        candidate_source.on_missed()  # the listing that follows passes by what counts as held
         candidate_source._priority_index.plain.must_list = False  # type: ignore[union-attr]
     assert candidate_source._priority_index.plain.must_list  # type: ignore[union-attr]

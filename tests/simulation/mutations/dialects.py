@@ -40,7 +40,7 @@ def an_item_is_believed_to_be_there_when_its_lock_ends(patch: pytest.MonkeyPatch
     patch.setattr(
         CandidateIndex,
         "_settle_doubts",
-        lambda self, items, found: [self.heard_item(f"items/{item}") for item, _ in zip(items, found, strict=True)],
+        lambda self, items, found: [self.on_item(f"items/{item}") for item, _ in zip(items, found, strict=True)],
     )
 
 

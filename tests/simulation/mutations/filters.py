@@ -22,7 +22,7 @@ def one_verdict_serves_for_all_tags(patch: pytest.MonkeyPatch) -> None:
         return name_digest(place.rpartition("/")[2]) is not None and True in self._verdicts.values()
 
     async def listing(self: filters.FilterSelector, names: list[str], generation: int) -> list[str]:
-        await self.sift(names, generation)
+        await self.select(names, generation)
         return [name for name in names if any_verdict(self, name)]
 
     patch.setattr(filters.FilterSelector, "of_listing", listing)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
-from aiozkqueue.queue.candidates.delay import LEAD, TOGETHER, DelayedIndex
+from aiozkqueue.queue.candidates.delay import LEAD, CHECKED, DelayedIndex
 from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Stat
 
@@ -98,7 +98,7 @@ async def test_very_many_hours_that_are_over_are_cleared_away_a_few_at_a_time() 
         before = len(requests)
         await later.look(NOW, 1, heard=True, asked=False)
         looks += 1
-        assert len(requests) - before <= 2 * TOGETHER + 1
+        assert len(requests) - before <= 2 * CHECKED + 1
     assert not folders.hours
     assert looks < 200
 
