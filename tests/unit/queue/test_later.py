@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import HOUR, QueueConfig, QueuePaths, later_of
-from aiozkqueue.queue.candidates.delay import LEAD, CHECKED, DelayedIndex
+from aiozkqueue.queue.candidates.delay import CHECKED, LEAD, DelayedIndex
 from aiozkqueue.queue.runtime.clock import Clock
 from aiozkqueue.zookeeper import Stat
 
