@@ -1,4 +1,4 @@
-"""Services: what runs until it is stopped, by itself or while a body is in its ``async with``."""
+"""Services that run until they are stopped, alone or while the body of their ``async with`` runs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """What `aiozkqueue.run` runs: a listener, a scheduler."""
+    """A service that `aiozkqueue.run` runs: a listener or a scheduler."""
 
     async def run(self) -> None:
-        """Serve until stopped. Raises what waiting cannot cure."""
+        """Serve until stopped. Raises the errors that waiting cannot cure."""
         ...
 
     def stop(self) -> None:
-        """Begin nothing more, finish what runs. Idempotent."""
+        """Start no more work, and finish the work that runs. Idempotent."""
         ...
 
     def abort(self) -> None:
-        """Stop, and cancel what runs. Idempotent."""
+        """Stop, and cancel the work that runs. Idempotent."""
         ...
 
 
 class Background:
-    """A service that runs in a task of the session's while a body is in its ``async with``."""
+    """A service that runs in a task of the session while the body of its ``async with`` runs."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -39,7 +39,7 @@ class Background:
         self._cancelled_body = False
 
     def start(self, engine: SessionCore) -> None:
-        """Begin."""
+        """Start the service."""
         engine.check()
         engine.tasks.spawn(self._serve, name=type(self._service).__name__.lower())
 
@@ -49,7 +49,7 @@ class Background:
             await self._service.run()
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - told to whoever waits, and raised there
+        except BaseException as error:  # noqa: BLE001 - raised where the block is left
             failure = error
         finally:
             self._done(failure)
@@ -63,7 +63,7 @@ class Background:
             self._body.cancel("the service that this block waits for has died")
 
     async def leave(self, error: BaseException | None) -> None:
-        """Stop it, wait for its end, and raise what it died of; ``error`` is what the body ended with."""
+        """Stop the service, wait for its end, and raise its failure; ``error`` ended the body."""
         self._left = True
         if isinstance(error, asyncio.CancelledError) and not self._cancelled_body:
             self._service.abort()  # a body that is cancelled does not wait for handlers to drain
@@ -80,6 +80,6 @@ class Background:
         if self._cancelled_body and self._body is not None:
             remaining = self._body.uncancel()
             if remaining and isinstance(error, asyncio.CancelledError):
-                return  # somebody else has cancelled it too
+                return  # another caller has cancelled it too
         if error is None or isinstance(error, asyncio.CancelledError):
             raise self._failure

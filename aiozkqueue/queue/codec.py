@@ -1,4 +1,4 @@
-"""Values to payloads and back."""
+"""Codecs: values to payloads and back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aiozkqueue.errors import InvalidOptionError, PayloadError
 
 T = TypeVar("T")
 
-# In pydantic's words about a value that does not fit: what it expected and for which field; the value comes after.
+# Matches pydantic's text about a mismatched value: what it expected and for which field, without the value.
 _EXPECTED = re.compile(r"\((Expected [^\n]*?) - [^\n\[]*\[(?:field_name='([^'\n]*)', )?input_value=")
 
 
 class Codec(Protocol[T]):
-    """How a queue's values become bytes."""
+    """Converts a queue's values to bytes and back."""
 
     def encode(self, value: T, queue: str) -> bytes:
         """Dump a value. Raises: PayloadError."""
@@ -29,7 +29,7 @@ class Codec(Protocol[T]):
 
 
 class BytesCodec:
-    """Payloads as they are."""
+    """Leaves payloads as they are."""
 
     def encode(self, value: object, queue: str) -> bytes:
         """Return the bytes given. Raises: PayloadError."""
@@ -48,7 +48,7 @@ class BytesCodec:
 
 
 class AdapterCodec(Generic[T]):
-    """JSON by a pydantic type adapter, refusing what would not come back."""
+    """JSON by a pydantic type adapter; refuses values that would lose fields."""
 
     def __init__(self, adapter: TypeAdapter[T]) -> None:
         self._adapter = adapter
@@ -87,29 +87,31 @@ class AdapterCodec(Generic[T]):
 
 
 def _lost_key(declared: object, actual: object) -> str | None:
-    """Name the first mapping key that the declared type drops."""
+    """Return the first mapping key that the declared type drops."""
     if isinstance(declared, dict) and isinstance(actual, dict):
         kept = cast("dict[object, object]", declared)
-        for key, below in cast("dict[object, object]", actual).items():
+        for key, inner in cast("dict[object, object]", actual).items():
             if key not in kept:
                 return str(key)
-            if (lost := _lost_key(kept[key], below)) is not None:
+            if (lost := _lost_key(kept[key], inner)) is not None:
                 return lost
     elif isinstance(declared, list) and isinstance(actual, list):
-        for one, other in zip(cast("list[object]", declared), cast("list[object]", actual), strict=False):
-            if (lost := _lost_key(one, other)) is not None:
+        for declared_item, actual_item in zip(
+            cast("list[object]", declared), cast("list[object]", actual), strict=False
+        ):
+            if (lost := _lost_key(declared_item, actual_item)) is not None:
                 return lost
     return None
 
 
 def _summary(error: ValidationError | PydanticSerializationError) -> str:
-    """Say what is wrong without repeating the payload, which may be secret."""
+    """Describe an error without repeating the payload, which may be secret."""
     if isinstance(error, ValidationError):
         return "; ".join(
             f"{'.'.join(map(str, detail['loc'])) or 'value'}: {detail['msg']}"
             for detail in error.errors(include_input=False, include_url=False)[:5]
         )
-    expected = [f"{field or 'value'}: {what}" for what, field in _EXPECTED.findall(str(error))]
+    expected = [f"{field or 'value'}: {expectation}" for expectation, field in _EXPECTED.findall(str(error))]
     return "; ".join(expected[:5]) or str(error).splitlines()[0][:300]
 
 
@@ -126,17 +128,19 @@ def codec_of(name: str, type_: Any, known: dict[Any, Codec[Any]]) -> Codec[Any]:
             codec = known[type_] = codec_by(name, TypeAdapter[Any](type_))
     except InvalidOptionError:
         raise
-    except Exception as error:  # pydantic raises many kinds here; all mean the same
-        msg = f"queue {name!r}: {type_!r} is no type that pydantic knows: {error}"
+    except Exception as error:  # pydantic raises many kinds of errors here
+        msg = f"queue {name!r}: {type_!r} is not a type that pydantic supports: {error}"
         raise InvalidOptionError(msg) from error
     return codec
 
 
 def codec_by(name: str, adapter: TypeAdapter[Any]) -> Codec[Any]:
-    """Return the codec of an adapter. Raises: InvalidOptionError: it refers to what is not defined."""
+    """Return the codec of an adapter. Raises: InvalidOptionError: it refers to undefined names."""
     try:
-        len(adapter.core_schema)  # of one that is not complete yet, this completes it, or raises
+        len(adapter.core_schema)  # completes an incomplete adapter, or raises
     except Exception as error:  # as above
-        msg = f"queue {name!r}: {adapter!r} is not fully defined: define what it refers to before the queue: {error}"
+        msg = (
+            f"queue {name!r}: {adapter!r} is not fully defined: define the types it refers to before the queue: {error}"
+        )
         raise InvalidOptionError(msg) from error
     return AdapterCodec(adapter)

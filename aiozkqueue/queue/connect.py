@@ -1,4 +1,4 @@
-"""Opening a session, and closing it."""
+"""Opens and closes sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class _Connecting:
-    """What ``async with connect(...)`` enters and leaves."""
+    """The context manager that `connect` returns."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class _Connecting:
         janitor: bool,
         node: str | None,
         tracing: Tracing | bool | None,
-        **options: Any,  # noqa: ANN401 - handed on to the client's connect, which has their types
+        **options: Any,  # noqa: ANN401 - passed to the client's connect, which types them
     ) -> None:
         self._hosts = hosts
         self._root = root
@@ -57,9 +57,9 @@ class _Connecting:
     async def __aenter__(self) -> QueueSession:
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # trio's, or none
+        except RuntimeError:  # trio, or no loop
             msg = (
-                "no event loop of asyncio runs here, and a session needs one: run the program with asyncio.run(main()) "
+                "a session needs a running asyncio event loop: run the program with asyncio.run(main()) "
                 'or with anyio.run(main, backend="asyncio")'
             )
             raise WrongLoopError(msg) from None
@@ -75,7 +75,7 @@ class _Connecting:
         )
         try:
             await engine.start()
-        except BaseException:  # whatever ends it here, nobody else closes what is open
+        except BaseException:  # nobody else would close the client
             await engine.close()
             raise
         self._engine = engine
@@ -104,33 +104,33 @@ def connect(
 ) -> AbstractAsyncContextManager[QueueSession]:
     """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
 
-    ``root`` is where the queues lie. ``session_timeout`` is how long a dead process keeps its messages (the server
-    may negotiate it), ``connect_timeout`` how long to wait for the first connection. ``tls`` is a context that
-    verifies host names; ``auth`` is sent on every connection; ``acl`` is set on every znode made (with ``auth``:
-    for that user only, and for who presents the same client certificate, where there is one; without: for everybody).
-    ``clock`` replaces the system's, in tests.
-    With ``janitor``, this session takes its turn at cleaning the queues it uses (see `QueueConfig.clean_every`).
-    ``node`` names what queues with `QueueConfig.affinity` keep together, the host by default: one name for all that
-    may take each other's messages, the same after a restart.
-    ``tracing`` is whether messages are followed by OpenTelemetry (see `aiozkqueue.tracing`): by default if the program
-    has set up a tracer provider before it connects. Their headers carry the context then.
+    ``root`` is the path of the queues. ``session_timeout`` is how long a dead process keeps its messages, seconds (the
+    server may negotiate it); ``connect_timeout`` is how long to wait for the first connection, seconds. ``tls`` is a
+    context that verifies host names. ``auth`` is sent on every connection. ``acl`` is set on every znode created: by
+    default, with ``auth``, for that user only, and for clients with the same certificate, if one is used; without
+    ``auth``, for everybody. ``clock`` replaces the system clock in tests. With ``janitor``, this session takes its turn
+    at cleaning the queues it uses (see `QueueConfig.clean_every`). ``node`` is the name by which queues with
+    `QueueConfig.affinity` keep messages together, by default the host's: use one name for all sessions that may take
+    each other's messages, and the same after a restart. ``tracing`` says whether OpenTelemetry follows messages (see
+    `aiozkqueue.tracing`), whose headers then carry the context: by default if the program has set up a tracer provider
+    before it connects.
 
-    On leaving, what is under way is settled within the session timeout, then all locks are gone.
+    On leaving, operations in flight are settled within the session timeout; then all locks are released.
 
     Raises:
-        ConnectionLostError: on entering, no server answered within ``connect_timeout``.
-        AccessDeniedError: on entering, the credentials were refused.
-        InvalidOptionError: at once, an option is out of range, or the hosts do not parse.
-        WrongLoopError: on entering, no event loop of asyncio's runs here: trio's, say, or none.
-        MissingExtraError: on entering, ``tracing=True`` without the extra ``observability``.
+        ConnectionLostError: on entering, if no server answers within ``connect_timeout``.
+        AccessDeniedError: on entering, if the credentials are rejected.
+        InvalidOptionError: at once, if an option is out of range or the hosts do not parse.
+        WrongLoopError: on entering, if no asyncio event loop runs here (trio's, or none).
+        MissingExtraError: on entering, if ``tracing=True`` is given without the extra ``observability``.
     """
     parse_hosts(hosts)
     check_root(root)
     timeout = required_seconds(session_timeout, "session_timeout")
-    patience = required_seconds(connect_timeout, "connect_timeout")
+    first_wait = required_seconds(connect_timeout, "connect_timeout")
     for option, given, length in (
         ("session_timeout", session_timeout, timeout),
-        ("connect_timeout", connect_timeout, patience),
+        ("connect_timeout", connect_timeout, first_wait),
     ):
         if not length:
             msg = f"{option}={given!r}: give more than 0 seconds"
@@ -144,20 +144,20 @@ def connect(
             hosts,
             root,
             clock or Clock(),
-            patience,
+            first_wait,
             janitor=janitor,
             node=node,
             tracing=tracing,
             session_timeout=timeout,
             tls=tls,
-            auth=_several(auth, Auth, "auth"),
-            acl=None if acl is None else _several(acl, Acl, "acl"),
+            auth=_values_of(auth, Auth, "auth"),
+            acl=None if acl is None else _values_of(acl, Acl, "acl"),
         ),
     )
 
 
-def _several(given: object, kind: type[T], option: str) -> tuple[T, ...]:
-    """Return what a list holds, whose values may be passwords, so that none is shown. Raises: InvalidOptionError."""
+def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:
+    """Return the values of a list. Passwords among them never appear in errors. Raises: InvalidOptionError."""
     values = tuple(cast("Iterable[object]", given)) if isinstance(given, Iterable) else (None,)
     for value in values:
         if not isinstance(value, kind):

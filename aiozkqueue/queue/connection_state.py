@@ -1,4 +1,4 @@
-"""The connection as Curator's users know it."""
+"""The connection state as users of Curator know it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class ConnectionState(enum.Enum):
-    """What has become of the connection."""
+    """The state of the connection."""
 
     SUSPENDED = "suspended"
-    """There is none: other consumers may have what is held here, and nothing is known until one of the others."""
+    """There is no connection: other consumers may have this session's messages. One of the other states follows."""
     RECONNECTED = "reconnected"
-    """There is one again, of the old ZooKeeper session or, after LOST, of a new one."""
+    """There is a connection again, of the old ZooKeeper session or, after LOST, of a new one."""
     LOST = "lost"
     """The server has declared the ZooKeeper session over: every lock is gone."""
 
@@ -32,12 +32,12 @@ _STATES = {
 
 
 def on_connection_state(zookeeper: ZooKeeper, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
-    """Call back with each change; returns what takes the callback off again."""
+    """Call back with each change; return a function that removes the callback."""
 
-    def tell(state: State, generation: int) -> None:
+    def report(state: State, generation: int) -> None:
         del generation
-        told = _STATES.get(state)
-        if told is not None:
-            callback(told)
+        connection_state = _STATES.get(state)
+        if connection_state is not None:
+            callback(connection_state)
 
-    return zookeeper.on_state(tell)
+    return zookeeper.on_state(report)

@@ -38,16 +38,17 @@ T = TypeVar("T")
 
 log: Final = logging.getLogger(__name__)
 
-#: Turns of the event loop that it takes until a request for claims, and the commits begun before it, are on their way.
+#: Turns of the event loop until a request for claims, and the commits begun before it, have been sent.
 TURNS_TO_SEND = 3
 
 
 class Consumer(Generic[T]):
-    """The messages of a queue, one after the other.
+    """Iterates over the messages of a queue.
 
-    A delivery that the loop body has not settled is committed when the loop asks for the next one; left by ``break``,
-    an exception or a cancellation, it is rolled back: for certain under ``async with queue.consume() as deliveries``,
-    as well as Python allows without it. Goes on by itself after lost connections and sessions.
+    A delivery that the loop body has not settled is committed when the loop asks for the next one. If the loop is left
+    by ``break``, an exception or a cancellation, the delivery is rolled back: reliably under ``async with
+    queue.consume() as deliveries``, and as well as Python allows without it. The loop survives lost connections and
+    sessions.
     """
 
     def __init__(
@@ -65,10 +66,10 @@ class Consumer(Generic[T]):
         self._prefetch = prefetch
         self._settle = settle
         self._until_idle = until_idle
-        self._ahead = Prefetcher(
+        self._prefetcher = Prefetcher(
             engine, engine.store(queue.name), prefetch, patient=until_idle != 0, condition=condition
         )
-        self._overtaken = False  # whether the loop has done something since, or still does, that an answer lacks
+        self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
         self._current: Delivery[T] | None = None
         self._handling: Handling | None = None
         self._commits = _Commits(queue.name)
@@ -76,13 +77,13 @@ class Consumer(Generic[T]):
         self._stopped = False
         self._closed = False
         self.absorbed: int = 0
-        """How many deliveries that the loop settled by itself could not be committed, and come again."""
+        """The number of deliveries that the loop could not commit implicitly, and that are redelivered."""
 
     def __aiter__(self) -> AsyncIterator[Delivery[T]]:
         return self
 
     async def __anext__(self) -> Delivery[T]:
-        """Settle the last delivery, and wait for the next.
+        """Settle the last delivery, and wait for the next one.
 
         Raises:
             StopAsyncIteration: stopped, closed, or idle for ``until_idle`` seconds.
@@ -91,8 +92,8 @@ class Consumer(Generic[T]):
         if self._closed:
             raise StopAsyncIteration
         self._engine.check()
-        if self._ahead.asking:
-            self._overtaken = True
+        if self._prefetcher.asking:
+            self._answer_outdated = True
         if self._handling is None:
             await self._settle_current()
         else:
@@ -106,12 +107,12 @@ class Consumer(Generic[T]):
                 self._report()
                 continue
             try:
-                shown = deliver_claims_now(self._engine, self._queue, [claim])
-                if shown is None:
-                    shown = await deliver_claims(self._engine, self._queue, [claim])
+                delivered = deliver_claims_now(self._engine, self._queue, [claim])
+                if delivered is None:
+                    delivered = await deliver_claims(self._engine, self._queue, [claim])
             except SessionExpiredError:
-                continue  # others have it now; a loop outlives its ZooKeeper sessions
-            if shown:
+                continue  # it is redelivered; a loop outlives its ZooKeeper sessions
+            if delivered:
                 return self._begin(claim)
         await self.aclose()
         raise StopAsyncIteration
@@ -125,22 +126,22 @@ class Consumer(Generic[T]):
         await self._close(error)
 
     def stop(self) -> None:
-        """End the loop when it asks for the next message; nothing more is claimed. Idempotent."""
+        """End the loop when it asks for the next message; claim no more. Idempotent."""
         self._stopped = True
-        self._ahead.changed.set()
+        self._prefetcher.changed.set()
 
     async def aclose(self) -> None:
-        """Roll back the delivery in hand, give back what was claimed ahead, wait for commits under way. Idempotent.
+        """Roll back the current delivery, release prefetched messages, and wait for pending commits. Idempotent.
 
         Raises:
-            OutcomeUnknownError: a commit is not answered within one session timeout; it goes on.
+            OutcomeUnknownError: a commit is not answered within one session timeout; it continues.
         """
         await self._close(None)
 
     # -- settling
 
     def _begin(self, claim: Claim) -> Delivery[T]:
-        """Give the loop a message in hand."""
+        """Make a claim the current delivery."""
         delivery = deliver(self._engine, self._queue, claim)
         self._current = delivery
         if self._engine.tracing is not None:
@@ -148,7 +149,7 @@ class Consumer(Generic[T]):
         return delivery
 
     async def _end_handling(self) -> None:
-        """Decide the delivery that the loop has left behind, and tell who follows it."""
+        """Settle the previous delivery, and end its trace."""
         handling, self._handling = self._handling, None
         try:
             await self._settle_current()
@@ -160,11 +161,11 @@ class Consumer(Generic[T]):
             handling.end()
 
     async def _settle_current(self) -> None:
-        """Decide the delivery that the loop has left behind."""
+        """Settle the previous delivery."""
         delivery, self._current = self._current, None
         if delivery is None:
             return
-        self._ahead.finished()
+        self._prefetcher.finished()
         work = _work(delivery)
         if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
             return
@@ -173,11 +174,12 @@ class Consumer(Generic[T]):
             while len(self._commits.under_way) >= self._prefetch:
                 self._commits.landed.clear()
                 await self._commits.landed.wait()
-            # Takes room in the queues put to, for which commits under way may wait: so not before one has landed.
+            # This takes capacity in the target queues, for which pending commits may wait: so only after one has
+            # landed.
             alone = self._prefetch == 1 or not work.ready
             if not alone:
                 atomic_write = work.begin_commit()
-        except BaseException as error:  # nobody else holds this delivery any more
+        except BaseException as error:  # no other object holds this delivery
             if work.outcome is Outcome.OPEN:
                 await leave(work, error)
             raise
@@ -195,7 +197,7 @@ class Consumer(Generic[T]):
         warnings.warn(f"{error}", ImplicitSettleWarning, stacklevel=4)
 
     def _report(self) -> None:
-        """Tell of commits that failed behind the loop's back: what is raised leaves the rest to the next call."""
+        """Raise the errors of implicit commits; the rest are reported by the next call."""
         failures = self._commits.failures
         while failures:
             _, failure = failures.popleft()
@@ -206,28 +208,28 @@ class Consumer(Generic[T]):
     # -- claiming
 
     async def _next_claim(self) -> Claim | None:
-        """Wait for the next claim; None when stopped or idle for long enough."""
+        """Wait for the next claim; None when stopped, or idle for long enough."""
         self._idle = False
-        ahead, clock = self._ahead, self._engine.clock
+        prefetcher, clock = self._prefetcher, self._engine.clock
         idle: Timer | None = None
         try:
             while not self._stopped:
-                if ahead.collect():
+                if prefetcher.collect():
                     self._became_idle()
-                ahead.forget_lost()
-                if self._idle and not ahead.ready:
+                prefetcher.forget_lost()
+                if self._idle and not prefetcher.ready:
                     return None
-                if ahead.ask():
-                    self._overtaken = bool(self._commits.under_way)
-                    if ahead.ready:
+                if prefetcher.ask():
+                    self._answer_outdated = bool(self._commits.under_way)
+                    if prefetcher.ready:
                         await _sent()
                         continue
-                if ahead.ready:
-                    return ahead.ready.popleft()
+                if prefetcher.ready:
+                    return prefetcher.ready.popleft()
                 if self._until_idle and idle is None:
                     idle = clock.call_later(self._until_idle, self._became_idle)
-                ahead.changed.clear()
-                if not ahead.answered:
+                prefetcher.changed.clear()
+                if not prefetcher.answered:
                     await self._await_change()
             return None
         finally:
@@ -235,17 +237,17 @@ class Consumer(Generic[T]):
                 idle.cancel()
 
     async def _await_change(self) -> None:
-        """Wait for an answer, and for no longer than it takes until a loop that finishes nothing may have less."""
-        ahead = self._ahead
-        slower = self._engine.clock.call_later(PACE, ahead.changed.set) if ahead.excessive else None
+        """Wait for an answer, or until an inactive loop's window must shrink."""
+        prefetcher = self._prefetcher
+        slower = self._engine.clock.call_later(PACE, prefetcher.changed.set) if prefetcher.excessive else None
         try:
-            await ahead.changed.wait()
+            await prefetcher.changed.wait()
         finally:
             if slower is not None:
                 slower.cancel()
 
     async def _may_have_more(self) -> bool:
-        """Wait for the commits under way; tell whether the loop may have left a message that it has not looked for."""
+        """Wait for pending commits; return whether the loop may have left a message that it has not looked for."""
         if self._stopped:
             return False
         commits = self._commits
@@ -253,12 +255,12 @@ class Consumer(Generic[T]):
             commits.landed.clear()
             await commits.landed.wait()
         for work, _ in commits.failures:
-            await work.rollback()  # has been begun, and is over when its message can be taken
-        return bool(commits.failures) or (self._until_idle == 0 and self._overtaken)
+            await work.rollback()  # it has begun, and ends once its message can be taken
+        return bool(commits.failures) or (self._until_idle == 0 and self._answer_outdated)
 
     def _became_idle(self) -> None:
         self._idle = True
-        self._ahead.changed.set()
+        self._prefetcher.changed.set()
 
     # -- closing
 
@@ -274,7 +276,7 @@ class Consumer(Generic[T]):
             self.absorbed += self._commits.leave()
 
     async def _finish(self, error: BaseException | None) -> None:
-        released = self._ahead.abandon()
+        released = self._prefetcher.abandon()
         delivery, self._current = self._current, None
         handling, self._handling = self._handling, None
         try:
@@ -288,19 +290,19 @@ class Consumer(Generic[T]):
             await self._await_commits(error, released)
 
     async def _await_commits(self, error: BaseException | None, released: asyncio.Future[None] | None) -> None:
-        """Wait for commits and releases under way, for one session timeout in all: they go on without the loop."""
+        """Wait for pending commits and releases, one session timeout in total; they continue without the loop."""
         under_way = list(self._commits.under_way.items())
-        awaited = [commit.done for commit, _ in under_way]
+        waited_for = [commit.done for commit, _ in under_way]
         if released is not None:
-            awaited.append(released)
-        if awaited:
-            await wait_settled(asyncio.gather(*awaited, return_exceptions=True), limit=self._engine.grace)
+            waited_for.append(released)
+        if waited_for:
+            await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=self._engine.grace)
         for commit, work in under_way:
             if not commit.settled and error is None:
                 raise unknown(work.id, f"no answer within {self._engine.grace:g} s")
 
     def __del__(self) -> None:
-        """Do what can be done for a loop that was left without ``async with``: nobody awaits anything here."""
+        """Clean up a loop that was left without ``async with``: nothing can be awaited here."""
         delivery = self._current
         open_delivery = (
             delivery is not None
@@ -311,17 +313,17 @@ class Consumer(Generic[T]):
         if self._handling is not None:
             self._handling.end()
         self._commits.leave()
-        if self._closed or not (open_delivery or self._ahead.ready or self._ahead.asking):
+        if self._closed or not (open_delivery or self._prefetcher.ready or self._prefetcher.asking):
             return
         try:
             asyncio.get_running_loop()
-            self._ahead.abandon()
+            self._prefetcher.abandon()
             if delivery is not None and open_delivery:
                 _work(delivery).release_nowait()
         except RuntimeError:
-            pass  # no loop runs here any more: the locks go with the session
+            pass  # no event loop runs here any more: the locks end with the session
         warnings.warn(
-            f"a consumer of queue {self._queue.name!r} was left without being closed; its message goes back; "
+            f"a consumer of queue {self._queue.name!r} was not closed; its message is redelivered; "
             "use `async with queue.consume() as deliveries`",
             ResourceWarning,
             source=self,
@@ -330,13 +332,13 @@ class Consumer(Generic[T]):
 
 
 async def _sent() -> None:
-    """Let a request for claims go out: a body that awaits nothing would use up what is ready before that."""
+    """Let a request for claims be sent, before a body that awaits nothing uses up all ready messages."""
     for _ in range(TURNS_TO_SEND):
         await asyncio.sleep(0)
 
 
 class _Commits:
-    """The commits under way. They know this, not the consumer: they must not keep a forgotten one alive."""
+    """The pending commits. They refer to this object and not to the consumer, which they would keep alive."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -346,7 +348,7 @@ class _Commits:
         self.landed = asyncio.Event()
 
     def land(self, commit: AtomicWrite) -> None:
-        """One has come to its end."""
+        """Record that a commit has ended."""
         work = self.under_way.pop(commit)
         if commit.error is not None:
             self.failures.append((work, commit.error))
@@ -355,23 +357,23 @@ class _Commits:
         self.landed.set()
 
     def leave(self) -> int:
-        """Log what has failed, and from now on what fails, since no loop asks; return how many come again as usual."""
+        """Log failures, now and later, since no loop raises them; return how many messages are redelivered as usual."""
         self._left = True
-        passing = 0
+        redelivered = 0
         while self.failures:
             work, failure = self.failures.popleft()
             [claim] = work.claims
-            told = about(claim, work.id)
+            context = about(claim, work.id)
             if isinstance(failure, PASSING):
-                passing += 1
-                log.warning("queue %s: %s comes again: %s", self._queue, claim.id, failure, extra=told)
+                redelivered += 1
+                log.warning("queue %s: %s comes again: %s", self._queue, claim.id, failure, extra=context)
             else:
-                words = "queue %s: message %s could not be settled"
-                log.error(words, self._queue, claim.id, exc_info=failure, extra=told)
-        return passing
+                text = "queue %s: message %s could not be settled"
+                log.error(text, self._queue, claim.id, exc_info=failure, extra=context)
+        return redelivered
 
 
 def _work(delivery: Delivery[T]) -> UnitOfWork:
-    settling = delivery._settling  # noqa: SLF001 - a consumer's deliveries are of its own making
+    settling = delivery._settling  # noqa: SLF001 - a consumer creates its own deliveries
     assert isinstance(settling, WorkSettling)  # noqa: S101
     return settling.work

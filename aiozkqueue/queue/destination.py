@@ -1,4 +1,4 @@
-"""What a message can be put to: a session's name and codec. `Queue` adds the rest."""
+"""The destination of a put: a session's queue name and codec. `Queue` adds the rest."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Undecodable = Literal["dead-letter", "raise"]
 
 
 class Destination(Generic[T]):
-    """A queue's name, how its values become bytes, and what is done with bytes that are no value."""
+    """A queue's name, its codec, and the treatment of undecodable payloads."""
 
     def __init__(
         self, owner: SessionCore | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
     ) -> None:
         self.owner: Final = owner
-        """The machinery of the session that made it; None: made for a test."""
+        """The core of the session that made it; None: made for a test."""
         self.name: Final = name
         """The queue's name."""
         self.codec = codec
         self.undecodable = undecodable
         self.dialect: Dialect | None = None
-        """Whose layout it has; None: our own."""
+        """The layout of the queue; None: our own."""
 
 
 def not_own(name: str) -> InvalidOptionError:
-    """Say why a session refuses another's queue: it may be kept elsewhere, and be taken from by another policy."""
+    """Return the error for a queue of another session, which may have another root and another policy."""
     return InvalidOptionError(
-        f"queue {name!r} is another session's, or a test's; make one of that name by session.queue() of this session"
+        f"queue {name!r} belongs to another session, or to a test; use one made by session.queue() of this session"
     )

@@ -1,4 +1,4 @@
-"""A supervised service: a handler called for each message, several at a time."""
+"""Listeners: supervised services that call a handler for each message, several at a time."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ T_co = TypeVar("T_co", covariant=True)
 class Listener(Generic[T_co]):
     """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
 
-    A handler that returns commits its delivery, one that raises rolls it back, after the policy's delay; it may raise
-    `Retry` and `Reject`, or settle the delivery itself. Messages are claimed for free slots only. Its tasks go on to
-    the next message: a context variable that a handler sets is set there, too, unless it is reset. Lost connections and
-    sessions are waited out. Run it with `run()`, with ``async with listener:``, or several with
+    A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
+    raise `Retry` and `Reject`, or settle the delivery itself. Messages are claimed for free slots only. Tasks are
+    reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener waits
+    out lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
     `aiozkqueue.run`.
     """
 
@@ -83,24 +83,24 @@ class Listener(Generic[T_co]):
         return f"<Listener of queue {self._queue.name!r}: {self._handler_name}, concurrency {self._concurrency}>"
 
     def stop(self) -> None:
-        """Claim nothing more; handlers that run may finish within ``drain_timeout`` seconds. Idempotent."""
+        """Claim no more messages; running handlers may finish within ``drain_timeout`` seconds. Idempotent."""
         self._stopped.set()
         self._wake.set()
 
     def abort(self) -> None:
-        """Stop, and cancel the handlers that run: their messages go back at once. Idempotent."""
+        """Stop, and cancel the running handlers: their messages are released at once. Idempotent."""
         self.stop()
         if self._scope is not None:
             self._scope.cancel()
 
     async def run(self) -> None:
-        """Serve until stopped; returns when the handlers have finished or been cancelled.
+        """Serve until stopped; return when the handlers have finished or were cancelled.
 
-        One that was stopped stays so: to serve again, make another.
+        A stopped listener cannot be restarted: make another one.
 
         Raises:
-            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: what waiting cannot cure.
-            RuntimeError: it runs already.
+            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: waiting cannot cure these.
+            RuntimeError: the listener is already running.
         """
         self._engine.check()
         if self._running:
@@ -118,7 +118,7 @@ class Listener(Generic[T_co]):
                     self.stop()
                 await self._drain()
                 handlers.cancel_scope.cancel()
-        except BaseExceptionGroup as group:  # a handler's KeyboardInterrupt and its like: as it was raised
+        except BaseExceptionGroup as group:  # such as a handler's KeyboardInterrupt: raised without the group
             raised: BaseException = group
             while isinstance(raised, BaseExceptionGroup):
                 raised = cast("BaseExceptionGroup[BaseException]", raised).exceptions[0]
@@ -127,15 +127,15 @@ class Listener(Generic[T_co]):
             forget()
             self._running = False
             self._scope = None
-            await self._give_back_unstarted()
+            await self._release_unstarted()
         if self._failure is not None:
             raise self._failure
 
     async def __aenter__(self) -> Self:
-        """Run in the background while the body runs; leaving it stops and drains.
+        """Run in the background while the body runs; leaving the block stops and drains the listener.
 
-        If the listener dies, the body is cancelled, and the listener's error raised on leaving. If the body is
-        cancelled, the handlers are too, and their messages go back at once.
+        If the listener fails, the body is cancelled, and the listener's error is raised on leaving. If the body is
+        cancelled, so are the handlers, and their messages are released at once.
         """
         self._background = Background(self)
         self._background.start(self._engine)
@@ -150,36 +150,36 @@ class Listener(Generic[T_co]):
     # -- claiming
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
-        """Line up for slots as they become free, without waiting for what was asked for before."""
+        """Request claims for slots as they become free, without waiting for earlier requests."""
         dispatcher = self._engine.dispatcher(self._engine.store(self._queue.name), self._condition)
         waiters: list[Waiter] = []
-        asked = 0
+        requested = 0
         try:
             while not self._stopped.is_set():
-                for waiter in [one for one in waiters if one.over]:
+                for waiter in [waiter for waiter in waiters if waiter.over]:
                     waiters.remove(waiter)
-                    asked -= waiter.limit
+                    requested -= waiter.limit
                     for claim in waiter.future.result():
                         self._busy += 1
                         if not self._task_pool.submit(claim):
                             handlers.start_soon(self._task_pool.work)
-                free = self._concurrency - self._busy - asked
+                free = self._concurrency - self._busy - requested
                 if free > 0:
                     if not (waiters and dispatcher.request_more(waiters[-1], free)):
                         waiters.append(dispatcher.request(free))
                         waiters[-1].future.add_done_callback(self._answered)
-                    asked += free
+                    requested += free
                 self._wake.clear()
                 await self._wake.wait()
         finally:
-            for waiter in waiters:  # some may have been answered in the same moment
+            for waiter in waiters:  # some may have been answered at the same moment
                 dispatcher.give_up(waiter)
 
     def _answered(self, _: object) -> None:
         self._wake.set()
 
-    async def _give_back_unstarted(self) -> None:
-        """Give back what was claimed for workers that were cancelled before they could begin."""
+    async def _release_unstarted(self) -> None:
+        """Release the claims of workers that were cancelled before they could begin."""
         claims, self._busy = self._task_pool.close(), 0
         self._task_pool = TaskPool(self._handle)
         if claims and not self._engine.closed:
@@ -217,32 +217,32 @@ class Listener(Generic[T_co]):
         except asyncio.CancelledError:
             if anyio.current_effective_deadline() == -math.inf:
                 raise
-            # Nobody has asked for the end of the listener: what has been cancelled is of this message.
+            # The listener was not cancelled: the cancellation came from this message's handling.
         finally:
             self._busy -= 1
             self._wake.set()
 
-    async def _deliver(self, claim: Claim) -> None:  # noqa: C901 - a function less on every message's way
+    async def _deliver(self, claim: Claim) -> None:  # noqa: C901 - one function call less for each message
         engine, queue = self._engine, self._queue
         try:
-            shown = deliver_claims_now(engine, queue, [claim])
-            if shown is None:
-                shown = await deliver_claims(engine, queue, [claim])
+            delivered = deliver_claims_now(engine, queue, [claim])
+            if delivered is None:
+                delivered = await deliver_claims(engine, queue, [claim])
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return
-        if not shown:
+        if not delivered:
             return
         delivery = deliver(engine, queue, claim)
         work = delivery.work
         try:
             try:
                 await self._handler(delivery)
-            except Exception as error:  # noqa: BLE001 - it is logged, and told to who gets the message next
+            except Exception as error:  # noqa: BLE001 - logged, and recorded for the next attempt
                 await self._failed(delivery, claim, error)
-            except BaseException as error:  # a cancellation, or what ends more than this message: it goes on from here
-                if isinstance(error, asyncio.CancelledError) and not _cancelled_by_others():
-                    await self._failed(delivery, claim, _of_its_own(error))
+            except BaseException as error:  # a cancellation, or an error that ends the listener too
+                if isinstance(error, asyncio.CancelledError) and not _task_is_cancelled():
+                    await self._failed(delivery, claim, _as_failure(error))
                     return
                 if work.open:
                     await delivery.leave(error)
@@ -250,16 +250,16 @@ class Listener(Generic[T_co]):
             if work.open:
                 await commit_or_leave(work)
         except PASSING as error:
-            told = about(claim, delivery.work.id)
-            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=told)
+            context = about(claim, delivery.work.id)
+            log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=context)
         except SessionClosedError:
             raise
         except QueueError:
-            told = about(claim, delivery.work.id)
-            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=told)
+            context = about(claim, delivery.work.id)
+            log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=context)
 
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
-        """Settle what a handler failed on."""
+        """Settle a delivery whose handler failed."""
         if not isinstance(error, Retry | Reject):
             log.warning(
                 "queue %s: handler failed on message %s, attempt %d: %s",
@@ -276,19 +276,19 @@ class Listener(Generic[T_co]):
     def _state_changed(self, state: State, generation: int) -> None:
         if self._on_lost != "cancel" or state not in (State.LOST, State.CONNECTED):
             return
-        for scope, held in list(self._scopes.items()):
-            if state is State.LOST or held != generation:
+        for scope, generation_of_claim in list(self._scopes.items()):
+            if state is State.LOST or generation_of_claim != generation:
                 scope.cancel()
 
 
-def _cancelled_by_others() -> bool:
-    """Whether somebody has asked for the end of the task that runs."""
+def _task_is_cancelled() -> bool:
+    """Whether the running task itself is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _of_its_own(error: asyncio.CancelledError) -> RuntimeError:
-    """What a handler failed with that was not cancelled: it would end the listener, and nobody asked for that."""
+def _as_failure(error: asyncio.CancelledError) -> RuntimeError:
+    """Return the failure of a handler that let a foreign CancelledError escape, which must not end the listener."""
     failure = RuntimeError("the handler was not cancelled, but something that it waited for was")
     failure.__cause__ = error
     return failure
