@@ -161,9 +161,14 @@ def collector(session: QueueSession) -> SessionCollector:
 
 
 _GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
-    "aiozkqueue_queue_messages": ("Messages in the queue.", lambda one: one.size),
-    "aiozkqueue_queue_claimed": ("Messages that are held.", lambda one: one.claimed),
-    "aiozkqueue_queue_retrying": ("Messages that wait until a moment.", lambda one: one.retrying),
+    "aiozkqueue_queue_messages": ("Size: waiting, in flight and delayed messages.", lambda one: one.size),
+    "aiozkqueue_queue_waiting": ("Messages that can be taken now.", lambda one: one.waiting),
+    "aiozkqueue_queue_in_flight": ("Messages that a transaction or delivery holds.", lambda one: one.in_flight),
+    "aiozkqueue_queue_delayed": ("Messages that can be taken later: retrying and scheduled.", lambda one: one.delayed),
+    "aiozkqueue_queue_retrying": (
+        "Messages that were delivered before and come again at a known moment.",
+        lambda one: one.retrying,
+    ),
     "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda one: one.dead),
     "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda one: one.consumers),
 }

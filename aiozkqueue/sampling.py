@@ -12,17 +12,18 @@ import asyncio
 import logging
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError, QueueError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.listing import first_items
-from aiozkqueue.queue.admin.stats import count, lanes, put_into
+from aiozkqueue.queue.admin.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.zookeeper import Stat
@@ -46,21 +47,30 @@ PAGE: Final = 200
 
 
 class Sample(NamedTuple):
-    """One queue at one moment."""
+    """One queue at one moment. The numbers of messages mean the same as those of `QueueStats`."""
 
     at: float
     """Seconds since 1970."""
     size: int
-    claimed: int
-    """Held by a transaction, delivery or lease, or waiting for its next attempt."""
+    in_flight: int
     retrying: int
-    """Those of them that wait until a moment: leased, or failed."""
+    scheduled: int
     dead: int
     consumers: int
     put: int
     """Messages ever put, as far as the server counts: only differences mean something."""
     oldest: float | None
     """When the oldest was put, seconds since 1970; None when there is none, or it was not looked for."""
+
+    @property
+    def delayed(self) -> int:
+        """Messages that can be taken at a later moment only."""
+        return self.retrying + self.scheduled
+
+    @property
+    def waiting(self) -> int:
+        """Messages that can be taken now."""
+        return max(0, self.size - self.in_flight - self.delayed)
 
 
 class UnreadableError(QueueError):
@@ -84,7 +94,7 @@ class Sampler:
         self._latest: dict[str, Sample] = {}
         self._unreadable: dict[str, str] = {}
         self._slow: dict[str, float] = {}
-        self._ended: dict[str, tuple[float, int]] = {}
+        self._listed: dict[tuple[str, str], tuple[float, int]] = {}
         self._oldest: dict[str, tuple[str, float]] = {}
         self._looked = float("-inf")
         self._kept = float("-inf")
@@ -119,7 +129,7 @@ class Sampler:
             for name in sorted(unreadable.keys() - self._unreadable.keys()):
                 log.warning("%s", unreadable[name], extra={"queue": name})
             self._latest, self._unreadable = samples, unreadable
-            self._ended = {name: one for name, one in self._ended.items() if name in samples}
+            self._listed = {key: counted for key, counted in self._listed.items() if key[0] in samples}
             self._slow = {name: at for name, at in self._slow.items() if name in unreadable}
             self._looked = time.monotonic()
             if begun - self._kept < EVERY / 2:
@@ -192,47 +202,53 @@ class Sampler:
         engine = self._session.engine
         store = engine.store(name)
         paths = store.paths
-        folders = await lanes(engine, store)
+        config = await configuration(engine, store)
+        folders = await lanes_of(engine, store, config)
         if len(folders) > MOST_FOLDERS:
             msg = (
                 f"queue {name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
                 f"{MOST_FOLDERS:,} that are looked at; `aiozkqueue clean {name}` removes hours that are over"
             )
             raise UnreadableError(msg)
-        there: list[Stat] = []
+        stats: dict[str, Stat] = {}
         for start in range(0, len(folders), PAGE):
-            stats = await asyncio.gather(*map(engine.zookeeper.exists, folders[start : start + PAGE]))
-            there += [stat for stat in stats if stat is not None]
+            page = folders[start : start + PAGE]
+            found = await asyncio.gather(*map(engine.zookeeper.exists, page))
+            stats |= {folder: stat for folder, stat in zip(page, found, strict=True) if stat is not None}
+        held = {folder: stat.num_children for folder, stat in stats.items()}
         locks, due, dead, consumers = await asyncio.gather(
             *(count(engine, store, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
         )
-        ended = await self._count_ended(name) if due else 0
-        size = sum(stat.num_children for stat in there)
+        ended = await self._list_for(name, "ended", partial(count_ended, engine, store)) if due else 0
+        later = any(number for folder, number in held.items() if folder.startswith(f"{paths.later}/"))
+        scheduled = (
+            await self._list_for(name, "scheduled", partial(count_scheduled, engine, store, held)) if later else 0
+        )
+        staged = await count_staged(engine, store, config)
+        size = sum(held.values())
         oldest = await self._find_oldest(name, folders, size)
         return Sample(
             at=time.time(),
             size=size,
-            claimed=max(0, locks - ended),
+            in_flight=max(0, locks - due - staged),
             retrying=max(0, due - ended),
+            scheduled=scheduled,
             dead=dead,
             consumers=consumers,
-            put=sum(put_into(stat) for stat in there),
+            put=sum(map(put_into, stats.values())),
             # On the system's clock, as the other moments here: a clock that is moved is ahead of that.
             oldest=None if oldest is None else oldest - engine.clock.moved,
         )
 
-    async def _count_ended(self, name: str) -> int:
-        """Count claims that have ended and that nobody has taken off yet.
-
-        That lists all timed claims: where it takes long, the number is kept for twenty times as long.
-        """
-        until, number = self._ended.get(name, (float("-inf"), 0))
+    async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
+        """Return a number that takes a listing. Where that takes long, the number is kept for twenty times as long."""
+        until, number = self._listed.get((name, what), (float("-inf"), 0))
         begun = time.monotonic()
         if begun < until:
             return number
-        number = await count_ended(self._session.engine, self._session.engine.store(name))
+        number = await count()
         now = time.monotonic()
-        self._ended[name] = now + 20 * (now - begun) - EVERY / 2, number
+        self._listed[name, what] = now + 20 * (now - begun) - EVERY / 2, number
         return number
 
     async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:

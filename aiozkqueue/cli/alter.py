@@ -24,7 +24,7 @@ async def cancel(
     by_key: _ByKey = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Remove a message that waits. Fails with 1 when it is in flight, or not there.
+    """Remove a message that nobody holds. Fails with 1 when it is held or absent.
 
     [dim]aiozkqueue cancel orders gx8YSxIzUYf8000002
     aiozkqueue cancel reminders --key invoice-7[/dim]
@@ -43,7 +43,7 @@ async def update(
     by_key: _ByKey = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Replace the payload of a message that waits. Fails with 1 when it is in flight, or not there.
+    """Replace the payload of a message that nobody holds. Fails with 1 when it is held or absent.
 
     [dim]aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
     """

@@ -19,7 +19,9 @@ COMMANDS: Final = (
         "there.",
     ),
     Command(
-        "top", "top:top", "Show queues live: depth, in flight, rates, age of the oldest, dead letters. Ctrl-C ends it."
+        "top",
+        "top:top",
+        "Show queues live: size, waiting, in flight, rates, oldest, dead letters. Ctrl-C ends it.",
     ),
     Command(
         "why",
@@ -43,11 +45,11 @@ COMMANDS: Final = (
     Command("pause", "pause:pause", "Hand out nothing more of these queues, to anybody, until resume."),
     Command("resume", "pause:resume", "Hand out messages of these queues again."),
     Command("purge", "queues:purge", "Delete every message that nobody holds. Dead letters stay."),
-    Command("cancel", "alter:cancel", "Remove a message that waits. Fails with 1 when it is in flight, or not there."),
+    Command("cancel", "alter:cancel", "Remove a message that nobody holds. Fails with 1 when it is held or absent."),
     Command(
         "update",
         "alter:update",
-        "Replace the payload of a message that waits. Fails with 1 when it is in flight, or not there.",
+        "Replace the payload of a message that nobody holds. Fails with 1 when it is held or absent.",
     ),
     Command("move", "moves:move", "Move the messages that are in a queue now to another, and wait for the end."),
     Command(

@@ -50,15 +50,20 @@ async def groups(
                     "group": group,
                     "queue": s.queue,
                     "size": s.size,
-                    "claimed": s.claimed,
+                    "waiting": s.waiting,
+                    "in_flight": s.in_flight,
+                    "delayed": s.delayed,
                     "dead_letters": s.dead_letters,
                     "consumers": s.consumers,
                 }
             )
     else:
         output.print_table(
-            ["group", "queue", "size", "claimed", "dead letters", "consumers"],
-            [(group or "", s.queue, s.size, s.claimed, s.dead_letters, s.consumers) for group, s in found],
+            ["group", "queue", "size", "waiting", "in flight", "delayed", "dead letters", "consumers"],
+            [
+                (group or "", s.queue, s.size, s.waiting, s.in_flight, s.delayed, s.dead_letters, s.consumers)
+                for group, s in found
+            ],
         )
     return Exit.OK
 

@@ -111,7 +111,8 @@ async def stats(
                 {
                     "queue": s.queue,
                     "size": s.size,
-                    "claimed": s.claimed,
+                    "waiting": s.waiting,
+                    "in_flight": s.in_flight,
                     "delayed": s.delayed,
                     "retrying": s.retrying,
                     "scheduled": s.scheduled,
@@ -163,14 +164,15 @@ async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
 def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> None:
     """Print a table; what is staged has a column where there is any."""
     shown = any(staged.values())
-    heads = ["queue", "size", "claimed", "delayed", "retrying", "scheduled", "dead letters", "consumers"]
+    heads = ["queue", "size", "waiting", "in flight", "delayed", "retrying", "scheduled", "dead letters", "consumers"]
     output.print_table(
         [*heads, "oldest", "room", *(["staged"] if shown else [])],
         [
             (
                 f"{s.queue} (paused)" if s.paused else s.queue,
                 s.size,
-                s.claimed,
+                s.waiting,
+                s.in_flight,
                 s.delayed,
                 s.retrying,
                 s.scheduled,

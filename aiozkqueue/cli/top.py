@@ -28,7 +28,19 @@ from aiozkqueue.zookeeper import State
 
 #: Seconds that the look at one queue may take.
 _PATIENCE = 5.0
-_COLUMNS = ("queue", "depth", "in flight", "delayed", "in/s", "out/s", "oldest", "dead letters", "consumers")
+_COLUMNS = (
+    "queue",
+    "size",
+    "waiting",
+    "in flight",
+    "delayed",
+    "retrying",
+    "in/s",
+    "out/s",
+    "oldest",
+    "dead letters",
+    "consumers",
+)
 
 
 @connected
@@ -42,7 +54,7 @@ async def top(
     once: Annotated[bool, typer.Option("--once", help="Look twice, show what there is, and end.")] = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show queues live: depth, in flight, rates, age of the oldest, dead letters. Ctrl-C ends it.
+    """Show queues live: size, waiting, in flight, rates, oldest, dead letters. Ctrl-C ends it.
 
     Rates are of all producers and consumers, as ZooKeeper counts them. To a pipe it shows one table, as with --once.
     Each look lists the queues: rather name some than look at many deep ones often. A queue that cannot be read is shown
@@ -103,9 +115,11 @@ def _row(name: str, now: zq.QueueStats | str, before: zq.QueueStats | str | None
     return {
         "queue": now.queue,
         "paused": now.paused,
-        "depth": now.size,
-        "in_flight": now.claimed,
+        "size": now.size,
+        "waiting": now.waiting,
+        "in_flight": now.in_flight,
         "delayed": now.delayed,
+        "retrying": now.retrying,
         "in_rate": None if before is None else round(max(0, now.put - before.put) / seconds, 1),
         "out_rate": None if before is None else round(max(0, now.removed - before.removed) / seconds, 1),
         "oldest_age": None if age is None else round(age, 1),
@@ -123,9 +137,11 @@ def _table(rows: Sequence[Mapping[str, Json]]) -> Table:
         name = f"{row['queue']} (paused)" if row["paused"] else str(row["queue"])
         age = row["oldest_age"]
         cells = [
-            row["depth"],
+            row["size"],
+            row["waiting"],
             row["in_flight"],
             row["delayed"],
+            row["retrying"],
             row["in_rate"],
             row["out_rate"],
             _age(age) if isinstance(age, float) else None,

@@ -106,8 +106,8 @@ def _waiting(stats: zq.QueueStats) -> str:
     if not stats.consumers:
         return "waiting: nobody takes from the queue"
     return (
-        f"waiting for its turn: {stats.size} messages are in the queue, {stats.claimed} of them held by "
-        f"{stats.consumers} consumers"
+        f"waiting for its turn: {stats.waiting} messages wait in the queue, {stats.in_flight} are in flight; "
+        f"{stats.consumers} consumers take from it"
     )
 
 

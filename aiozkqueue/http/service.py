@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
 from aiozkqueue.queue.admin.ended_locks import count_ended
-from aiozkqueue.queue.admin.stats import count
+from aiozkqueue.queue.admin.stats import configuration, count, count_staged
 from aiozkqueue.queue.runtime.acl_errors import allowed
 
 from . import showing
@@ -114,12 +114,15 @@ class QueueService:
         return await self._plain(name).size() if await self._is_there(name) else 0
 
     async def claimed(self, name: str) -> int:
-        """Count the messages that somebody has claimed; claims that have ended do not count."""
+        """Count the claims that have not ended: messages in flight, and those retrying, which leases are part of."""
         if not await self._is_there(name):
             return 0
         engine, store = self._session.engine, self._plain(name).store
         locks = await count(engine, store, store.paths.locks)
-        return max(0, locks - await count_ended(engine, store)) if locks else 0
+        if not locks:
+            return 0
+        staged = await count_staged(engine, store, await configuration(engine, store))
+        return max(0, locks - staged - await count_ended(engine, store))
 
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""

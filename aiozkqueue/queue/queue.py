@@ -178,15 +178,15 @@ class Queue(Destination[T]):
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
-        """Count the messages, claimed and delayed ones included; 0 for a queue that is not there.
+        """Count all messages: waiting, in flight and delayed. 0 for a queue that is not there.
 
         Raises: as `stats`.
         """
         return await stats.size(self.engine, self.store)
 
     async def claimed(self) -> int:
-        """Count the messages that a transaction or delivery holds. Raises: as `stats`."""
-        return (await self.stats()).claimed
+        """Count the messages in flight: those that a transaction, a delivery or a ledger holds. Raises: as `stats`."""
+        return (await self.stats()).in_flight
 
     async def exists(self) -> bool:
         """Tell whether the queue is there: it is made by its first put or take.
@@ -208,10 +208,10 @@ class Queue(Destination[T]):
         return await stats.purge(self.engine, self.store)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Remove a message that waits, by its id, or all that wait under a key. Lists the queue to find them.
+        """Remove the message with an id, or all messages with a key, that nobody holds. Lists the queue to find them.
 
-        What waits for its next attempt waits. `Alteration.IN_FLIGHT` when one is held by a transaction, a delivery or
-        a lease: that one is left alone. Once this has returned `Alteration.DONE`, the message is never handed over.
+        Returns `Alteration.HELD` when one of them is in flight or leased: that one is left alone. Once this has
+        returned `Alteration.DONE`, the message is never handed over.
 
         Raises:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
@@ -222,7 +222,7 @@ class Queue(Destination[T]):
         return await alter.cancel(self.engine, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Replace the payload of a message that waits, by its id, or of all that wait under a key.
+        """Replace the payload of the message with an id, or of all messages with a key, that nobody holds.
 
         Its id, key, headers, place, attempts and due time stay. Otherwise as `cancel`: once this has returned
         `Alteration.DONE`, what is handed over is the new value.

@@ -300,7 +300,7 @@ def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object
     due = due_of(item, one.lock)
     later = due is not None and due > now
     values["attempt"] = attempts_of(one.meta)
-    values["state"] = "held" if one.in_flight else "delayed" if later else "waiting"
+    values["state"] = "claimed" if one.in_flight else "delayed" if later else "waiting"
     values["owner"] = owner_of(one) if one.in_flight else None
     values["due"] = 1000 * due if later and due is not None else None
     return values

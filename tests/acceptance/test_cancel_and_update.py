@@ -1,4 +1,4 @@
-"""Messages that wait are cancelled or replaced, by their id or key; those in flight are said to be."""
+"""Messages that wait are cancelled or replaced, by their id or key; those that are held are said to be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(60)
 
-DONE, IN_FLIGHT, NOT_FOUND = zq.Alteration.DONE, zq.Alteration.IN_FLIGHT, zq.Alteration.NOT_FOUND
+DONE, HELD, NOT_FOUND = zq.Alteration.DONE, zq.Alteration.HELD, zq.Alteration.NOT_FOUND
 
 
 async def test_a_waiting_message_is_cancelled_by_its_id(
@@ -59,16 +59,16 @@ async def test_one_in_flight_is_said_to_be_and_left_alone(session: zq.QueueSessi
     message_id = await jobs.put(b"1", key="k")
     async with session.begin() as tx:
         assert await tx.take(jobs, timeout=30) is not None
-        assert await other.queue("jobs").cancel(id=message_id) is IN_FLIGHT
-        assert await other.queue("jobs").update(b"new", key="k") is IN_FLIGHT
+        assert await other.queue("jobs").cancel(id=message_id) is HELD
+        assert await other.queue("jobs").update(b"new", key="k") is HELD
     assert await jobs.cancel(id=message_id) is NOT_FOUND
 
 
-async def test_a_leased_one_is_in_flight_until_the_lease_ends(session: zq.QueueSession) -> None:
+async def test_a_leased_one_is_held_until_the_lease_ends(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     message_id = await jobs.put(b"1")
     (lease,) = await jobs.leases.take(lifetime=60, timeout=30)
-    assert await jobs.cancel(id=message_id) is IN_FLIGHT
+    assert await jobs.cancel(id=message_id) is HELD
     await jobs.leases.renew([lease.token], lifetime=0)
     assert await jobs.cancel(id=message_id)
 
@@ -234,7 +234,7 @@ async def test_a_transaction_does_not_find_what_it_cancels_and_replaces_what_it_
     one, two, three = await jobs.put_many([b"1", b"2", b"3"])
     async with session.begin() as tx:
         assert await tx.take(jobs, timeout=30) is not None
-        assert await tx.cancel(jobs, id=one) is IN_FLIGHT, "it has taken that one itself"
+        assert await tx.cancel(jobs, id=one) is HELD, "it has taken that one itself"
         assert await tx.update(jobs, b"new", id=two)
         assert await tx.update(jobs, b"newer", id=two)
         assert await tx.update(jobs, b"new", id=three)

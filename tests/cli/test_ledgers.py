@@ -26,7 +26,7 @@ def test_what_an_abandoned_stream_holds_is_shown_and_released(cli: Cli, zookeepe
     assert [stats["ledgers"] for stats in cli("stats", "orders", "--json").records] == [1]
     assert "nightly" in cli("ledgers", "list", "orders").text
     assert cli("ledgers", "release", "orders", "nightly", "--yes").text == "2 released\n"
-    assert [stats["claimed"] for stats in cli("stats", "orders", "--json").records] == [0]
+    assert [stats["in_flight"] for stats in cli("stats", "orders", "--json").records] == [0]
     missing = cli("ledgers", "release", "orders", "weekly", "--yes")
     assert missing.status == 1
     assert "no ledger 'weekly'" in missing.stderr

@@ -135,4 +135,4 @@ def test_what_a_kazoo_client_holds_is_claimed_by_another_program(cli: Cli, clien
     assert told["status"] == "claimed"
     assert "claimed by another program" in told["now"]
     [stats] = cli("stats", "--kazoo", path, "--json").records
-    assert (stats["size"], stats["claimed"]) == (1, 1)
+    assert (stats["size"], stats["in_flight"]) == (1, 1)

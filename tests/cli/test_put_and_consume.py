@@ -101,7 +101,7 @@ def test_the_limit_leaves_the_rest_unclaimed(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n4\n")
     assert cli("consume", "q", "--limit", "2").text == "1\n2\n"
     stats = _stats(cli)
-    assert (stats["size"], stats["claimed"]) == (2, 0)
+    assert (stats["size"], stats["in_flight"]) == (2, 0)
 
 
 def test_a_follower_waits_for_more_and_ends_in_order_on_sigterm(cli: Cli) -> None:
@@ -112,7 +112,7 @@ def test_a_follower_waits_for_more_and_ends_in_order_on_sigterm(cli: Cli) -> Non
     follower.send_signal(signal.SIGTERM)
     assert follower.wait(90) == 0
     stats = _stats(cli)
-    assert (stats["size"], stats["claimed"], stats["consumers"]) == (0, 0, 0)
+    assert (stats["size"], stats["in_flight"], stats["consumers"]) == (0, 0, 0)
 
 
 def test_a_command_gets_the_payload_and_commits_by_its_status(cli: Cli) -> None:
@@ -158,7 +158,7 @@ def test_a_signal_lets_the_command_in_hand_finish(cli: Cli, tmp_path: Path) -> N
     (tmp_path / "go").touch()
     assert consumer.wait(90) == 0
     stats = _stats(cli)
-    assert (stats["size"], stats["claimed"]) == (1, 0)
+    assert (stats["size"], stats["in_flight"]) == (1, 0)
 
 
 def test_a_second_signal_ends_the_command_and_the_message_stays(cli: Cli) -> None:
@@ -185,7 +185,7 @@ def test_a_reader_that_goes_away_loses_no_message_and_shows_no_traceback(cli: Cl
     stats = _stats(cli)
     # Those that fitted into the pipe have been committed: they were written.
     assert stats["size"] > 80
-    assert stats["claimed"] == 0
+    assert stats["in_flight"] == 0
 
 
 async def test_a_queues_own_policy_holds_for_the_command_too(cli: Cli, zookeeper: str, queue_root: str) -> None:

@@ -32,7 +32,7 @@ def test_peek_takes_nothing(cli: Cli) -> None:
     cli("put", "q", "--lines", stdin=b"1\n2\n3\n")
     assert [m["body"] for m in cli("peek", "q", "--limit", "2", "--json").records] == ["1", "2"]
     [stats] = cli("stats", "q", "--json").records
-    assert (stats["size"], stats["claimed"]) == (3, 0)
+    assert (stats["size"], stats["in_flight"]) == (3, 0)
 
 
 def test_peek_of_an_empty_queue_fails_with_1(cli: Cli) -> None:
@@ -54,7 +54,7 @@ def test_stats_of_several_queues_are_lines_in_the_order_asked_for(cli: Cli) -> N
     assert stats[0]["oldest"] is not None
     assert stats[1]["oldest"] is None
     table = cli("stats", "b", "a").text
-    assert all(word in table for word in ("queue", "size", "claimed", "dead letters"))
+    assert all(word in table for word in ("queue", "size", "waiting", "in flight", "dead letters"))
     assert [s["queue"] for s in cli("stats", "--json").records] == ["a", "b"]
 
 
@@ -165,7 +165,7 @@ def test_an_id_is_shown_whole_however_long_the_rest_is(cli: Cli) -> None:
 def test_in_a_narrow_window_the_names_of_figures_stay_whole(cli: Cli) -> None:
     cli("put", "q", "one")
     narrow, wide = cli("stats", "q", COLUMNS="80").text, cli("stats", "q", COLUMNS="200").text
-    for name in ("claimed", "delayed", "dead letters", "consumers"):
+    for name in ("waiting", "in flight", "delayed", "dead letters", "consumers"):
         assert name in narrow
         assert name in wide
     assert max(map(len, narrow.splitlines())) <= 80

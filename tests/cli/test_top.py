@@ -19,7 +19,7 @@ def test_rates_are_of_what_all_put_and_took_between_two_looks(cli: Cli) -> None:
     top = cli.start("top", "--json", "--interval", "0.5")
     assert top.stdout is not None
     first = json.loads(top.stdout.readline())
-    assert (first["queue"], first["depth"], first["in_rate"]) == ("q", 3, None)
+    assert (first["queue"], first["size"], first["in_rate"]) == ("q", 3, None)
     assert first["oldest_age"] >= 0
     cli("put", "q", "--lines", stdin=b"x\n" * 40)
     cli("consume", "q", "--limit", "10")
@@ -27,7 +27,7 @@ def test_rates_are_of_what_all_put_and_took_between_two_looks(cli: Cli) -> None:
     depth = 3
     while depth != 33 or not left:
         row = json.loads(top.stdout.readline())
-        depth, arrived, left = row["depth"], arrived + row["in_rate"], left + row["out_rate"]
+        depth, arrived, left = row["size"], arrived + row["in_rate"], left + row["out_rate"]
     # Looks are half a second apart and more, and what came between two of them is counted once.
     assert 0 < arrived <= 40 / 0.5
     assert 0 < left <= 10 / 0.5
@@ -56,7 +56,7 @@ async def test_a_queue_that_cannot_be_read_hides_no_other(cli: Cli, server_view:
     assert shown.status == 0
     assert "orders" in shown.text
     broken, orders = (await asyncio.to_thread(cli, "top", "--once", "--json", "--interval", "0.1")).records
-    assert (orders["queue"], orders["depth"]) == ("orders", 1)
+    assert (orders["queue"], orders["size"]) == ("orders", 1)
     assert broken["queue"] == "broken"
     assert "does not decode" in broken["unreadable"]
     stats = await asyncio.to_thread(cli, "stats", "--json")

@@ -175,7 +175,7 @@ def test_a_second_signal_cancels_the_handlers_and_their_messages_go_back(cli: Cl
     worker.communicate(timeout=90)
     assert worker.returncode == 0
     [stats] = cli("stats", "orders", "--json").records
-    assert (stats["size"], stats["claimed"]) == (1, 0)
+    assert (stats["size"], stats["in_flight"]) == (1, 0)
     assert "there is no queue 'done'" in cli("stats", "done").stderr
 
 

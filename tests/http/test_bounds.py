@@ -57,7 +57,7 @@ async def test_claims_that_have_ended_count_no_more_and_hide_nothing_though_nobo
     assert sorted(one["payload"] for one in shown) == [2, 3]
     sampler = Sampler(session)
     await sampler.look(0.0)
-    assert (sampler.latest[native].claimed, sampler.latest[native].retrying) == (1, 1)
+    assert (sampler.latest[native].in_flight, sampler.latest[native].retrying) == (0, 1)
     assert (await session.queue(native).stats()).retrying == 1
 
 

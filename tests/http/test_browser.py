@@ -86,7 +86,7 @@ async def test_queues_are_listed_and_opened(page: Page, service: Service, work: 
     await keep(page, "dashboard-queues")
     await page.get_by_role("link", name="orders", exact=True).click()
     await expect(page.get_by_role("heading", name="orders", level=1)).to_be_visible()
-    await expect(page.get_by_role("img", name="Messages: now")).to_be_visible()
+    await expect(page.get_by_role("img", name="Size: now")).to_be_visible()
     await expect(page.get_by_text("K-104")).to_have_count(0)
     await keep(page, "dashboard-queue")
     await page.locator("tbody th a").first.click()

@@ -245,7 +245,7 @@ async def test_the_figures_tell_what_was_put_and_done(session: zq.QueueSession) 
     await jobs.put_many([b"1"] * 10)
     await sampler.look(0)
     first = sampler.latest["jobs"]
-    assert (first.size, first.claimed, first.dead, first.put) == (10, 0, 0, 10)
+    assert (first.size, first.in_flight, first.dead, first.put) == (10, 0, 0, 10)
     assert first.oldest is not None
     async with session.begin() as tx:
         await tx.take_many(jobs, 4)

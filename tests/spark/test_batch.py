@@ -100,7 +100,7 @@ def test_a_snapshot_shows_what_is_there_and_claims_nothing(spark: SparkSession, 
     held = asyncio.run(prepare())
     assert {body: row.state for body, row in states.items()} == {
         b"held": "waiting",
-        b"urgent": "held",
+        b"urgent": "claimed",
         b"tomorrow": "delayed",
     }
     urgent = states[b"urgent"]

@@ -88,7 +88,6 @@ class Pages:
             {
                 "name": name,
                 "sample": sample,
-                "in_flight": max(0, sample.claimed - sample.retrying),
                 "rates": sampler.rates(name),
                 "age": None if sample.oldest is None else now - sample.oldest,
             }
@@ -246,7 +245,7 @@ class Pages:
             seen.append(latest)
         rates = [(two.at, rates_between(one, two)) for one, two in pairwise(seen)]
         return [
-            chart("Messages", [(one.at, one.size) for one in seen], now),
+            chart("Size", [(one.at, one.size) for one in seen], now),
             chart("Put a second", [(at, round(rate.put, 2)) for at, rate in rates], now),
             chart("Done a second", [(at, round(rate.removed, 2)) for at, rate in rates], now),
             chart("Dead letters", [(one.at, one.dead) for one in seen], now),

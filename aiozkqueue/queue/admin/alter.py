@@ -54,8 +54,9 @@ class Alteration(enum.Enum):
     """What became of a request to cancel or to update. True when it was done, for ``if await queue.cancel(...)``."""
 
     DONE = "done"
-    IN_FLIGHT = "in flight"
-    """Nothing was done to a message, since a transaction, a delivery or a lease holds it, or another of its group."""
+    HELD = "held"
+    """A message was left alone. It, or another message of its group, is in flight or leased."""
+    IN_FLIGHT = HELD
     NOT_FOUND = "not found"
     """It is not there: it was never put, or has come to its end."""
 
@@ -142,7 +143,7 @@ async def _join(
     waiting = [one for one in found if not one.held(now)]
     alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
     if len(waiting) < len(found):
-        return Alteration.IN_FLIGHT
+        return Alteration.HELD
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
 
 
@@ -184,7 +185,7 @@ async def _alter(
         places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
         if not places:
             if held:
-                return Alteration.IN_FLIGHT
+                return Alteration.HELD
             return Alteration.DONE if done else Alteration.NOT_FOUND
     msg = f"queue {store.name!r}: {places} changed each time they were looked at; try again"
     raise NotCommittedError(msg)

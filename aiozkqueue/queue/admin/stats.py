@@ -48,19 +48,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """A queue in figures, read one after the other, not at one moment."""
+    """The figures of a queue. They are read one after the other, not at one moment.
+
+    `size` is the sum of `waiting`, `in_flight` and `delayed`; `delayed` is the sum of `retrying` and `scheduled`.
+    """
 
     queue: str
     size: int
-    """Messages in it, claimed and delayed ones included."""
-    claimed: int
-    """Messages held by a transaction or delivery."""
-    delayed: int
-    """Messages that can be taken later only."""
+    """All messages of the queue."""
+    in_flight: int
+    """Messages that a transaction, a delivery or a ledger holds."""
     retrying: int
-    """Those of them that have been handed over before: failed and tried again then, or leased till then."""
+    """Messages that were delivered before and come again at a known moment: after a failure, or when a lease ends."""
     scheduled: int
-    """The others of them: put for a later time, which has not come."""
+    """Messages that were put for a later time, which has not come."""
     dead_letters: int
     consumers: int
     """Sessions that take from it."""
@@ -69,8 +70,8 @@ class QueueStats:
     groups: int = 0
     """Groups that have messages here; an ordered queue with messages is one."""
     groups_held: int = 0
-    """Groups that a transaction or delivery holds, or that wait for a retry. In ``claimed`` and ``delayed`` each counts
-    as one."""
+    """Groups that a transaction or delivery holds, or that wait for a retry. Each counts as one message in
+    ``in_flight`` and ``retrying``."""
     unique_keys: int = 0
     """Unique keys that are taken: of messages that wait or are handled."""
     duplicates: int = 0
@@ -88,9 +89,9 @@ class QueueStats:
     paused: bool = False
     """Whether nothing is claimed from it (`QueueConfig.paused`)."""
     ledgers: int = 0
-    """Streams that hold messages for a batch; these are ``claimed`` until the batch is done."""
+    """Streams that hold messages for a batch; these are ``in_flight`` until the batch is done."""
     staged: int = 0
-    """Batches that are not complete: their messages count in ``size``, and nobody can see or take them yet."""
+    """Batches that are not complete. Their messages count in ``size`` and ``waiting``, but nobody can take them yet."""
 
     priorities: Mapping[int, int] = field(default_factory=dict[int, int])
     """Messages by priority, but for those that are put for later; of a queue that has had none but 0: nothing."""
@@ -100,6 +101,21 @@ class QueueStats:
     """Combinations of tags that are stored for its messages."""
     records: int = 0
     """What is kept of messages that have ended; of queues with `QueueConfig.history`."""
+
+    @property
+    def delayed(self) -> int:
+        """Messages that can be taken at a later moment only: those retrying and those scheduled."""
+        return self.retrying + self.scheduled
+
+    @property
+    def waiting(self) -> int:
+        """Messages that can be taken now."""
+        return max(0, self.size - self.in_flight - self.delayed)
+
+    @property
+    def claimed(self) -> int:
+        """The same as `in_flight`: the number that `Queue.claimed` returns."""
+        return self.in_flight
 
     @property
     def room(self) -> int | None:
@@ -129,7 +145,11 @@ async def configuration(engine: SessionCore, store: QueueState) -> QueueConfig |
 
 async def lanes(engine: SessionCore, store: QueueState) -> list[str]:
     """Return the paths of all that may hold items of a queue, without making anything."""
-    config = await configuration(engine, store)
+    return await lanes_of(engine, store, await configuration(engine, store))
+
+
+async def lanes_of(engine: SessionCore, store: QueueState, config: QueueConfig | None) -> list[str]:
+    """Return the paths of all that may hold items of a queue with this configuration; see `configuration`."""
     if config is None:
         return [store.paths.items]
     found = [store.paths.at(lane) for lane in config.lanes]
@@ -171,17 +191,16 @@ async def stats(engine: SessionCore, store: QueueState) -> QueueStats:
     found = await stat_lanes(engine, store)
     held = {lane: stat.num_children for lane, stat in found.items()}
     put = sum(map(put_into, found.values()))
-    scheduled = await _count_scheduled(engine, store, held)
+    scheduled = await count_scheduled(engine, store, held)
     named = await _read_names(engine, store, config)
-    retrying = due - (await count_ended(engine, store) if due else 0)
-    staged = len(await closed_stages(engine, store)) if config is not None and config.staged else 0
+    retrying = max(0, due - (await count_ended(engine, store) if due else 0))
+    staged = await count_staged(engine, store, config)
     return QueueStats(
         queue=store.name,
         size=sum(held.values()),
-        claimed=max(0, locks - due - staged),
-        delayed=retrying + scheduled,
-        scheduled=scheduled,
+        in_flight=max(0, locks - due - staged),
         retrying=retrying,
+        scheduled=scheduled,
         dead_letters=dead,
         consumers=consumers,
         oldest=None if moment is None else datetime.fromtimestamp(moment / 1000, UTC),
@@ -254,8 +273,13 @@ async def _read_names(engine: SessionCore, store: QueueState, config: QueueConfi
     return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
-async def _count_scheduled(engine: SessionCore, store: QueueState, held: dict[str, int]) -> int:
-    """Count what is put for a time that has not come; only the hour that has begun need be listed for that."""
+async def count_staged(engine: SessionCore, store: QueueState, config: QueueConfig | None) -> int:
+    """Count the batches that are not complete; each has a lock."""
+    return len(await closed_stages(engine, store)) if config is not None and config.staged else 0
+
+
+async def count_scheduled(engine: SessionCore, store: QueueState, held: Mapping[str, int]) -> int:
+    """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
     now, later, scheduled = engine.server_clock.now(), f"{store.paths.later}/", 0
     for folder, number in held.items():
         hour = folder.removeprefix(later)

@@ -116,7 +116,7 @@ async def test_it_tells_how_the_queues_stand_that_the_session_uses(
     metrics = collector(session)
     async with session.transaction() as tx:
         assert await tx.take(jobs) is not None
-        await seen(metrics, messages=3, claimed=1, consumers=1)
+        await seen(metrics, messages=3, in_flight=1, consumers=1)
         await tx.rollback()
     now = await told(metrics)
     assert 0 <= now["aiozkqueue_queue_oldest_age_seconds jobs"] < 3600
