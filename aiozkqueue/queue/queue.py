@@ -27,7 +27,7 @@ from .admin.ledgers import ledgers, release
 from .admin.message_state import MessageState, state_of
 from .batches.ledger import Ledger
 from .commit.puts import PutWrite, weigh_puts
-from .commit.unique_keys import bearer, stored_as
+from .commit.unique_keys import earlier_holder, stored_as
 from .consumer import Consumer
 from .destination import Destination
 from .leases import Leases
@@ -386,7 +386,7 @@ class Queue(Destination[T]):
         keys: dict[tuple[str, str], str] = {}
         for value in collection(values, f"queue {self.name!r}: put_many", "messages"):
             put = prepare(engine, self, value, options)
-            earlier = None if put.plan is None else bearer(keys, put)
+            earlier = None if put.plan is None else earlier_holder(keys, put)
             if earlier is None:
                 puts.append(put)
             ids.append(earlier or put.id)

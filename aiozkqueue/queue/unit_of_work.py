@@ -34,7 +34,7 @@ from .commit.group_commit import unknown
 from .commit.held import CommitWrite
 from .commit.puts import PutWrite
 from .commit.release import ReleaseWrite
-from .commit.unique_keys import bearer
+from .commit.unique_keys import earlier_holder
 from .outcome import Outcome
 from .put.prepare import make_ready
 from .runtime.deadline import FOREVER, Deadline
@@ -216,7 +216,7 @@ class UnitOfWork:
         if put.plan is not None:
             if self._keys is None:
                 self._keys = {}
-            if (earlier := bearer(self._keys, put)) is not None:
+            if (earlier := earlier_holder(self._keys, put)) is not None:
                 return earlier
         size = len(put.data) + len(put.prefix) + PUT_WEIGHT + (0 if put.plan is None else put.plan.weight)
         if self._size + size > self.engine.max_puts:
@@ -331,7 +331,7 @@ class UnitOfWork:
                 refuse_to_overtake(self.what, dispositions)
             beside = tuple(self._beside.values()) if self._beside else ()
             atomic_write = CommitWrite(
-                self.id, dispositions, self._puts, engine.server_clock, self.generation, beside=beside
+                self.id, dispositions, self._puts, engine.server_clock, self.generation, alterations=beside
             )
         else:
             atomic_write = PutWrite(self.id, self._puts, FOREVER)

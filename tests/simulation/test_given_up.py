@@ -199,7 +199,7 @@ def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_tol
 
             committer.submit(atomic_write)
             assert committer.withdraw(atomic_write)  # as one that has been refused
-            committer._begin_mending(atomic_write, mending())
+            committer._begin_repair(atomic_write, mending())
             monkeypatch.setattr(committer, "close", close_beside_it)
             waiting = asyncio.create_task(atomic_write.wait())
         async with asyncio.timeout(100):

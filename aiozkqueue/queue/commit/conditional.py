@@ -1,4 +1,4 @@
-"""Small all-or-nothing changes made of what was just read, each of which only the first who tries it can apply."""
+"""Small all-or-nothing changes based on data just read. Of several sessions that try a change, one can apply it."""
 
 from __future__ import annotations
 
@@ -22,33 +22,35 @@ if TYPE_CHECKING:
     from .attached import AttachedOp
     from .dispositions import Disposition
 
-#: Changes under way at a time.
+#: Changes under way at the same time.
 TOGETHER = 400
 
 
 class Change(NamedTuple):
-    """Operations of which one at least is refused when anything is not as it was read, or the change has been made."""
+    """Operations of which at least one is refused if the data has changed since, or if the change was made already."""
 
     store: QueueState
     operations: Sequence[Operation]
     end: tuple[Claim, Disposition] | None = None
-    """What it is the end of, for the queue's attendants."""
+    """The end that this change makes, for the queue's end hooks."""
     generation: int | None = None
-    """The ZooKeeper session in which it was read, where name and version may later be those of another item."""
+    """The ZooKeeper session of the read; required if another item may later have the same name and version."""
 
     def attached_ops(self, clock: ServerClock) -> list[AttachedOp]:
-        """Return what the queue's features add to it now."""
+        """Return the operations that the queue's features add now."""
         if self.end is None:
             return []
         claim, disposition = self.end
         now = clock.now()
         return [
-            one for end_hook in self.store.end_hooks for one in end_hook.attached_ops(claim, disposition, lambda: now)
+            attached_op
+            for end_hook in self.store.end_hooks
+            for attached_op in end_hook.attached_ops(claim, disposition, lambda: now)
         ]
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in a multi."""
+        """The approximate size in a multi, in bytes."""
         weight = OPERATION_WEIGHT * len(self.operations)
         for operation in self.operations:
             weight += len(getattr(operation, "data", b""))
@@ -58,7 +60,7 @@ class Change(NamedTuple):
 
 
 class ConditionalWrite(AtomicWrite):
-    """One change."""
+    """The write of one change."""
 
     __slots__ = ("_attached_ops", "_change", "_clock", "left", "obstacle")
 
@@ -68,20 +70,20 @@ class ConditionalWrite(AtomicWrite):
         self._clock = clock
         self._attached_ops: list[AttachedOp] = []
         self.left: bool = False
-        """Whether it was left, since something is not as it was read."""
+        """Whether the change was not made, because the data is not as it was read."""
         self.obstacle: str | None = None
-        """The znode that could not be deleted, since others lie below it."""
+        """The znode that could not be deleted because it has children."""
 
     def compose(self, sent: list[Operation]) -> None:
-        """Make the change, with its companions."""
+        """Add the change and its attached operations."""
         self._attached_ops = self._change.attached_ops(self._clock)
         sent += self._change.operations
-        sent += (one.operation for one in self._attached_ops)
+        sent += (attached_op.operation for attached_op in self._attached_ops)
 
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Leave it when it cannot be made any more; let a companion's owner mend."""
+        """Give the change up if it has become impossible; pass refusals of attached operations to their owners."""
         changed = len(self._change.operations)
         if index >= changed:
             return self._attached_ops[index - changed].owner.repair(operation, error)
@@ -89,7 +91,7 @@ class ConditionalWrite(AtomicWrite):
             raise denied(self._change.store.name, error)
         store = self._change.store
         if store.dialect is not None and isinstance(operation, Create) and isinstance(error, NoNodeError):
-            return store.repair(operation, error)  # the server has removed the folder of locks, which was empty
+            return store.repair(operation, error)  # the server has removed the empty locks znode
         if isinstance(error, NotEmptyError):
             self.obstacle = operation.path
         self.left = True
@@ -97,15 +99,15 @@ class ConditionalWrite(AtomicWrite):
 
 
 async def apply(engine: SessionCore, changes: Iterable[Change]) -> list[bool]:
-    """Make each change, or leave it; tell which were made, by whichever copy of the request.
+    """Try each change; return for each whether it was made, even if a lost reply made the request go out again.
 
-    Raises: QueueError: what one change failed with, which was not left; the others before it were made or left.
+    Raises: QueueError: the error of a change that failed otherwise; the changes before it were made or given up.
     """
     return [not atomic_write.left for atomic_write in await settle(engine, changes)]
 
 
 async def settle(engine: SessionCore, changes: Iterable[Change]) -> list[ConditionalWrite]:
-    """Make each change, or leave it, as `apply` does; return what tells how each ended. Raises: as `apply`."""
+    """Try each change, as `apply` does; return the writes, which hold the results. Raises: as `apply`."""
     writes = [ConditionalWrite(engine.ids.next(), change, engine.server_clock) for change in changes]
     for start in range(0, len(writes), TOGETHER):
         together = writes[start : start + TOGETHER]

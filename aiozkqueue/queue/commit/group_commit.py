@@ -1,8 +1,8 @@
-"""Settlements: all-or-nothing changes, each applied exactly once, whatever happens to connection and session.
+"""The group committer: it applies all-or-nothing writes exactly once, despite connection losses and session expiry.
 
-Settlements that are ready at the same moment share a multi, which goes out under a commit slot (see `slot`). When one
-of them is the cause of a refusal, it alone is taken out, and the others go again without it. From then on it goes in
-requests of its own, a bounded number of times: it can hold up nobody but itself.
+Writes that are ready at the same moment share a multi, which is sent under a commit slot (see `slot`). If one of them
+causes a refusal, it is taken out, and the others are sent again without it. From then on it is sent in requests of its
+own, a bounded number of times, so it delays no other write.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ log: Final = logging.getLogger(__name__)
 SLOTS = 4
 GROUP_BYTES = 512 * 1024
 GROUP = 250
-#: So many settlements go out without waiting for the end of the loop's tick. Who was answered together commits together
-#: again; sent all in one multi, the server would stand still while we prepare it, and we while it is applied.
+#: This many writes are sent without waiting for the end of the event loop's tick. Callers that were answered together
+#: commit together again; in a single multi, the server would idle while we compose it, and we while it is applied.
 FULL_GROUP = 64
-#: Bytes that one settlement alone makes a group of.
+#: Bytes of a single write that make a full group.
 FULL_WEIGHT = 32 * 1024
-#: Of batches of more than a few puts one in so many is asked how far the lanes' counters have come: reading the paths
-#: is about a tenth of a put's cost, and a lane that ought to have been left has 2^30 to go.
+#: Of the batches with more than `FEW` writes, one in this many decodes its results to read the lanes' counters.
+#: Decoding takes about a tenth of a put's cost, and a lane that should have been left has 2^30 numbers to go.
 LEARN_EVERY = 16
 FEW = 8
-#: How often one settlement may be refused, whatever the cause, before it has to ask for less, or fails.
-MENDINGS = 20
+#: Maximum number of refusals of one write, for any cause, before it must be reduced or fails.
+MAX_REPAIRS = 20
 
 
-class _Flight:
-    """A batch, and the multi that it makes."""
+class _PendingMulti:
+    """A batch of writes, and the multi for it."""
 
     __slots__ = ("batch", "learns", "operations", "sending", "starts", "stores")
 
@@ -79,8 +79,8 @@ class _Flight:
         self.learns = False
         self.sending: Sending | None = None
 
-    def compose(self, crowds: Iterator[int]) -> None:
-        """Make up the multi, by what is known now; ``crowds`` counts those of more than a few that would learn."""
+    def compose(self, large_batches: Iterator[int]) -> None:
+        """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
         self.stores = _stores_of(self.batch)
         self.operations = [store.check() for store in self.stores]
         for atomic_write in self.batch:
@@ -88,11 +88,11 @@ class _Flight:
             atomic_write.compose(self.operations)
             self.learns = self.learns or atomic_write.learns
         if self.learns and len(self.batch) > FEW:
-            self.learns = next(crowds) % LEARN_EVERY == 0
+            self.learns = next(large_batches) % LEARN_EVERY == 0
 
 
 class GroupCommitter:
-    """Sends a session's settlements, several multis at once, each under a slot of its own."""
+    """Sends a session's writes: several multis at once, each under a commit slot of its own."""
 
     def __init__(
         self, zookeeper: ZooKeeper, paths: ClientPaths, tasks: TaskOwner, clock: ServerClock, about: bytes = b""
@@ -103,31 +103,31 @@ class GroupCommitter:
         self._clock = clock
         self._about = about
         self._waiting: deque[AtomicWrite] = deque()
-        self._mending: dict[AtomicWrite, anyio.CancelScope] = {}
-        self._idle: list[tuple[Slot, asyncio.Future[_Flight | None]]] = []
-        self._roused = False
+        self._repairing: dict[AtomicWrite, anyio.CancelScope] = {}
+        self._idle: list[tuple[Slot, asyncio.Future[_PendingMulti | None]]] = []
+        self._woken = False
         self._unsettled = 0
-        self._crowds = count()
+        self._large_batches = count()
         self._drained: asyncio.Event = asyncio.Event()
         self._drained.set()
         self._closed = False
         self.meter: Meter | None = None
-        """What counts what is applied; None: nothing does."""
+        """The meter of applied writes; None: metrics are off."""
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
 
     @property
     def grace(self) -> float:
-        """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
+        """Seconds that a cancelled caller waits for its write: one session timeout."""
         return self._zookeeper.session_timeout
 
     def start(self) -> None:
-        """Start one task a slot."""
+        """Start one task per slot."""
         for number in range(SLOTS):
             slot = Slot(self._zookeeper, self._paths, number, self._clock, self._about)
             self._tasks.spawn(self._serve, slot, name=f"commit slot {number}")
 
     def submit(self, atomic_write: AtomicWrite) -> None:
-        """Take a settlement on; from here on its fate is this object's duty.
+        """Accept a write; the committer is responsible for its outcome from now on.
 
         Raises:
             SessionClosedError: the session has been closed.
@@ -140,18 +140,18 @@ class GroupCommitter:
         self._unsettled += 1
         self._waiting.append(atomic_write)
         if (len(self._waiting) >= FULL_GROUP or atomic_write.weight >= FULL_WEIGHT) and self._idle:
-            self._depart()
-        elif not self._roused:
+            self._send_now()
+        elif not self._woken:
             self._wake()
 
     def resubmit(self, atomic_write: AtomicWrite) -> None:
-        """Send the rest of a settlement of which a part has been applied."""
-        self._put_back([atomic_write])
+        """Send the rest of a write of which a part has been applied."""
+        self._requeue([atomic_write])
         self._wake()
 
     def withdraw(self, atomic_write: AtomicWrite) -> bool:
-        """Take back one that is not under way, for its submitter to fail; False when it is."""
-        scope = self._mending.pop(atomic_write, None)
+        """Remove a write that is not under way, for its submitter to fail; return False if it is under way."""
+        scope = self._repairing.pop(atomic_write, None)
         if scope is not None:
             scope.cancel()
             return True
@@ -162,22 +162,22 @@ class GroupCommitter:
         return True
 
     async def drain(self) -> None:
-        """Wait until nothing is unsettled."""
+        """Wait until every write is settled."""
         await self._drained.wait()
 
     def close(self) -> None:
-        """Refuse what comes from now on, and fail what is left; what may have been sent is unknown for good."""
+        """Refuse new writes and fail the remaining ones; the fate of writes already sent stays unknown."""
         self._closed = True
         self._fail_unsent()
 
     def count_settled(self) -> None:
-        """Take note that one that was submitted has come to its end."""
+        """Count a submitted write that is settled."""
         self._unsettled -= 1
         if not self._unsettled:
             self._drained.set()
 
-    def _put_back(self, writes: list[AtomicWrite]) -> None:
-        """Have some that were taken from the line go before the others, if anything goes any more."""
+    def _requeue(self, writes: list[AtomicWrite]) -> None:
+        """Put writes back at the front of the queue, or fail them if the committer is closed."""
         self._waiting.extendleft(reversed(writes))
         if self._closed:
             self._fail_unsent()
@@ -192,40 +192,40 @@ class GroupCommitter:
         free = self._free_slot()
         if free is not None:
             free[1].set_result(None)
-            self._roused = True
+            self._woken = True
 
-    def _free_slot(self) -> tuple[Slot, asyncio.Future[_Flight | None]] | None:
-        """Return the idle slot used last: whoever commits one at a time needs no other made."""
+    def _free_slot(self) -> tuple[Slot, asyncio.Future[_PendingMulti | None]] | None:
+        """Return the idle slot used last, so that sequential commits do not create further slots."""
         while self._idle:
             free = self._idle.pop()
-            if not free[1].done():  # else its task is being cancelled: the session is being closed
+            if not free[1].done():  # otherwise its task is being cancelled: the session is closing
                 return free
         return None
 
-    def _depart(self) -> None:
-        """Send a group from here, in the midst of the loop's tick, unless anything stands in the way."""
+    def _send_now(self) -> None:
+        """Send a group immediately, before the end of the loop's tick, if possible."""
         free = self._free_slot()
         if free is None:
             return
-        slot, berth = free
+        slot, assigned = free
         generation = self._zookeeper.generation
         batch = self._next_batch()
-        flight = _Flight(batch)
-        berth.set_result(flight)
+        pending = _PendingMulti(batch)
+        assigned.set_result(pending)
         if (
             slot.ready
             and self._zookeeper.state is State.CONNECTED
-            and {one.generation for one in batch} <= {generation, None}
+            and {member.generation for member in batch} <= {generation, None}
         ):
-            flight.compose(self._crowds)
-            flight.sending = slot.begin(flight.operations, generation, learns=flight.learns)
+            pending.compose(self._large_batches)
+            pending.sending = slot.begin(pending.operations, generation, learns=pending.learns)
 
     async def _serve(self, slot: Slot) -> None:
         while True:
-            flight = await self._next_flight(slot)
-            batch = flight.batch
+            pending = await self._next_multi(slot)
+            batch = pending.batch
             try:
-                await self._settle(slot, flight)
+                await self._settle(slot, pending)
             except (AuthFailedError, NoAuthError) as error:
                 for atomic_write in batch:
                     atomic_write.fail(AccessDeniedError(f"{slot.path}: {error}"))
@@ -238,28 +238,28 @@ class GroupCommitter:
                         error,
                         extra={"transaction_id": atomic_write.transaction_id},
                     )
-                self._lose_sight(batch, str(error))
+                self._fail_unknown(batch, str(error))
             except BaseException as error:
-                self._lose_sight(batch, repr(error))
+                self._fail_unknown(batch, repr(error))
                 raise
 
-    async def _next_flight(self, slot: Slot) -> _Flight:
+    async def _next_multi(self, slot: Slot) -> _PendingMulti:
         while not self._waiting:
-            berth: asyncio.Future[_Flight | None] = self.loop.create_future()
-            self._idle.append((slot, berth))
+            assigned: asyncio.Future[_PendingMulti | None] = self.loop.create_future()
+            self._idle.append((slot, assigned))
             try:
-                flight = await berth
+                pending = await assigned
             except asyncio.CancelledError:
-                if berth.done() and not berth.cancelled() and (flight := berth.result()) is not None:
-                    self._lose_sight(flight.batch, "closed")  # it had departed in the same moment
+                if assigned.done() and not assigned.cancelled() and (pending := assigned.result()) is not None:
+                    self._fail_unknown(pending.batch, "closed")  # it was assigned at the same moment
                 raise
-            if flight is not None:
-                return flight
-            self._roused = False
-        return _Flight(self._next_batch())
+            if pending is not None:
+                return pending
+            self._woken = False
+        return _PendingMulti(self._next_batch())
 
-    def _lose_sight(self, batch: list[AtomicWrite], why: str) -> None:
-        """Nobody will find out any more what became of these."""
+    def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
+        """Fail writes whose fate can no longer be found out."""
         for atomic_write in batch:
             atomic_write.fail(unknown(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
 
@@ -279,46 +279,46 @@ class GroupCommitter:
             self._wake()  # there is work for another slot
         return batch
 
-    async def _settle(self, slot: Slot, flight: _Flight) -> None:
-        """Bring every member of a batch to its end, or to its mending."""
-        batch = flight.batch
+    async def _settle(self, slot: Slot, pending: _PendingMulti) -> None:
+        """Settle every write of a batch, or begin its repair."""
+        batch = pending.batch
         while batch:
             try:
-                if flight.sending is not None:
-                    sent = await slot.finish(flight.sending)
+                if pending.sending is not None:
+                    sent = await slot.finish(pending.sending)
                 else:
                     generation = await self._zookeeper.wait_connected()
                     if self._leave_out_expired(batch, generation):
-                        flight = _Flight(batch)
+                        pending = _PendingMulti(batch)
                         continue
-                    flight.compose(self._crowds)
-                    sent = await slot.send(flight.operations, generation, learns=flight.learns)
+                    pending.compose(self._large_batches)
+                    sent = await slot.send(pending.operations, generation, learns=pending.learns)
             except RefusedError as refusal:
-                index, stores, starts = refusal.index, flight.stores, flight.starts
+                index, stores, starts = refusal.index, pending.stores, pending.starts
                 if index < len(stores):
-                    self._refresh(batch, stores[index], flight.operations[index], refusal.error)
+                    self._refresh(batch, stores[index], pending.operations[index], refusal.error)
                 else:
                     member = bisect.bisect_right(starts, index) - 1
                     self._answer_refusal(
-                        batch, batch[member], index - starts[member], flight.operations[index], refusal.error
+                        batch, batch[member], index - starts[member], pending.operations[index], refusal.error
                     )
             except RequestTooLargeError as error:
                 self._split(batch, error)
             else:
-                self._conclude(batch, flight.starts, sent)
-            if batch:  # what was not the cause of a refusal, or was not applied, goes again
-                flight = _Flight(batch)
+                self._conclude(batch, pending.starts, sent)
+            if batch:  # the writes that neither caused a refusal nor were applied are sent again
+                pending = _PendingMulti(batch)
 
     def _leave_out_expired(self, batch: list[AtomicWrite], generation: int) -> bool:
-        """Settle members whose session is over; tell whether there were any."""
-        expired = [one for one in batch if one.generation not in (None, generation)]
+        """Settle writes whose session is over; return whether there were any."""
+        expired = [member for member in batch if member.generation not in (None, generation)]
         for atomic_write in expired:
             batch.remove(atomic_write)
             atomic_write.expire()
         return bool(expired)
 
     def _conclude(self, batch: list[AtomicWrite], starts: list[int], sent: Sent) -> None:
-        """Resolve all members alike; what was not applied stays, and goes again if its session allows."""
+        """Settle all writes of a batch alike. Unapplied ones stay, and are sent again if their session permits."""
         if sent.fate is Fate.NOT_APPLIED:
             return
         if sent.fate is Fate.APPLIED:
@@ -334,68 +334,68 @@ class GroupCommitter:
         else:
             for atomic_write in list(batch):
                 error = unknown(atomic_write.transaction_id, "its commit slot has been collected")
-                self._go_on(batch, atomic_write, partial(atomic_write.retreat, error))
+                self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.retreat, error))
         batch.clear()
 
     def _refresh(self, batch: list[AtomicWrite], store: QueueState, check: Operation, error: ZooKeeperError) -> None:
-        """A queue's configuration has changed: whatever depends on it lines up again when it has been read."""
-        for member in [one for one in batch if store in one.stores]:
-            self._mend_or_fail(batch, member, partial(store.repair, check, error), error)
+        """Requeue the writes that depend on a changed configuration after reading it again."""
+        for member in [candidate for candidate in batch if store in candidate.stores]:
+            self._repair_or_fail(batch, member, partial(store.repair, check, error), error)
 
     def _answer_refusal(
         self, batch: list[AtomicWrite], member: AtomicWrite, index: int, operation: Operation, error: ZooKeeperError
     ) -> None:
-        """Let the cause of a refusal decide; the rest of the batch goes again without it."""
+        """Let the write that caused a refusal handle it; the rest of the batch is sent again without it."""
         member.alone = True
-        self._mend_or_fail(batch, member, partial(member.refused, index, operation, error), error)
+        self._repair_or_fail(batch, member, partial(member.refused, index, operation, error), error)
 
-    def _mend_or_fail(
+    def _repair_or_fail(
         self,
         batch: list[AtomicWrite],
         member: AtomicWrite,
         answer: Callable[[], Coroutine[object, object, None] | None],
         error: ZooKeeperError,
     ) -> None:
-        """Take a member that was refused out of its batch, and let it go again, or fail, as the answer says."""
+        """Take a refused write out of its batch, and requeue or fail it as ``answer`` decides."""
         member.repairs += 1
-        if member.repairs > MENDINGS:
-            msg = f"transaction {member.transaction_id}: refused {MENDINGS} times, at last: {error}"
+        if member.repairs > MAX_REPAIRS:
+            msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times, at last: {error}"
             answer = partial(member.retreat, NotCommittedError(msg))
-        self._go_on(batch, member, answer)
+        self._resubmit_or_fail(batch, member, answer)
 
-    def _go_on(
+    def _resubmit_or_fail(
         self,
         batch: list[AtomicWrite],
         member: AtomicWrite,
         answer: Callable[[], Coroutine[object, object, None] | None],
     ) -> None:
-        """Take a member out of its batch; it goes again as it is now, or when it has been mended, or it fails."""
+        """Take a write out of its batch: send it again now, or after a repair, or fail it."""
         try:
-            mending = answer()
+            repair = answer()
         except QueueError as reported:
             batch.remove(member)
             member.fail(reported)
             return
         batch.remove(member)
-        if mending is not None:
-            self._begin_mending(member, mending)
+        if repair is not None:
+            self._begin_repair(member, repair)
         elif not member.settled:
             self.resubmit(member)
 
-    def _begin_mending(self, atomic_write: AtomicWrite, mending: Coroutine[object, object, None]) -> None:
-        self._mending[atomic_write] = scope = anyio.CancelScope()
-        self._tasks.spawn(self._repair, atomic_write, mending, scope, name="mend")
+    def _begin_repair(self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None]) -> None:
+        self._repairing[atomic_write] = scope = anyio.CancelScope()
+        self._tasks.spawn(self._repair, atomic_write, repair, scope, name="mend")
 
     async def _repair(
-        self, atomic_write: AtomicWrite, mending: Coroutine[object, object, None], scope: anyio.CancelScope
+        self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None], scope: anyio.CancelScope
     ) -> None:
-        """Mend the cause of a refusal away from the slots, so that nobody else waits for it.
+        """Repair the cause of a refusal outside the slots, so that no other write waits for it.
 
-        Nothing of it is under way meanwhile: until it is back in line, it can be withdrawn.
+        Nothing of the write is under way meanwhile, so it can be withdrawn until it is queued again.
         """
         try:
             with scope:
-                await mending
+                await repair
                 if any(store.room is not None for store in atomic_write.stores):
                     await atomic_write.reserve_again()
         except (QueueError, ZooKeeperError) as error:
@@ -407,21 +407,21 @@ class GroupCommitter:
             if not scope.cancel_called and not atomic_write.settled:
                 self.resubmit(atomic_write)
         finally:
-            self._mending.pop(atomic_write, None)
+            self._repairing.pop(atomic_write, None)
 
     def _split(self, batch: list[AtomicWrite], error: RequestTooLargeError) -> None:
-        """A group was estimated too low: send its first member alone; one that is too large alone is cut, or fails."""
+        """Send the first write of a group that turned out too large alone; reduce or fail a single one."""
         if len(batch) > 1:
-            self._put_back(batch[1:])
+            self._requeue(batch[1:])
             del batch[1:]
             return
         (atomic_write,) = batch
         too_large = TransactionTooLargeError(f"transaction {atomic_write.transaction_id}: {error}; commit in parts")
-        self._go_on(batch, atomic_write, partial(atomic_write.retreat, too_large))
+        self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.retreat, too_large))
 
 
 def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
-    """The queues that members depend on, each once: one check for all who put to a queue."""
+    """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
     stores: list[QueueState] = []
     for atomic_write in batch:
         for store in atomic_write.stores:
@@ -434,7 +434,7 @@ CLOSED = "the session has been closed"
 
 
 def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
-    """Make the error for a commit whose fate cannot be told now."""
+    """Return the error for a commit whose fate is unknown for now."""
     return OutcomeUnknownError(
         f"transaction {transaction_id}: {why}; whether it was applied is not known, "
         "`await session.outcome(error.transaction_id)` tells when it can be",

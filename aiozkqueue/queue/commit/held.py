@@ -1,6 +1,6 @@
-"""Commits: the end of the hold on items, with the puts of the same transaction.
+"""Commits: the ends of claims, together with the puts of the same transaction.
 
-What only gives back is in `releases`.
+Writes that only release claims are in `release`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class EndClaims(AtomicWrite):
-    """What ends the hold on items: the base of commits and releases."""
+    """A write that ends claims: the base of commits and releases."""
 
     __slots__ = ("_clock", "_dispositions", "_now", "_owners", "_plain", "_puts", "_shared")
 
@@ -70,13 +70,13 @@ class EndClaims(AtomicWrite):
         self._puts = puts
         self._clock = clock
         self._now: int | None = None
-        self._shared = False  # whether the ends of several holds have something in common
-        self._plain = True  # whether each hold ends with no more than the end of item and lock
-        # Whom each operation was sent for. None: the plain end of each hold, then the plain item of each put.
+        self._shared = False  # whether the ends of several claims share operations
+        self._plain = True  # whether each end only removes the item and its lock
+        # The owner of each operation. None: two operations for each plain end, then one for each plain put.
         self._owners: list[Claim | RefusalHandler] | None = None
 
     def compose(self, sent: list[Operation]) -> None:
-        """End each hold."""
+        """Add the operations that end each claim."""
         start = len(sent)
         self._owners = None
         self._plain = True
@@ -84,7 +84,7 @@ class EndClaims(AtomicWrite):
             if disposition is not CONSUME or not claim.plain or claim.store.end_hooks:
                 self._plain = False
                 break
-            # The fence comes first: of a claim that is lost, nothing else may be what refuses.
+            # The fence comes first, so that it is the operation that is refused if the claim is lost.
             sent.append(new_delete((claim.path, claim.version)))
             sent.append(new_delete((claim.lock, -1)))
         if not self._plain:
@@ -99,7 +99,7 @@ class EndClaims(AtomicWrite):
     def _end(
         self, claim: Claim, disposition: Disposition, sent: list[Operation], owners: list[Claim | RefusalHandler]
     ) -> None:
-        """End one hold; what several have in common is left for `_end_shared`."""
+        """End one claim; operations shared by several claims are left to `_end_shared`."""
         kind = disposition.kind
         if claim.group_lock is not None:
             self._shared = True
@@ -117,34 +117,34 @@ class EndClaims(AtomicWrite):
         for owner, operation in parts:
             sent.append(operation)
             owners.append(owner)
-        for end_hook in claim.store.end_hooks if self._attended(claim) else ():
+        for end_hook in claim.store.end_hooks if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, self._moment):
                 sent.append(attached_op.operation)
                 owners.append(attached_op.owner)
 
     def _end_shared(self, sent: list[Operation], owners: list[Claim | RefusalHandler]) -> None:
-        """Say what becomes of the locks of groups, and ring once for all that is given back at once."""
-        bells: dict[str, QueueState] = {}
+        """Add the operations on group locks, and one wake-up for all items that are available immediately."""
+        wakeups: dict[str, QueueState] = {}
         group_locks: dict[GroupLock, None] = {}
         for claim, disposition in self._dispositions.items():
             if claim.group_lock is not None:
                 group_locks[claim.group_lock] = None
             elif disposition.left or (disposition.kind == "release" and not disposition.delay):
-                bells[claim.wakeup] = claim.store
+                wakeups[claim.wakeup] = claim.store
         for group_lock in group_locks:
             for owner, operation in group_lock.lock_operations(self._dispositions, self._due):
                 sent.append(operation)
                 owners.append(owner)
-        for wakeup, store in bells.items():
-            if not self._rings(store):
+        for wakeup, store in wakeups.items():
+            if not self._wakes(store):
                 continue
-            # A watch on items sees no lock go: this write on their parent is what idle consumers hear.
+            # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
             for operation in store.wakeup(wakeup, self.transaction_id):
                 sent.append(operation)
                 owners.append(store)
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
-        """Remove an item for good, or all but what is left of it. The fence comes first."""
+        """Remove an item, or all of its messages but the rest. The fence comes first."""
         if claim.rest is None:
             yield claim, Delete(claim.path, claim.version)
         else:
@@ -152,22 +152,22 @@ class EndClaims(AtomicWrite):
         yield claim, Delete(claim.lock)
         if disposition.kind == "dead":
             yield claim.store, bury(claim, disposition.reason, self._moment())
-        yield from self._forget(claim)
+        yield from self._remove_traces(claim)
 
-    def _forget(self, claim: Claim) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
-        """Remove what belongs to a message that is gone."""
+    def _remove_traces(self, claim: Claim) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
+        """Remove the attempt record and unique key of a message that is gone."""
         if claim.meta_version is not None and not claim.record_refused:
             yield claim, Delete(claim.store.paths.meta(claim.id))
-        if claim.fields is not None and (freed := freed_by(claim)) is not None:
-            yield freed.owner, freed.operation
+        if claim.fields is not None and (freed_key := freed_by(claim)) is not None:
+            yield freed_key.owner, freed_key.operation
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - nothing to learn from them
-        """Give the claims back, the last first: each goes before those that can be taken now."""
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: ARG002 - the results are not needed
+        """Settle the claims, the last one first: each goes to the front of the available items."""
         if self._plain:
             for claim in reversed(self._dispositions):
                 claim.settled(GONE)
             return
-        self._tell()
+        self._log_reasons()
         grouped: list[Claim] = []
         for claim, disposition in reversed(self._dispositions.items()):
             if claim.group_lock is not None:
@@ -188,12 +188,12 @@ class EndClaims(AtomicWrite):
             if claim.group_lock is not None:
                 claim.group_lock.ended(claim, self._dispositions[claim], self._due)
 
-    def _tell(self) -> None:
-        """Log what nobody is handed any more though it was not done: an operator should hear of it."""
+    def _log_reasons(self) -> None:
+        """Log the messages that are given up without having been processed, for operators."""
         for claim, disposition in self._dispositions.items():
             if disposition.reason:
                 log.info(
-                    "queue %s: message %s is %s: %r",  # one line, whatever a payload has brought into it
+                    "queue %s: message %s is %s: %r",  # %r keeps payload-derived text on one line
                     claim.store.name,
                     claim.id,
                     fate(disposition),
@@ -202,23 +202,23 @@ class EndClaims(AtomicWrite):
                 )
 
     def tally(self, meter: Meter) -> None:
-        """Tell how the holds have ended."""
+        """Count the ended claims."""
         for claim, disposition in self._dispositions.items():
             meter.ended(claim, disposition)
 
     def over(self) -> None:
-        """The server has removed the locks."""
+        """Settle the claims: the server has removed the locks."""
         for claim in self._dispositions:
             claim.settled(LEFT)
 
     def _owner(self, index: int) -> Claim | RefusalHandler:
-        """Return whom an operation was sent for."""
+        """Return the owner of an operation."""
         if self._owners is None:
             return [*self._owners_so_far(), *(put.store for put in self._puts)][index]
         return self._owners[index]
 
     def _owners_so_far(self) -> list[Claim | RefusalHandler]:
-        """Return whom each operation was sent for, but for what is put."""
+        """Return the owners of all operations except puts."""
         if self._owners is None:
             return [claim for claim in self._dispositions for _ in ("item", "lock")]
         return self._owners
@@ -226,34 +226,34 @@ class EndClaims(AtomicWrite):
     def _repair(
         self, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Let the owner of an operation mend what refused it. No copy can be applied any more: a new time is taken."""
+        """Have the owner of a refused operation repair the cause. No copy can be applied now: the time may change."""
         self._now = None
         return owner.repair(operation, error)
 
-    # -- what a release may have to do without
+    # -- overridden by releases, which can be reduced
 
-    def _attended(self, claim: Claim) -> bool:  # noqa: ARG002 - all are
-        """Whether the queue's features add to the end of this hold."""
+    def _has_hooks(self, claim: Claim) -> bool:  # noqa: ARG002 - all do
+        """Whether the queue's end hooks apply to this end."""
         return True
 
     def _guard(self, claim: Claim, disposition: Disposition) -> Operation:
-        """Assert that the claim is still ours."""
+        """Return the operation that fails unless the claim is still ours."""
         return guard(claim, disposition)
 
-    def _rings(self, store: QueueState) -> bool:  # noqa: ARG002 - all do
-        """Whether idle consumers of a queue are told."""
+    def _wakes(self, store: QueueState) -> bool:  # noqa: ARG002 - all do
+        """Whether idle consumers of a queue are woken."""
         return True
 
     def _answer_record(
         self, claim: Claim, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Go by what is known now of a record of attempts, or go on without it: the lock is ours all the same."""
+        """Adopt what a refusal reveals about an attempt record, or leave the record out: the lock is still ours."""
         if isinstance(error, NoNodeError):
-            if isinstance(operation, Create):  # the folder of the records is missing
+            if isinstance(operation, Create):  # the parent of the records is missing
                 return self._repair(claim.store, operation, error)
             claim.meta_version = None
         elif isinstance(error, NodeExistsError | BadVersionError):
-            claim.meta_version = -1  # somebody tampered with the count
+            claim.meta_version = -1  # another program has changed the record
         else:
             leave_out_record(claim, error, self.transaction_id)
         return None
@@ -273,20 +273,20 @@ class EndClaims(AtomicWrite):
         yield from self._count(claim, disposition, due)
 
     def _count(self, claim: Claim, disposition: Disposition, due: int | None) -> Iterator[tuple[Claim, Operation]]:
-        """Record the attempt that a release ends, or take it back."""
+        """Record the attempt that a release ends, or uncount it."""
         if claim.record_refused:
             return
         if claim.handed:
             record = AttemptRecord(claim.attempt, claim.id, disposition.error, due, claim.retries)
             yield claim, write_meta(claim, record)
         elif claim.recorded:
-            # Counted, but nobody has seen it: what was never handed over costs no attempt.
+            # Counted but never delivered: this must not count as an attempt.
             yield claim, write_meta(claim, AttemptRecord(claim.attempts - 1, claim.id, retries=claim.retries))
 
     def _end_grouped(
         self, claim: Claim, disposition: Disposition
     ) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
-        """End the hold on one message of a group; what becomes of the group's lock is for the tenure to say."""
+        """End the claim on one message of a group; the group lock decides about the lock itself."""
         if disposition.kind == "release":
             yield claim, self._guard(claim, disposition)
             yield from self._count(claim, disposition, self._due(disposition) if disposition.delay else None)
@@ -294,22 +294,22 @@ class EndClaims(AtomicWrite):
         yield claim, Delete(claim.path, claim.version)
         if disposition.kind == "dead":
             yield claim.store, bury(claim, disposition.reason, self._moment())
-        yield from self._forget(claim)
+        yield from self._remove_traces(claim)
 
     def _due(self, disposition: Disposition) -> int:
         return self._moment() + max(1, milliseconds_in(disposition.delay))
 
     def _moment(self) -> int:
-        """ZooKeeper's time when this was first sent: every repetition says the same."""
+        """Return ZooKeeper's time when this was first sent; every repetition uses the same time."""
         if self._now is None:
             self._now = self._clock.now()
         return self._now
 
 
 class CommitWrite(EndClaims):
-    """The commit of a transaction: takes, puts, rejects and releases in one."""
+    """The commit of a transaction: it ends claims, alters messages and puts new ones in one multi."""
 
-    __slots__ = ("_beside",)
+    __slots__ = ("_alterations",)
 
     def __init__(
         self,
@@ -319,45 +319,45 @@ class CommitWrite(EndClaims):
         clock: ServerClock,
         generation: int | None,
         *,
-        beside: Sequence[TransactionalAlteration] = (),
+        alterations: Sequence[TransactionalAlteration] = (),
     ) -> None:
         EndClaims.__init__(self, transaction_id, dispositions, clock, generation, puts)
-        self.learns = bool(puts)  # the sequences of the items
-        self._beside = beside
-        for one in beside:
-            self.grow(one.weight)
+        self.learns = bool(puts)  # the paths of the items hold their sequence numbers
+        self._alterations = alterations
+        for alteration in alterations:
+            self.grow(alteration.weight)
 
     def compose(self, sent: list[Operation]) -> None:
-        """End the holds, alter what is to be altered, then create the items."""
+        """Add the ends of claims, then the alterations, then the creates of items."""
         EndClaims.compose(self, sent)
-        if self._beside:
+        if self._alterations:
             owners = self._owners = self._owners_so_far()
-            for one in self._beside:
-                for owner, operation in one.operations(self._clock):
+            for alteration in self._alterations:
+                for owner, operation in alteration.operations(self._clock):
                     sent.append(operation)
                     owners.append(owner)
         if self._puts:
-            self._puts, of_puts = load(self, self._puts, sent)
-            if of_puts is not None:
-                self._owners = [*self._owners_so_far(), *of_puts]
+            self._puts, put_owners = load(self, self._puts, sent)
+            if put_owners is not None:
+                self._owners = [*self._owners_so_far(), *put_owners]
             elif self._owners is not None:
                 self._owners += [put.store for put in self._puts]
 
     def applied(self, results: Sequence[Result] | None) -> None:
-        """Give the claims back, and see how far the lanes' counters have come."""
+        """Settle the claims, and note the sequence numbers of the new items."""
         EndClaims.applied(self, results)
         if self._puts:
             note_sequence(self._puts, results)
 
     def tally(self, meter: Meter) -> None:
-        """Tell how the holds have ended, and of the items."""
+        """Count the ended claims and the stored messages."""
         super().tally(meter)
         tally_puts(self._puts, meter)
 
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """A claim that is lost fails the commit; a queue that has changed is opened again."""
+        """Fail the commit if a claim is lost; have other owners repair the cause."""
         owner = self._owner(index)
         if isinstance(owner, Claim):
             if operation.path == owner.store.paths.meta(owner.id):
@@ -366,12 +366,12 @@ class CommitWrite(EndClaims):
         return self._repair(owner, operation, error)
 
     async def reserve_again(self) -> None:
-        """Wait for room."""
-        await reserve_again(self, needs_of(self._puts, self._dispositions, self._beside), FOREVER)
+        """Acquire room."""
+        await reserve_again(self, needs_of(self._puts, self._dispositions, self._alterations), FOREVER)
 
 
 def weigh(claim: Claim, disposition: Disposition) -> int:
-    """About how many bytes the end of a hold takes in a multi, with what the queue's features add."""
+    """Return the approximate size of a claim's end in a multi with the queue's features, in bytes."""
     weight = 3 * OPERATION_WEIGHT if disposition is CONSUME else weigh_disposition(claim, disposition)
     if claim.store.end_hooks:
         weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.store.end_hooks)
@@ -379,7 +379,7 @@ def weigh(claim: Claim, disposition: Disposition) -> int:
 
 
 def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> None:
-    """Send nothing of a claim's record of attempts any more: somebody else's znode must not hold up the message."""
+    """Send nothing of a claim's attempt record from now on: a foreign znode must not block the message."""
     claim.record_refused = True
     log.warning(
         "queue %s: the record of attempts at message %s cannot be changed, and stays as it is: %s; remove %s, or what "

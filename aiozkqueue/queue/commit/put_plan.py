@@ -1,11 +1,11 @@
-"""What a put that is not plain adds to its create: another place, and operations beside it in the same multi.
+"""Put plans: what a put with options adds to its create, such as another place or further operations in the same multi.
 
-A plain put has no plan, and costs one test for it. Every capability that has a part in a put contributes to its plan:
-a `Place` says where the item is created and under which name, each `PutHook` is one operation that is applied with
-the create or not at all, and answers for its refusal. (What goes with the *end* of a message: `attached_ops`.)
+A put without options has no plan, and pays only for the test. Each feature with a part in a put contributes to the
+plan: a `Place` is the parent and name of the item; a `PutHook` is one operation that is applied exactly if the create
+is, and handles its own refusal. (For operations attached to the *end* of a message see `attached`.)
 
-The options of a put make its plan when it is prepared (`putting`). What depends on the queue's configuration is added
-by ``QueueState.transform_put`` when the put is sent, since only then the queue is known to be open.
+The put's options make its plan when it is prepared (`aiozkqueue.queue.put.prepare`). ``QueueState.transform_put`` adds
+what depends on the queue's configuration when the put is sent, because only then is the queue known to be open.
 """
 
 from __future__ import annotations
@@ -21,94 +21,94 @@ if TYPE_CHECKING:
 
 
 class PutHook(ABC):
-    """One operation beside the create of an item."""
+    """One operation attached to the create of an item."""
 
     __slots__ = ()
 
-    #: About how many bytes it takes in a multi.
+    #: The approximate size in a multi, in bytes.
     weight: int = 200
 
     @property
     def ready(self) -> bool:
-        """Whether `prepare` has nothing left to do."""
+        """Whether `prepare` has nothing to do."""
         return True
 
     async def prepare(self) -> None:  # noqa: B027 - most need nothing
-        """Do what must be done before the put is sent; the queue is open."""
+        """Do what must precede the sending of the put. The queue is open."""
 
     @property
     def dropped(self) -> bool:
-        """Whether nothing of the put is sent any more, and it is settled with the rest: what it would add is there."""
+        """Whether the put is left out of the multi, and settled with the rest: an equal message exists already."""
         return False
 
     @abstractmethod
     def operation(self) -> Operation:
-        """Return what to send; called anew for every attempt that is not a repetition of the last."""
+        """Return the operation to send; called again for every attempt except an exact repetition."""
 
     @abstractmethod
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Answer to a refusal that this operation caused; nothing of the multi was applied.
+        """Handle a refusal that this operation caused; nothing of the multi was applied.
 
-        Raise what the caller gets (a `QueueError`); or return None when the plan has changed (this says something
-        else now, or has ``dropped`` the put) and the put is to go again, or a coroutine that mends the cause first.
+        Raise a `QueueError` to fail the put. Return a coroutine that repairs the cause before the put is sent again, or
+        None to send it again immediately, because the operation has changed or has ``dropped`` the put.
         """
 
-    def settled(self, error: BaseException | None) -> None:  # noqa: B027 - most have nothing to note
-        """Take note of the put's fate: None when it was applied. Called once, for every plan that was submitted."""
+    def settled(self, error: BaseException | None) -> None:  # noqa: B027 - most hooks ignore it
+        """Receive the put's outcome; None means applied. Called once for every plan that was submitted."""
 
 
 class Place(Protocol):
-    """Where an item is created."""
+    """Where an item is created, and under which name."""
 
     @property
     def ready(self) -> bool:
-        """Whether `prepare` has nothing left to do."""
+        """Whether `prepare` has nothing to do."""
         ...
 
     async def prepare(self) -> None:
-        """Find out what must be known before the put is sent; the queue is open."""
+        """Obtain what must be known before the put is sent. The queue is open."""
         ...
 
     def path(self, prefix: str) -> str:
-        """Return the path to create the item under, relative to the queue and without the sequence.
+        """Return the path of the item, relative to the queue and without the sequence.
 
-        Called anew for every attempt that is not a repetition of the last; ``prefix`` is the put's name so far.
+        This is called again for every attempt except an exact repetition. ``prefix`` is the put's name so far.
         """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class PutPlan:
-    """What one put adds to its create."""
+    """The additions of one put to its create."""
 
     attached_ops: tuple[PutHook, ...] = ()
-    """Applied in this order, before the create."""
+    """Operations applied in this order before the create."""
     place: Place | None = None
-    """None: the lane whose turn it is."""
+    """The place; None: the next lane in rotation."""
 
     @property
     def dropped(self) -> bool:
-        """Whether one of the companions has dropped the put."""
+        """Whether a hook has dropped the put."""
         return any(attached_op.dropped for attached_op in self.attached_ops)
 
     def joined(self, other: Self | None) -> Self:
-        """Return the plan of both; the other's place rules when it has one."""
+        """Return the union of two plans; the other's place takes precedence."""
         if other is None:
             return self
         return replace(self, attached_ops=(*self.attached_ops, *other.attached_ops), place=other.place or self.place)
 
     @property
     def weight(self) -> int:
-        """About how many bytes the companions take in a multi."""
+        """The approximate size of the hooks' operations in a multi, in bytes."""
         return sum(attached_op.weight for attached_op in self.attached_ops)
 
     @property
     def ready(self) -> bool:
-        """Whether it can be sent."""
-        return (self.place is None or self.place.ready) and all(one.ready for one in self.attached_ops)
+        """Whether the put can be sent."""
+        return (self.place is None or self.place.ready) and all(attached_op.ready for attached_op in self.attached_ops)
 
     async def prepare(self) -> None:
-        """Find out what must be known before it is sent."""
+        """Obtain what must be known before the put is sent."""
         for attached_op in self.attached_ops:
             if not attached_op.ready:
                 await attached_op.prepare()
@@ -117,7 +117,7 @@ class PutPlan:
 
 
 def join(plans: Iterable[PutPlan | None]) -> PutPlan | None:
-    """Return the plan of all that there are; None for a plain put."""
+    """Return the union of the given plans; None for a put without a plan."""
     joined: PutPlan | None = None
     for plan in plans:
         if plan is not None:

@@ -1,4 +1,4 @@
-"""Items to create: what a put is when it is sent."""
+"""The creation of items: what a put is when it is sent."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Put(NamedTuple):
-    """One item to create; its id is known before it is sent."""
+    """One item to create. Its id is known before it is sent."""
 
     store: QueueState
     id: str
     prefix: str
     data: bytes
     plan: PutPlan | None = None
-    """What it adds to the create; None: nothing, it is plain."""
+    """The additions to the create; None: the put has none."""
 
 
-#: What the class itself does in Python, done in C.
+#: Equal to the class itself, but implemented in C.
 new_put: Callable[[tuple[QueueState, str, str, bytes, PutPlan | None]], Put] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
     Put,
@@ -42,50 +42,51 @@ new_put: Callable[[tuple[QueueState, str, str, bytes, PutPlan | None]], Put] = p
 
 
 class PutWrite(AtomicWrite):
-    """Items put and nothing else: at once, or by a transaction that has taken nothing.
+    """A write that only creates items: for a direct put, or for a transaction without claims.
 
-    With ``patience`` it waits for room in a queue that has got a size since it was sent; its caller does, if need be.
+    ``patience`` limits the wait for room in a queue that became bounded after the write was sent; before, the caller
+    waits.
     """
 
     __slots__ = ("_owners", "_patience", "_puts")
 
     def __init__(self, transaction_id: str, puts: Sequence[Put], patience: Deadline = AT_ONCE) -> None:
         AtomicWrite.__init__(self, transaction_id, None, weigh_puts(puts), stores_of(puts))
-        self.learns = True  # the sequences of the items
+        self.learns = True  # the paths of the items hold their sequence numbers
         self._puts = puts
         self._patience = patience
-        self._owners: list[RefusalHandler] | None = None  # of what was sent, where it is more than each queue's items
+        self._owners: list[RefusalHandler] | None = None  # of all operations, unless each is a plain create
 
     def compose(self, sent: list[Operation]) -> None:
-        """Create the items."""
+        """Add the creates of the items."""
         self._puts, self._owners = load(self, self._puts, sent)
 
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Open the queue again when something of it is missing or full."""
+        """Have the operation's owner repair the cause, such as a missing znode or a full lane."""
         owner = self._puts[index].store if self._owners is None else self._owners[index]
         return owner.repair(operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
-        """See how far the lane's counter has come."""
+        """Note the sequence numbers of the new items."""
         note_sequence(self._puts, results)
 
     def tally(self, meter: Meter) -> None:
-        """Tell of the items."""
+        """Count the stored messages."""
         tally_puts(self._puts, meter)
 
     async def reserve_again(self) -> None:
-        """Ask for room."""
+        """Acquire room."""
         await reserve_again(self, needs_of(self._puts, {}), self._patience)
 
 
 def load(
     atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
 ) -> tuple[Sequence[Put], list[RefusalHandler] | None]:
-    """Append the operations that puts are now, the creates last; return the puts as sent, and who answers for each.
+    """Append the operations of puts, the creates last; return the puts as sent, and the owner of each operation.
 
-    None answers for them: each is plain, and its queue does.
+    The owners are None if every put is plain: each operation is then owned by its put's queue.
     """
     start = len(sent)
     for store, _, prefix, data, plan in puts:
@@ -100,9 +101,9 @@ def _load_planned(
     atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
 ) -> tuple[Sequence[Put], list[RefusalHandler]]:
     owners: list[RefusalHandler] = []
-    shaped = [put if put.store.transform_put is None else put.store.transform_put(put) for put in puts]
-    live = [put for put in shaped if put.plan is None or not put.plan.dropped]
-    atomic_write.plans = tuple(put.plan for put in shaped if put.plan is not None)
+    transformed = [put if put.store.transform_put is None else put.store.transform_put(put) for put in puts]
+    live = [put for put in transformed if put.plan is None or not put.plan.dropped]
+    atomic_write.plans = tuple(put.plan for put in transformed if put.plan is not None)
     for put in live:
         if put.plan is not None:
             for attached_op in put.plan.attached_ops:
@@ -111,11 +112,11 @@ def _load_planned(
     for put in live:
         sent.append(create(put))
         owners.append(put.store)
-    return shaped, owners
+    return transformed, owners
 
 
 def create(put: Put) -> Operation:
-    """Create an item, in the lane whose turn it is or where its plan says."""
+    """Return the create of an item, in the place of its plan or in the next lane in rotation."""
     store, plan = put.store, put.plan
     if plan is None or plan.place is None:
         path = f"{store.lanes.next_path()}/{put.prefix}"
@@ -125,7 +126,7 @@ def create(put: Put) -> Operation:
 
 
 def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None:
-    """Tell the queues of the items put, which are the last of what was sent, where their sequences have got to."""
+    """Report the sequence numbers of new items to their queues. The creates are the last of the results."""
     if results is None:
         return
     live = puts
@@ -133,30 +134,30 @@ def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None
         if put.plan is not None:
             live = [put for put in puts if put.plan is None or not put.plan.dropped]
             break
-    at = len(results) - len(live)
+    index = len(results) - len(live)
     for put in live:
-        path = results[at]
+        path = results[index]
         if isinstance(path, str):
             put.store.note_sequence(path)
-        at += 1
+        index += 1
 
 
 def tally_puts(puts: Sequence[Put], meter: Meter) -> None:
-    """Tell of items that have been put."""
+    """Count messages that have been stored."""
     for put in puts:
         if put.plan is None or not put.plan.dropped:
             meter.put(put.store.name)
 
 
 def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
-    """The queues put to, each once."""
+    """Return the queues of the puts, without duplicates."""
     if len(puts) == 1:
         return (puts[0].store,)
     return tuple(dict.fromkeys(put.store for put in puts))
 
 
 def weigh_puts(puts: Sequence[Put]) -> int:
-    """About how many bytes these take in a multi."""
+    """Return the approximate size of the puts in a multi, in bytes."""
     weight = 2 * OPERATION_WEIGHT * len(puts)
     for _, _, _, data, plan in puts:
         weight += len(data)

@@ -1,4 +1,4 @@
-"""A change of what is registered beside the messages, a job or a subscriber group: applied exactly once, or refused."""
+"""Changes of registrations, such as jobs and subscriber groups: applied exactly once, or refused."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class RegistrationWrite(AtomicWrite):
-    """Operations applied all together, exactly once: a reply that was lost is not taken for a refusal.
+    """Operations that are applied together and exactly once. A lost reply is not mistaken for a refusal.
 
-    With none it is the slot's write alone, which tells ZooKeeper's time.
+    Without operations, only the commit slot is written, which samples ZooKeeper's time.
     """
 
     __slots__ = ("_explain", "_operations")
@@ -30,19 +30,19 @@ class RegistrationWrite(AtomicWrite):
         operations: Sequence[Operation],
         explain: Callable[[int, ZooKeeperError], QueueError],
     ) -> None:
-        size = sum(len(data) for one in operations if isinstance(data := getattr(one, "data", b""), bytes))
+        size = sum(len(data) for operation in operations if isinstance(data := getattr(operation, "data", b""), bytes))
         super().__init__(transaction_id, None, size + 200 * (len(operations) + 1))
         self._operations = operations
         self._explain = explain
 
     def compose(self, sent: list[Operation]) -> None:
-        """The operations given."""
+        """Add the given operations."""
         sent += self._operations
 
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Tell the caller why, in its own words."""
+        """Raise the caller's own explanation of the refusal."""
         if isinstance(error, NoAuthError):
             msg = f"{operation.path}: {error}; connect with `auth=` of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
@@ -50,7 +50,7 @@ class RegistrationWrite(AtomicWrite):
 
 
 async def server_time(engine: SessionCore) -> int:
-    """ZooKeeper's time, milliseconds; learnt by a write when it is not known, however long that takes.
+    """Return ZooKeeper's time in milliseconds; if it is unknown, write until it is known, however long that takes.
 
     Raises: QueueError; as `Queue.put`.
     """

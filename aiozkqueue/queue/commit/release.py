@@ -1,15 +1,15 @@
-"""Claims given back. A release always succeeds: what ZooKeeper refuses of it is left out, down to the lock alone.
+"""The release of claims. It always succeeds: the parts that ZooKeeper refuses are left out, down to the lock alone.
 
-It is sent in portions, each of which fits into one request. A refusal concerns one claim, and costs it one step of the
-way down, so that their number is bounded:
+A release is sent in portions that each fit into one request. A refusal concerns one claim and reduces it by one step,
+so the number of refusals is bounded:
 
-1. as decided, with the record of the attempt, the retry's date, the dead letter;
-2. ``[check item, delete lock]``, with the timed lock of a delay; where even that is refused, this session keeps the
-   claim for the delay, and then does without;
-3. ``[check folder of locks, delete lock]``, after a look that the lock is ours;
-4. nothing: the lock stays until the session ends, and the log says so.
+1. The release as decided, with the record of the attempt, the due time of the retry, or the dead letter.
+2. ``[check item, delete lock]``, with the timed lock of a delay. If even that is refused, this session keeps the claim
+   for the delay, and then releases it without one.
+3. ``[check locks znode, delete lock]``, after a read that shows that the lock is ours.
+4. Nothing: the lock stays until the session ends, and the log says so.
 
-A claim that is lost is left out at once.
+A claim that is lost is left out immediately.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: What of a release is asked for in the end: that the lock goes.
+#: The last step of a release: only the lock is removed.
 PLAIN: Final = Disposition("unlock")
-#: What one portion takes at the most, bytes, unless a single claim takes more.
+#: Maximum size of a portion in bytes, unless it has a single claim.
 PORTION: Final = 256 * 1024
-#: How often it is looked up whose one lock is: somebody may write to the folder of locks as fast as we look.
+#: Maximum number of reads of one lock, because others may change the locks znode as fast as this session reads it.
 LOOKS: Final = 20
-#: What tells that a claim is lost, or its item gone.
+#: Errors that mean that a claim is lost, or its item gone.
 _NOT_AS_READ: Final = (NoNodeError, BadVersionError)
-#: What a release fails with when its session is over, or is being closed: the locks go with it.
+#: Errors of a release whose session is over or closing: the locks end with the session.
 _ENDS_WITH_SESSION: Final = (SessionExpiredError, SessionClosedError, OutcomeUnknownError)
-#: The longest time for which this session keeps a claim itself, since a lock takes of what it may lock, seconds.
+#: Maximum seconds for which this session keeps a claim itself, because its lock uses up budget.
 LONGEST_KEPT: Final = 60.0
 
 
 class ReleaseWrite(EndClaims):
-    """Claims given back, each at once or after a delay, or ended as their policy says of what has failed."""
+    """Claims that are released, immediately or after a delay, or ended as the policy demands for failed messages."""
 
-    __slots__ = ("_answered", "_largest", "_lessened", "_looks", "_rest", "_shared_from", "_silent", "_spans")
+    __slots__ = ("_answered", "_largest", "_looks", "_reduced", "_rest", "_shared_from", "_spans", "_unwakeable")
 
     def __init__(
         self, transaction_id: str, dispositions: dict[Claim, Disposition], clock: ServerClock, generation: int | None
@@ -72,12 +72,12 @@ class ReleaseWrite(EndClaims):
         super().__init__(transaction_id, dispositions, clock, generation)
         self._rest: dict[Claim, Disposition] = {}
         self._largest = PORTION
-        self._lessened: set[Claim] = set()  # claims of which no more is asked than that the lock goes
-        self._looks: dict[Claim, int] = {}  # whose lock it is, has been looked up so often
-        self._silent: set[QueueState] = set()  # queues whose bells cannot be rung
-        self._answered: set[tuple[str, type[ZooKeeperError]]] = set()  # what has been mended, in vain if it comes again
-        self._spans: list[tuple[int, Claim]] = []  # where the operations of each claim begin
-        self._shared_from = 0  # where those begin that several share
+        self._reduced: set[Claim] = set()  # claims of which only the lock is to be removed
+        self._looks: dict[Claim, int] = {}  # the number of reads of each lock
+        self._unwakeable: set[QueueState] = set()  # queues whose wake-up was refused
+        self._answered: set[tuple[str, type[ZooKeeperError]]] = set()  # refusals answered once already
+        self._spans: list[tuple[int, Claim]] = []  # the index of each claim's first operation
+        self._shared_from = 0  # the index of the first operation that several claims share
         if self.weight > self._largest:
             self._cut()
 
@@ -86,28 +86,28 @@ class ReleaseWrite(EndClaims):
     def _cut(self) -> None:
         """Take the next portion from the end.
 
-        What is given back last goes before all else, so the oldest message must be last. And as long as the oldest of
-        a group is not among them, its lock stays.
+        The item released last goes to the front, so the oldest message must come last. And the lock of a group stays
+        until the portion with its oldest message.
         """
-        waiting: dict[Claim, Disposition] = {**self._rest, **self._dispositions}
+        remaining: dict[Claim, Disposition] = {**self._rest, **self._dispositions}
         portion: list[Claim] = []
         weight = 0
-        for claim in reversed(waiting):
-            more = self._weigh(claim, waiting[claim])
+        for claim in reversed(remaining):
+            more = self._weigh(claim, remaining[claim])
             if portion and weight + more > self._largest:
                 break
             portion.append(claim)
             weight += more
-        self._dispositions = {claim: waiting.pop(claim) for claim in reversed(portion)}
-        self._rest = waiting
+        self._dispositions = {claim: remaining.pop(claim) for claim in reversed(portion)}
+        self._rest = remaining
         self.weight = weight
         self._now = None
 
     def _weigh(self, claim: Claim, disposition: Disposition) -> int:
-        return weigh(claim, PLAIN if claim in self._lessened else disposition)
+        return weigh(claim, PLAIN if claim in self._reduced else disposition)
 
     def succeed(self, results: Sequence[Result] | None) -> None:
-        """Go on with the next portion, or settle."""
+        """Continue with the next portion, or settle."""
         if not self._rest or self.settled:
             super().succeed(results)
             return
@@ -119,12 +119,12 @@ class ReleaseWrite(EndClaims):
         self.committer.resubmit(self)
 
     def over(self) -> None:
-        """The server has removed the locks."""
+        """Settle the claims: the server has removed the locks."""
         for claim in [*self._rest, *self._dispositions]:
             claim.settled(LEFT)
 
     def fail(self, error: BaseException) -> None:
-        """Tell of what nobody can give back any more; what ends with the session needs no telling."""
+        """Log the claims that can no longer be released, unless they end with the session."""
         left = [*self._rest, *self._dispositions]
         if left and not self.settled and not isinstance(error, _ENDS_WITH_SESSION):
             claim = left[0]
@@ -139,10 +139,10 @@ class ReleaseWrite(EndClaims):
             )
         super().fail(error)
 
-    # -- what is sent
+    # -- its operations
 
     def compose(self, sent: list[Operation]) -> None:
-        """End each hold of this portion."""
+        """Add the operations that end each claim of this portion."""
         self._spans = []
         super().compose(sent)
         if self._owners is None:
@@ -158,51 +158,51 @@ class ReleaseWrite(EndClaims):
         self._shared_from = len(owners)
         super()._end_shared(sent, owners)
 
-    def _attended(self, claim: Claim) -> bool:
-        return claim not in self._lessened
+    def _has_hooks(self, claim: Claim) -> bool:
+        return claim not in self._reduced
 
     def _guard(self, claim: Claim, disposition: Disposition) -> Operation:
-        return Check(claim.path, claim.version) if claim in self._lessened else super()._guard(claim, disposition)
+        return Check(claim.path, claim.version) if claim in self._reduced else super()._guard(claim, disposition)
 
-    def _rings(self, store: QueueState) -> bool:
-        return store not in self._silent
+    def _wakes(self, store: QueueState) -> bool:
+        return store not in self._unwakeable
 
-    # -- what is refused
+    # -- refusals
 
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Leave out what is ours no more, or what of it is refused; the rest goes again."""
+        """Leave out a claim that is lost, or the part of it that is refused; the rest is sent again."""
         claim = self._owner(index)
         if not isinstance(claim, Claim):
-            return self._refused_beside(claim, index, operation, error)
+            return self._refused_attached(claim, index, operation, error)
         if operation.path == claim.store.paths.meta(claim.id):
             return self._refused_record(claim, operation, error)
         if claim.group_lock is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
-            self._lose(claim)  # one lock for all of them: it is ours no more, or nothing can be known of it
+            self._lose(claim)  # the claims of a group share one lock, which is lost, or not known to be ours
             return None
         if not isinstance(error, _NOT_AS_READ):
             return self._step_down(claim, error)
         item_gone = operation.path == claim.path and isinstance(error, NoNodeError)
         if item_gone or operation.path == claim.store.paths.locks:
             return self._look(claim, gone=not self._dispositions[claim].left)
-        self._leave_out(claim, FREE)  # whoever forced it open may have left it free
+        self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
         return None
 
-    def _refused_beside(
+    def _refused_attached(
         self, owner: RefusalHandler, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Have the owner mend what goes with a claim's end, or with several; else it is left out."""
-        if (mending := self._mend_once(owner, operation, error)) is not None:
-            return mending
+        """Have the owner of an attached or shared operation repair the cause; otherwise leave the operation out."""
+        if (repair := self._repair_once(owner, operation, error)) is not None:
+            return repair
         if (claim := self._claim_at(index, operation.path)) is not None:
             return self._step_down(claim, error)
-        assert isinstance(owner, QueueState)  # noqa: S101 - what several claims share besides is its bell
-        self._silent.add(owner)  # who is idle finds what it misses by looking
+        assert isinstance(owner, QueueState)  # noqa: S101 - the only other shared operation is its wake-up
+        self._unwakeable.add(owner)  # its idle consumers also poll
         return None
 
     def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
-        """Ask for less of each claim of this portion, or of a smaller one."""
+        """Reduce each claim of this portion, or the portion."""
         self.repairs = 0
         if isinstance(error, OutcomeUnknownError):
             return self._look_at_all()
@@ -211,68 +211,73 @@ class ReleaseWrite(EndClaims):
             self._cut()
             return None
         repairs = [
-            mending for claim in list(self._dispositions) if (mending := self._step_down(claim, error)) is not None
+            repair for claim in list(self._dispositions) if (repair := self._step_down(claim, error)) is not None
         ]
         return _all(repairs) if repairs else None
 
     def _claim_at(self, index: int, path: str) -> Claim | None:
-        """Return the claim that an operation was sent for; None for one that several share."""
+        """Return the claim that an operation was sent for; None for an operation that several claims share."""
         if index >= self._shared_from:
             return next(
-                (one for one in self._dispositions if one.group_lock is not None and path.endswith(f"-{one.id}")), None
+                (
+                    claim
+                    for claim in self._dispositions
+                    if claim.group_lock is not None and path.endswith(f"-{claim.id}")
+                ),
+                None,
             )
-        at = bisect_right(self._spans, index, key=lambda span: span[0]) - 1
-        return self._spans[at][1]
+        index = bisect_right(self._spans, index, key=lambda span: span[0]) - 1
+        return self._spans[index][1]
 
     def _refused_record(
         self, claim: Claim, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        once = (operation.path, type(error))
-        if once in self._answered:  # it changes as fast as we look: the lock must go whatever the count says
+        refusal = (operation.path, type(error))
+        if refusal in self._answered:  # it changes as fast as we read it: remove the lock whatever the count is
             leave_out_record(claim, error, self.transaction_id)
             return None
-        self._answered.add(once)
-        mending = None
+        self._answered.add(refusal)
+        repair = None
         try:
-            mending = self._answer_record(claim, operation, error)
+            repair = self._answer_record(claim, operation, error)
         except QueueError as denied:
             leave_out_record(claim, denied, self.transaction_id)
-        return None if mending is None else self._tried(mending)
+        return None if repair is None else self._try_repair(repair)
 
-    def _mend_once(
+    def _repair_once(
         self, owner: RefusalHandler, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Let the owner of an operation mend what refused it, unless it has tried; None: it cannot."""
-        once = (operation.path, type(error))
-        if once in self._answered:
+        """Have the owner of a refused operation repair the cause, once; None: it cannot, or has tried."""
+        refusal = (operation.path, type(error))
+        if refusal in self._answered:
             return None
-        self._answered.add(once)
+        self._answered.add(refusal)
         try:
-            mending = self._repair(owner, operation, error)
+            repair = self._repair(owner, operation, error)
         except QueueError:
             return None
-        return _all([]) if mending is None else self._tried(mending)
+        return _all([]) if repair is None else self._try_repair(repair)
 
-    async def _tried(self, mending: Coroutine[object, object, None]) -> None:
-        """Mend; where that fails, the next refusal tells, and is not mended again."""
+    async def _try_repair(self, repair: Coroutine[object, object, None]) -> None:
+        """Run a repair. If it fails, the next refusal of the same kind is not repaired again."""
         try:
-            await mending
+            await repair
         except SessionClosedError:
             raise
         except (QueueError, ZooKeeperError) as error:
             log.debug("transaction %s: %s", self.transaction_id, error, extra={"transaction_id": self.transaction_id})
 
     def _step_down(self, claim: Claim, error: Exception) -> Coroutine[object, object, None] | None:
-        """Ask for less of one claim."""
+        """Reduce one claim by one step."""
         disposition = self._dispositions.get(claim)
-        if disposition is None:  # the oldest of its group, which another portion gives back
+        if disposition is None:  # the oldest of its group, which belongs to another portion
             self._lose(claim)
         elif disposition.kind == "unlock":
             self._leave_locked(claim, error)
         elif disposition.kind != "release":
             self._put_aside(claim, error)
-        elif claim not in self._lessened and not (disposition.delay and claim.store.dialect is not None):
-            self._lessened.add(claim)
+        elif claim not in self._reduced and not (disposition.delay and claim.store.dialect is not None):
+            self._reduced.add(claim)
             claim.record_refused = True
             log.warning(
                 "queue %s: message %s is given back without a trace of this attempt, which ZooKeeper refused: %s",
@@ -291,7 +296,7 @@ class ReleaseWrite(EndClaims):
         return None
 
     def _put_aside(self, claim: Claim, error: Exception) -> None:
-        """Leave a message alone for long that can be neither ended nor handed over."""
+        """Delay a message that can be neither ended nor delivered for a long time."""
         self._dispositions[claim] = Disposition("release", delay=ASIDE)
         log.error(
             "queue %s: message %s cannot be removed, and is left alone for %d s: %s; delete by hand what is in the way "
@@ -313,23 +318,27 @@ class ReleaseWrite(EndClaims):
             claim.lock,
             extra=about(claim, self.transaction_id),
         )
-        del self._dispositions[claim]  # it goes on to count among this session's locks
+        del self._dispositions[claim]  # its lock still counts among this session's locks
 
     def _leave_out(self, claim: Claim, fate: Fate) -> None:
         del self._dispositions[claim]
         claim.settled(fate)
 
     def _lose(self, lost: Claim) -> None:
-        """Give up the claims of a group; its lock is removed in another way if it is ours still."""
-        assert lost.group_lock is not None  # noqa: S101 - its callers look
-        self._rest = {claim: one for claim, one in self._rest.items() if claim.group_lock is not lost.group_lock}
+        """Give up the claims of a group; if its lock is still ours, it is removed in another way."""
+        assert lost.group_lock is not None  # noqa: S101 - the callers check it
+        self._rest = {
+            claim: disposition for claim, disposition in self._rest.items() if claim.group_lock is not lost.group_lock
+        }
         self._dispositions = {
-            claim: one for claim, one in self._dispositions.items() if claim.group_lock is not lost.group_lock
+            claim: disposition
+            for claim, disposition in self._dispositions.items()
+            if claim.group_lock is not lost.group_lock
         }
         lost.group_lock.lose()
 
     async def _look_at_all(self) -> None:
-        """Whether this portion has been applied is not known: remove what locks are still there."""
+        """Remove the remaining locks of this portion, which may or may not have been applied."""
         for claim in list(self._dispositions):
             if claim.group_lock is None:
                 await self._look(claim, gone=False)
@@ -337,16 +346,16 @@ class ReleaseWrite(EndClaims):
                 self._lose(claim)
 
     async def _look(self, claim: Claim, *, gone: bool) -> None:
-        """Remove the lock alone, if it is ours: there is no item that could tell, or it does not let us look.
+        """Remove only the lock, if it is ours: the item is gone, or does not let this user check.
 
-        The lock may be another's, who came by a message of the same id after ours was forced open. Ours is known by
-        when it was made: another that this client made has followed on several changes.
+        The lock may belong to another client that claimed a message of the same id after ours was removed by force.
+        Ours has a known time of creation, and another lock of this client would come several changes later.
         """
 
         def is_ours(lock: Node) -> bool:
             return lock.stat.ctime == claim.since and LockRecord.decode(lock.data).owner == claim.owner
 
-        self.repairs = 0  # there may be as many looks as claims
+        self.repairs = 0  # each claim may need its own reads
         self._looks[claim] = looks = self._looks.get(claim, 0) + 1
         if looks > LOOKS:
             self._leave_locked(claim, NotCommittedError(f"the folder of locks has changed {LOOKS} times meanwhile"))
@@ -354,7 +363,7 @@ class ReleaseWrite(EndClaims):
         try:
             forced_version = await claim.store.unforced(claim.lock, is_ours, claim.generation)
         except ZooKeeperSessionExpiredError:
-            return  # so it ends, when it goes again
+            return  # the write is sent again, and then ends with the session
         except NoAuthError as error:
             self._leave_locked(claim, error)
             return
@@ -365,5 +374,5 @@ class ReleaseWrite(EndClaims):
 
 
 async def _all(repairs: Sequence[Coroutine[object, object, None]]) -> None:
-    for mending in repairs:
-        await mending
+    for repair in repairs:
+        await repair

@@ -1,13 +1,13 @@
-"""A commit slot: a znode that only this client writes, and the fate of the multis sent under it.
+"""The commit slot: a znode that only this client writes, its idempotency register for multis.
 
-Every multi begins with ``setData(slot, stamp, version)``, and a slot carries one multi at a time. So whether a multi
-was applied can always be found out:
+Every multi begins with ``setData(slot, stamp, version)``, and a slot carries one multi at a time. So the client can
+always find out whether a multi was applied:
 
-- its reply is lost: the same multi is sent again in the same ZooKeeper session. ``BadVersion`` on the slot, and our
-  stamp in it, mean that the first copy had been applied; success that it had not.
-- the session ends before that: a session created *after* the server's verdict reads the slot. Nothing of the old
-  session can be applied any more, and the new session has seen all that was.
-- the multi is refused after a copy of it was lost: the slot is written once more by itself (*sealed*) before the
+- Its reply is lost: the same multi is sent again in the same ZooKeeper session. ``BadVersion`` on the slot with our
+  stamp in it means that the first copy was applied. Success means that it was not.
+- The session ends first: a session created *after* the server's verdict reads the slot. Nothing of the old session can
+  be applied any more, and the new session sees everything that was.
+- The multi is refused after a copy of it was lost: the slot is written once more on its own (*sealed*) before the
   refusal is reported. From then on no late copy can be applied.
 """
 
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
 
 
 class Fate(enum.Enum):
-    """What became of a multi that was not refused."""
+    """The fate of a multi that was not refused."""
 
     APPLIED = enum.auto()
     NOT_APPLIED = enum.auto()
-    """Certainly not, and never will be: the session ended, or the slot was not what it was believed to be."""
+    """It has not been and never will be applied: the session ended, or the slot's version was not the expected one."""
     UNKNOWN = enum.auto()
-    """The slot is gone, as the slots of the dead are collected."""
+    """The slot is gone: the slots of dead clients are removed."""
 
 
 class Sent(NamedTuple):
-    """The fate of a multi, and what it gave; None when nobody learns from it, or the reply was lost."""
+    """The fate of a multi and its results; None if nothing needs them, or if the reply was lost."""
 
     fate: Fate
     results: list[Result] | None = None
 
 
 class RefusedError(Exception):
-    """The multi was refused because of one operation, and no copy of it can be applied any more."""
+    """One operation of the multi was refused, and no copy of the multi can be applied any more."""
 
     def __init__(self, index: int, error: ZooKeeperError) -> None:
         super().__init__(index, error)
         self.index = index
-        """Which of the operations given to `Slot.send` it was."""
+        """The index among the operations given to `Slot.send`."""
         self.error = error
 
 
@@ -75,7 +75,7 @@ class Sending(NamedTuple):
     results: int | None
     reply: Awaitable[list[Result]]
     sent: float
-    """When, by `ServerClock.local`."""
+    """The time of sending, by `ServerClock.local`."""
 
 
 class Slot:
@@ -94,15 +94,15 @@ class Slot:
 
     @property
     def ready(self) -> bool:
-        """Whether a multi can be sent under it at once."""
+        """Whether a multi can be sent immediately."""
         return self._version is not None
 
     def begin(self, operations: Sequence[Operation], generation: int, *, learns: bool) -> Sending:
-        """Send one multi, now; `finish` tells its fate, and what it gave if anybody learns from that.
+        """Send one multi now; `finish` returns its fate, and its results if ``learns``.
 
-        Only under a slot that is `ready`, one at a time.
+        The slot must be `ready`, and must carry no other multi.
         """
-        assert self._version is not None  # noqa: S101 - it is ready
+        assert self._version is not None  # noqa: S101 - the slot is ready
         multi = [self._stamp(self._version), *operations]
         results = None if learns else 1
         sent = self._clock.local()
@@ -117,13 +117,13 @@ class Slot:
         return await self.finish(self.begin(operations, generation, learns=learns))
 
     async def finish(self, sending: Sending) -> Sent:
-        """Find out the fate of a multi, sending it again if need be.
+        """Return the fate of a multi, after sending it again if necessary.
 
         Raises:
             RefusedError: one of the operations was refused.
-            RequestTooLargeError: it was not sent.
-            NoAuthError: an ACL refuses the slot itself.
-            ClientClosedError: the client was closed meanwhile; the fate is not known.
+            RequestTooLargeError: the multi was not sent.
+            NoAuthError: an ACL refuses access to the slot itself.
+            ClientClosedError: the client was closed meanwhile; the fate is unknown.
         """
         multi, generation, wanted, reply, sent = sending
         in_doubt = False
@@ -145,7 +145,7 @@ class Slot:
             reply = self._zookeeper.multi(multi, generation=generation, results=wanted)
 
     async def _fate_of_refused(self, stamp: Operation, refusal: MultiError, generation: int, *, in_doubt: bool) -> Fate:
-        """Tell what a refusal means. Raises: RefusedError."""
+        """Return the fate of a refused multi. Raises: RefusedError."""
         if refusal.index == 0:
             return await self._refused(stamp, refusal.error, in_doubt=in_doubt)
         if in_doubt and await self._seal(stamp, generation) is Fate.APPLIED:
@@ -153,11 +153,11 @@ class Slot:
         raise RefusedError(refusal.index - 1, refusal.error) from refusal
 
     async def _seal(self, stamp: Operation, generation: int) -> Fate:
-        """Write a slot by itself, so that no late copy of a lost multi can be applied any more.
+        """Write the slot on its own, so that no late copy of a lost multi can be applied any more.
 
-        Returns APPLIED when the lost copy turns out to have been applied after all.
+        Return APPLIED if the lost copy turns out to have been applied after all.
         """
-        assert self._version is not None  # noqa: S101 - a stamp was sent at it
+        assert self._version is not None  # noqa: S101 - a stamp was sent with it
         seal = self._stamp(self._version)
         while True:
             try:
@@ -176,24 +176,24 @@ class Slot:
 
     async def _refused(self, stamp: Operation, error: ZooKeeperError, *, in_doubt: bool) -> Fate:
         if isinstance(error, BadVersionError):
-            # The refusal came by this connection, so that a read on it cannot be older.
+            # The refusal came over this connection, so a read on it cannot return older data.
             return await self._compare(stamp, in_doubt=in_doubt)
-        if isinstance(error, NoNodeError):  # collected, as the slots of the dead are
+        if isinstance(error, NoNodeError):  # removed, as the slots of dead clients are
             self._version = None
             return Fate.UNKNOWN if in_doubt else Fate.NOT_APPLIED
         raise error
 
     async def _read_verdict(self, stamp: Operation, generation: int) -> Fate:
-        """Read the slot in a session created after the server's verdict on the one that sent."""
+        """Read the slot in a session created after the server's verdict on the session that sent."""
         await self._zookeeper.wait_connected(after=generation)
-        # No reply tells a client how far the servers were when its session was made. One that has moved on since, to a
-        # server that lags, could read what was before.
+        # No reply reveals how current the servers were when the session was created. If the session has since moved to
+        # a server that lags, a read without a sync could return older data.
         await self._zookeeper.sync(self.path)
         return await self._compare(stamp, in_doubt=True)
 
     async def _compare(self, stamp: Operation, *, in_doubt: bool) -> Fate:
-        """Tell by the slot's content whether the multi that began with ``stamp`` was the last one applied."""
-        assert isinstance(stamp, SetData)  # noqa: S101 - so built by `_stamp_of`
+        """Return from the slot's content whether the multi that began with ``stamp`` was the last one applied."""
+        assert isinstance(stamp, SetData)  # noqa: S101 - `_stamp` makes it
         try:
             node = await self._zookeeper.read(self.path)
         except NoNodeError:
@@ -203,14 +203,14 @@ class Slot:
         return Fate.APPLIED if node.data == stamp.data else Fate.NOT_APPLIED
 
     def _moved_on(self, result: Result, sent: float | None = None) -> None:
-        if not isinstance(result, Stat):  # not what a server answers to a write: the next multi asks for the version
+        if not isinstance(result, Stat):  # not a valid answer to a write: read the version before the next multi
             self._version = None
             return
-        self._version = result.version  # told, not counted: after two thousand million writes the server's wraps
+        self._version = result.version  # as reported, not counted: the server's number wraps after 2^31 writes
         self._clock.observe(result.mtime, sent)
 
     async def _reconnected(self, generation: int) -> bool:
-        """Wait for a connection; False when the session is over."""
+        """Wait for a connection; return False if the session is over."""
         try:
             await self._zookeeper.wait_connected(generation=generation)
         except SessionExpiredError:
@@ -218,7 +218,7 @@ class Slot:
         return True
 
     async def _prepare(self, generation: int) -> bool:
-        """Create the slot, or read the version of the one that is there; False when the session is over."""
+        """Create the slot, or read the version of the existing one; return False if the session is over."""
         try:
             await self._zookeeper.multi([Create(self.path)], generation=generation)
         except ConnectionLossError:
@@ -234,13 +234,13 @@ class Slot:
         stat = await self._zookeeper.exists(self.path)
         if stat is not None:
             self._version = stat.version
-            self._clock.observe(stat.mtime)  # at most the time it is: a bound, and usually a close one
+            self._clock.observe(stat.mtime)  # an earlier time, so a valid lower bound, and usually a close one
         return True
 
     async def _make_folder(self, generation: int) -> None:
-        """Make the client's folder, which tells where the client runs."""
+        """Create the client's znode, which describes where the client runs."""
         await self._zookeeper.ensure(self._paths.clients)
-        with suppress(ConnectionLossError, SessionExpiredError):  # whoever needs it will ask again
+        with suppress(ConnectionLossError, SessionExpiredError):  # the next attempt creates it
             try:
                 await self._zookeeper.multi([Create(self._paths.base, self._about)], generation=generation)
             except MultiError as refusal:

@@ -1,7 +1,7 @@
-"""Puts that only one of several who try can make: each goes with a change that fails for all but the first.
+"""Puts that only one of several sessions can make: each is guarded by a change that succeeds once.
 
-So is a dead letter driven back, a message moved to another queue (removed where it lies and put elsewhere, at once),
-and the occurrence of a recurring job put.
+Redriving a dead letter works like this, and so do moving a message to another queue (removed here and put there in one
+multi) and putting the occurrence of a recurring job.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class Transfer(NamedTuple):
-    """The messages of one item, to be put when the item goes, or is left with less."""
+    """The messages of one item, put when the item is removed or shortened."""
 
     id: str
     """The item's id."""
     puts: Sequence[Put]
-    """All into one queue."""
+    """The puts, all into one queue."""
     change: Change
 
 
 class GuardedPuts(PutWrite):
-    """Items put together with a change that only one can make."""
+    """Items put together with a change that succeeds once."""
 
     __slots__ = ("_guard", "_guards")
 
@@ -50,7 +50,7 @@ class GuardedPuts(PutWrite):
 
     @property
     def left(self) -> bool:
-        """Whether it was left to somebody who was quicker."""
+        """Whether it was not made, because another session was faster."""
         return self._guard.left
 
     @property
@@ -59,7 +59,7 @@ class GuardedPuts(PutWrite):
         return self._guard.obstacle
 
     def compose(self, sent: list[Operation]) -> None:
-        """Make the change, create the items."""
+        """Add the change, then the creates of the items."""
         start = len(sent)
         self._guard.compose(sent)
         self._guards = len(sent) - start
@@ -68,24 +68,24 @@ class GuardedPuts(PutWrite):
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Leave it to whoever was quicker; open the queues put to again when they have changed."""
+        """Give the change up if another session was faster; repair the puts' queues if they have changed."""
         if index < self._guards:
             return self._guard.refused(index, operation, error)
         return super().refused(index - self._guards, operation, error)
 
     async def reserve_again(self) -> None:
-        """It has room already, or had been sent when the queue got a size, and is let in."""
+        """Do nothing: the write has room, or is admitted because it was sent before the queue became bounded."""
 
     def applied(self, results: Sequence[Result] | None) -> None:
-        """See how far the lane's counter has come."""
+        """Note the sequence numbers of the new items."""
         super().applied(None if results is None else results[self._guards :])
 
 
 async def transfer(engine: SessionCore, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
-    """Make each transfer, which puts at least one message, or leave it; tell for each if it was made, or its error.
+    """Try each transfer, of at least one message; return for each whether it was made, or its error.
 
-    False: others were quicker, and the item is left to them. The queue put to must have been opened. If it has a size,
-    this waits for room as long as there is patience: `QueueFullError` for what got none.
+    False: another session was faster, and the item is left to it. The target queue must be open. If it is bounded, wait
+    for room up to ``patience``; a transfer without room gets a `QueueFullError`.
     """
     for item in items:
         for put in item.puts:
@@ -112,7 +112,7 @@ async def transfer(engine: SessionCore, items: Sequence[Transfer], patience: Dea
 async def _transfer(
     engine: SessionCore, items: Sequence[Transfer], room: CapacityGate | None
 ) -> list[bool | QueueError]:
-    """Do so with as many as there is room for, which has been taken."""
+    """Try the transfers for which room has been acquired."""
     writes: list[GuardedPuts] = []
     for item in items:
         guard = ConditionalWrite(engine.ids.next(), item.change, engine.server_clock)

@@ -1,8 +1,8 @@
-"""Items found by looking, not by claiming: what holds each, and how it is removed or set free all the same.
+"""Items read without a claim, and changes to them: removal, dead-lettering, release by force.
 
-Whoever removes an item that it does not hold (a purge, a move, an acknowledgement by token) makes a change of what it
-has just read: one multi that fails if any of it is otherwise by now, or when it is sent a second time. An item that
-nobody holds is locked and unlocked by the change itself, which fails if somebody claims it meanwhile.
+A purge, a move or an acknowledgement by token ends an item without holding it. Each is a change based on data just
+read: one multi that fails if any of the data has changed, or if it is sent a second time. An item that nobody holds is
+locked and unlocked by the change itself, which fails if another client claims it meanwhile.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
-#: About how many bytes of items whatever walks through a queue reads at a time; more than `PAGE` items never.
+#: Approximate maximum bytes of items read at a time, and never more than `PAGE` items.
 PAGE_BYTES = 4 * 1024 * 1024
-#: Items read at first, when nothing is known of their size.
+#: Items in the first read, while their size is unknown.
 FIRST_PAGE = 4
 
 Sealed: TypeAlias = "dict[str, AccessDeniedError]"
-"""Places of items that this user may not read, or their locks, or the records of attempts at them."""
+"""Places whose item, lock or attempt record this user may not read."""
 
 
 class Remover(Protocol):
-    """What whoever removes an item must have: an `SessionCore`, or a part of one."""
+    """The parts of a session that a removal needs; `SessionCore` has them."""
 
     @property
     def ids(self) -> IdSource:
-        """Names the claim that the removal is."""
+        """The source of the id of the removal's lock."""
         ...
 
     @property
     def server_clock(self) -> ServerClock:
-        """Tells when it was."""
+        """The clock for the time of the removal."""
         ...
 
 
 class ItemSnapshot(NamedTuple):
-    """An item, with what holds it and the record of attempts at it."""
+    """An item with its lock and attempt record, as read."""
 
     place: str
     item: Node
     lock: Node | None
     meta: Node | None
     locked_by: str
-    """What locks it: its id, or its group."""
+    """The id in the lock's name: of the message, or of its group."""
 
     @property
     def id(self) -> str:
@@ -74,7 +74,7 @@ class ItemSnapshot(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The payload; of an item whose envelope does not decode, all that is stored."""
+        """The payload; all stored bytes if the envelope does not decode."""
         try:
             return decode(self.item.data)[1]
         except MalformedError:
@@ -82,11 +82,11 @@ class ItemSnapshot(NamedTuple):
 
     @property
     def end(self) -> int | None:
-        """When the lock ends by itself, ms; None when it ends with a session, or there is none."""
+        """The time when the lock expires, ms; None if it ends with a session, or if there is no lock."""
         return None if self.lock is None else LockRecord.decode(self.lock.data).end
 
     def held(self, now: int) -> bool:
-        """Whether somebody handles it: a transaction, a delivery, or a lease that has not ended."""
+        """Whether a transaction, a delivery, or an unexpired lease holds it."""
         if self.lock is None:
             return False
         lock = LockRecord.decode(self.lock.data)
@@ -101,16 +101,16 @@ class ItemSnapshot(NamedTuple):
 async def find(
     engine: SessionCore, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
 ) -> list[ItemSnapshot]:
-    """Read what lies at these places, without those where nothing lies. Raises: as `find_pages`."""
-    return [one async for page in find_pages(engine, store, places, sealed) for one in page]
+    """Read the items at these places, leaving out empty places. Raises: as `find_pages`."""
+    return [snapshot async for page in find_pages(engine, store, places, sealed) for snapshot in page]
 
 
 async def find_pages(
     engine: SessionCore, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
 ) -> AsyncIterator[list[ItemSnapshot]]:
-    """Read as `find` does, as many at a time as are expected to take `PAGE_BYTES`.
+    """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
-    With ``sealed``, what this user may not read is put into it, and the others are read all the same.
+    With ``sealed``, record in it the places that this user may not read, and read the others regardless.
 
     Raises: AccessDeniedError: without ``sealed``.
     """
@@ -121,13 +121,13 @@ async def find_pages(
         except AccessDeniedError:
             if sealed is None:
                 raise
-        found: list[ItemSnapshot] = []
+        snapshots: list[ItemSnapshot] = []
         for place in page:
             try:
-                found += await read_page([place])
+                snapshots += await read_page([place])
             except AccessDeniedError as error:
                 sealed[place] = error
-        return found
+        return snapshots
 
     async def read_page(page: Sequence[str]) -> list[ItemSnapshot]:
         wanted: list[str] = []
@@ -141,14 +141,14 @@ async def find_pages(
             if item is not None
         ]
 
-    async for found in _pages(places, read):
-        yield found
+    async for snapshots in _pages(places, read):
+        yield snapshots
 
 
 async def item_pages(
     engine: SessionCore, store: QueueState, places: Sequence[str]
 ) -> AsyncIterator[list[ItemSnapshot]]:
-    """Read as `find_pages` does, and only the items: whether any is held is not told. Raises: AccessDeniedError."""
+    """Read as `find_pages` does, but only the items, not their locks. Raises: AccessDeniedError."""
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
         nodes = await read_all(engine, store, [store.paths.at(place) for place in page])
@@ -158,21 +158,21 @@ async def item_pages(
             if item is not None
         ]
 
-    async for found in _pages(places, read):
-        yield found
+    async for snapshots in _pages(places, read):
+        yield snapshots
 
 
 async def _pages(
     places: Sequence[str], read: Callable[[Sequence[str]], Awaitable[list[ItemSnapshot]]]
 ) -> AsyncIterator[list[ItemSnapshot]]:
-    """Read a page at a time: as many as are expected to take `PAGE_BYTES`."""
+    """Read the places in pages of approximately `PAGE_BYTES`."""
     start, together, size = 0, FIRST_PAGE, 0
     while start < len(places):
         page = places[start : start + together]
-        found = await read(page)
-        yield found
+        snapshots = await read(page)
+        yield snapshots
         start += len(page)
-        size += sum(len(one.item.data) for one in found)
+        size += sum(len(snapshot.item.data) for snapshot in snapshots)
         together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
 
 
@@ -182,84 +182,87 @@ async def read_all(engine: SessionCore, store: QueueState, paths: Sequence[str])
         return await read_pages(engine.zookeeper, paths)
 
 
-def removal(engine: Remover, store: QueueState, found: ItemSnapshot, disposition: Disposition) -> Change:
-    """Remove an item, whoever holds it, with all that belongs to it: its end is as ``disposition`` says."""
+def removal(engine: Remover, store: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
+    """Return the removal of an item, held or not, with all that belongs to it; ``disposition`` describes the end."""
     paths = store.paths
-    if found.lock is None:
+    if snapshot.lock is None:
         lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
-        held = paths.lock(found.locked_by)
-        operations: list[Operation] = [Create(held, lock), Delete(held)]
-        if found.meta is None and store.config.counts:
-            # Somebody may have claimed it, recorded the attempt and died since it was looked at.
-            operations += [Create(paths.meta(found.id)), Delete(paths.meta(found.id))]
+        lock_path = paths.lock(snapshot.locked_by)
+        operations: list[Operation] = [Create(lock_path, lock), Delete(lock_path)]
+        if snapshot.meta is None and store.config.counts:
+            # A client may have claimed it, recorded an attempt and died since the read.
+            operations += [Create(paths.meta(snapshot.id)), Delete(paths.meta(snapshot.id))]
     else:
-        operations = unlocking(store, found)
-    operations.append(Delete(paths.at(found.place), found.item.stat.version))
-    if found.meta is not None:
-        operations.append(Delete(paths.meta(found.id), found.meta.stat.version))
+        operations = unlocking(store, snapshot)
+    operations.append(Delete(paths.at(snapshot.place), snapshot.item.stat.version))
+    if snapshot.meta is not None:
+        operations.append(Delete(paths.meta(snapshot.id), snapshot.meta.stat.version))
     if store.dialect is None:
-        operations += freed_with(paths, found.name)
-    return Change(store, operations, (as_claim(store, found, engine), disposition) if store.end_hooks else None)
+        operations += freed_with(paths, snapshot.name)
+    return Change(store, operations, (as_claim(store, snapshot, engine), disposition) if store.end_hooks else None)
 
 
-def shortening(engine: Remover, store: QueueState, found: ItemSnapshot, data: bytes) -> Change:
-    """Leave an item that nobody holds with these bytes, and without attempts: those were at what is taken out of it."""
-    path, version = store.paths.at(found.place), found.item.stat.version
-    operations = removal(engine, store, found, REMOVED).operations
-    return Change(store, [SetData(path, data, version) if one == Delete(path, version) else one for one in operations])
+def shortening(engine: Remover, store: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:
+    """Return the replacement of an item's bytes; nobody holds it. Its attempts go: they were at its first message."""
+    path, version = store.paths.at(snapshot.place), snapshot.item.stat.version
+    operations = removal(engine, store, snapshot, REMOVED).operations
+    return Change(
+        store,
+        [SetData(path, data, version) if operation == Delete(path, version) else operation for operation in operations],
+    )
 
 
-def burial(engine: Remover, store: QueueState, found: ItemSnapshot, disposition: Disposition) -> Change:
-    """Make a dead letter of an item, whoever holds it: its end is as ``disposition`` says."""
-    change = removal(engine, store, found, disposition)
-    dead = bury(as_claim(store, found, engine), disposition.reason, engine.server_clock.now())
+def burial(engine: Remover, store: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
+    """Return the dead-lettering of an item, held or not; ``disposition`` describes the end."""
+    change = removal(engine, store, snapshot, disposition)
+    dead = bury(as_claim(store, snapshot, engine), disposition.reason, engine.server_clock.now())
     return change._replace(operations=[*change.operations, dead])
 
 
-def unlocking(store: QueueState, found: ItemSnapshot) -> list[Operation]:
-    """Take off the lock that was found, if one was."""
-    if found.lock is None:
+def unlocking(store: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
+    """Return the operations that remove the item's lock, if there is one."""
+    if snapshot.lock is None:
         return []
     paths = store.paths
-    if is_group(found.locked_by) and LockRecord.decode(found.lock.data).claim != found.id:
-        return [Check(paths.lock(found.locked_by), found.lock.stat.version)]  # it holds one before this
-    operations: list[Operation] = [Delete(paths.lock(found.locked_by), found.lock.stat.version)]
-    if found.end is not None:
-        operations.append(Delete(paths.due_node(found.end, found.id)))
+    if is_group(snapshot.locked_by) and LockRecord.decode(snapshot.lock.data).claim != snapshot.id:
+        return [Check(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]  # held for an earlier message
+    operations: list[Operation] = [Delete(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]
+    if snapshot.end is not None:
+        operations.append(Delete(paths.due_node(snapshot.end, snapshot.id)))
     return operations
 
 
-def opening(store: QueueState, found: ItemSnapshot) -> Change:
-    """Force the lock that was found open, and wake idle consumers: its holder finds its claim lost."""
-    raised = SetData(store.paths.at(found.place), found.item.data, found.item.stat.version)
-    return Change(store, [*unlocking(store, found), raised, SetData(store.paths.items, b"")])
+def opening(store: QueueState, snapshot: ItemSnapshot) -> Change:
+    """Return the removal of the item's lock by force; the holder loses its claim, and idle consumers wake."""
+    raised = SetData(store.paths.at(snapshot.place), snapshot.item.data, snapshot.item.stat.version)
+    return Change(store, [*unlocking(store, snapshot), raised, SetData(store.paths.items, b"")])
 
 
-def as_claim(store: QueueState, found: ItemSnapshot, engine: Remover) -> Claim:
-    """Make a claim of what was found, for attendants that want to know whose end they are told of."""
-    paths, message_id, stat = store.paths, found.id, found.item.stat
-    path, lock = paths.at(found.place), paths.lock(found.locked_by)
-    claim = Claim(store, found.place, message_id, path, lock, engine.ids.client, 0, EphemeralBudget({}), 0)
-    claim.version, claim.raw, claim.created = stat.version, found.item.data, stat.ctime
+def as_claim(store: QueueState, snapshot: ItemSnapshot, engine: Remover) -> Claim:
+    """Return a claim that stands for the item, for end hooks."""
+    paths, message_id, stat = store.paths, snapshot.id, snapshot.item.stat
+    path, lock = paths.at(snapshot.place), paths.lock(snapshot.locked_by)
+    claim = Claim(store, snapshot.place, message_id, path, lock, engine.ids.client, 0, EphemeralBudget({}), 0)
+    claim.version, claim.raw, claim.created = stat.version, snapshot.item.data, stat.ctime
     try:
-        claim.header, claim.body = decode(found.item.data)
+        claim.header, claim.body = decode(snapshot.item.data)
     except MalformedError:
-        claim.body = found.item.data
-    record = record_of_attempts(found.meta)
+        claim.body = snapshot.item.data
+    record = record_of_attempts(snapshot.meta)
     claim.attempts, claim.retries = (0, 0) if record is None else (record.attempts, record.retries)
-    claim.meta_version = None if found.meta is None else found.meta.stat.version
-    claim.since = None if found.lock is None else found.lock.stat.ctime
+    claim.meta_version = None if snapshot.meta is None else snapshot.meta.stat.version
+    claim.since = None if snapshot.lock is None else snapshot.lock.stat.ctime
     return claim
 
 
 def attempts_of(meta: Node | None) -> int:
-    """Return how many hand-overs of an item have been counted, by its record of attempts."""
+    """Return the number of counted attempts at an item, from its attempt record."""
     record = record_of_attempts(meta)
     return 0 if record is None else record.attempts
 
 
 def record_of_attempts(meta: Node | None) -> AttemptRecord | None:
-    """Read the record of attempts at an item; None when there is none, or it does not decode."""
+    """Decode an attempt record; return None if there is none, or if it does not decode."""
     try:
         return None if meta is None else AttemptRecord.decode(meta.data)
     except MalformedError:

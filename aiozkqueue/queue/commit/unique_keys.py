@@ -1,8 +1,8 @@
-"""Unique keys: a znode ``keys/<hash>`` that comes and goes with the message that bears the key.
+"""Unique keys: a znode ``keys/<hash>`` that exists exactly as long as the message with the key.
 
-It is created in the multi that puts the message, and deleted in the one that ends it, whichever that is. So of two puts
-of one key the second is refused by ZooKeeper itself, and there is no moment at which a look could have been too early.
-The item's name says that it has one (``-k<hash>-u1-``), so that whoever removes the item need not read it.
+The multi that puts the message creates it, and the multi that ends the message deletes it. So ZooKeeper itself refuses
+the second of two puts with one key; no check can come too early. The item's name contains the key
+(``-k<hash>-u1-``), so the item need not be read when it is removed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class UniqueKey(PutHook):
-    """The key's znode, created beside the item."""
+    """The key's znode, created with the item."""
 
     __slots__ = ("_dropped", "_id", "_store", "hash", "holder", "ignore")
 
@@ -43,64 +43,64 @@ class UniqueKey(PutHook):
         self._dropped = False
         self.hash: str = key
         self.ignore: bool = ignore
-        """Whether a put that is refused is left out, rather than failed."""
+        """Whether a refused put is left out instead of failing."""
         self.holder: str | None = None
-        """The message that bears the key already, where the put was left out for it."""
+        """The id of the message that holds the key, if the put was left out because of it."""
 
     @property
     def dropped(self) -> bool:
-        """Whether the put is left out, since a message with its key is there."""
+        """Whether the put is left out because a message with its key exists."""
         return self._dropped
 
     def operation(self) -> Operation:
-        """Create the key."""
+        """Return the create of the key's znode."""
         return Create(self._store.paths.key(self.hash), self._id.encode())
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Find out whose key it is."""
+        """Find the holder of the key."""
         if isinstance(error, NodeExistsError):
             return self._look()
         return self._store.repair(operation, error)
 
     async def _look(self) -> None:
-        """Refuse, or leave out, what has its key taken; what refused it may be gone, or may never have been applied."""
+        """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed."""
         holder = await self._store.key_holder(self.hash)
         if holder is None:
             return
         if not self.ignore:
-            raise taken(self._store, holder)
+            raise key_taken(self._store, holder)
         self._dropped, self.holder = True, holder
 
 
-def taken(store: QueueState, holder: str) -> DuplicateKeyError:
-    """Make the error for a key that another message bears."""
+def key_taken(store: QueueState, holder: str) -> DuplicateKeyError:
+    """Return the error for a key that another message holds."""
     return DuplicateKeyError(
         f"queue {store.name!r}: message {holder} bears this unique key, and waits or is being handled; "
         'cancel or update it, or put with unique="ignore" to leave it at that'
     )
 
 
-def bearer(seen: dict[tuple[str, str], str], put: Put) -> str | None:
-    """Return the id of an earlier put of one unit that bears the unique key of this one; None when none does.
+def earlier_holder(holders: dict[tuple[str, str], str], put: Put) -> str | None:
+    """Return the id of an earlier put of the same unit with the unique key of this put; None if there is none.
 
-    ``seen`` holds the ids by queue and key, and takes note of this one.
+    ``holders`` maps queues and keys to ids. This put is added to it.
 
     Raises:
-        DuplicateKeyError: one does, and this one is not to be left out for it.
+        DuplicateKeyError: there is one, and this put is not to be left out because of it.
     """
     key = unique_key(put)
     if key is None:
         return None
-    earlier = seen.setdefault((put.store.name, key.hash), put.id)
+    earlier = holders.setdefault((put.store.name, key.hash), put.id)
     if earlier == put.id:
         return None
     if not key.ignore:
-        raise taken(put.store, earlier)
+        raise key_taken(put.store, earlier)
     return earlier
 
 
 def stored_as(put: Put) -> str:
-    """Return the id of the message that there is because of a put: its own, or that for which it was left out."""
+    """Return the id of the message that results from a put: its own, or that of the holder of its key."""
     key = unique_key(put)
     return put.id if key is None or key.holder is None else key.holder
 
@@ -115,7 +115,7 @@ def unique_key(put: Put) -> UniqueKey | None:
 
 
 class _FreedKey:
-    """Answers for the key's deletion."""
+    """Handles a refused deletion of a key."""
 
     __slots__ = ("_claim",)
 
@@ -123,7 +123,7 @@ class _FreedKey:
         self._claim = claim
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """Go on without the key when it is gone, or cannot be removed: the message has to end all the same."""
+        """Continue without the key if it is gone or cannot be removed: the message must end regardless."""
         claim = self._claim
         if isinstance(error, NoNodeError | NotEmptyError | NoAuthError) and claim.fields is not None:
             if not isinstance(error, NoNodeError):
@@ -142,7 +142,7 @@ class _FreedKey:
 
 
 def freed_by(claim: Claim) -> AttachedOp | None:
-    """Return what frees the unique key of a message that ends; None when it has none."""
+    """Return the operation that frees the unique key of an ended message; None if it has none."""
     fields = claim.fields
     if fields is None or not fields.unique or fields.key is None:
         return None
@@ -150,6 +150,6 @@ def freed_by(claim: Claim) -> AttachedOp | None:
 
 
 def freed_with(paths: QueuePaths, name: str) -> list[Operation]:
-    """Return what frees the unique key of an item that is removed by its name alone."""
+    """Return the operations that free the unique key of an item that is removed by its name alone."""
     fields = ItemName.parse(name) if "-u" in name else None
     return [Delete(paths.key(fields.key))] if fields is not None and fields.unique and fields.key is not None else []

@@ -1,4 +1,4 @@
-"""One all-or-nothing change that a session owes, and how to wait for its fate."""
+"""An all-or-nothing write that a session must apply, and the wait for its outcome."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: What a settlement that nobody waits for may fail with in the usual course: its claims are gone.
+#: The usual errors of a write that nobody waits for: its claims are gone.
 _USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
 
-#: About what one operation takes in a multi besides its data: header, path, ACL.
+#: The approximate size of an operation in a multi without its data, in bytes: header, path, ACL.
 OPERATION_WEIGHT = 140
 
 
 class WriteOwner(Protocol):
-    """Who owes a settlement, and is told of its fate before all others."""
+    """The owner of a write, notified of the outcome before all watchers."""
 
     def commit_settled(self, atomic_write: AtomicWrite) -> None:
-        """Take note that it is settled."""
+        """Handle the outcome of a settled write."""
 
 
 class AtomicWrite(ABC):
-    """One all-or-nothing change. It is sent by the committer, and settled when its fate is known.
+    """One all-or-nothing write. The committer sends it, and it is settled when its fate is known.
 
-    Who only wants to be told uses `watch`, who awaits it uses `wait`: a future and its callbacks on every message's
-    way would cost more than the change itself. `done` is one for everything else.
+    Use `watch` for a notification and `wait` to await the outcome: a future with callbacks for every message would cost
+    more than the write itself. `done` is a future for all other uses.
     """
 
     __slots__ = (
@@ -67,54 +67,54 @@ class AtomicWrite(ABC):
     ) -> None:
         self.transaction_id: str = transaction_id
         self.generation: int | None = generation
-        """The ZooKeeper session its claims belong to; None: it has none, and any session may send it."""
+        """The ZooKeeper session of its claims; None: it has no claims, and any session may send it."""
         self.weight: int = weight
-        """About how many bytes it takes in a multi."""
+        """The approximate size in a multi, in bytes."""
         self.stores: tuple[QueueState, ...] = stores
-        """The queues whose configuration must be the one known, since what is sent depends on it."""
+        """The queues whose configuration must be the known one, because the operations depend on it."""
         self.plans: tuple[PutPlan, ...] = ()
-        """Of the puts in it that are not plain, once they have been asked for their operations."""
+        """The plans of its puts, set once their operations have been composed."""
         self.learns: bool = False
-        """Whether it learns from what its operations give: else their results are not decoded."""
+        """Whether it needs the results of its operations; otherwise they are not decoded."""
         self.repairs: int = 0
-        """How often it has been refused."""
+        """The number of refusals so far."""
         self.alone: bool = False
-        """Whether it goes in a request of its own, since it was the cause of a refusal: only it waits for the next."""
+        """Whether it has a request to itself because it caused a refusal, so that no other write waits for it."""
         self.committer: GroupCommitter | None = None
-        """Who has taken it on."""
+        """The committer that it was submitted to."""
         self.settled: bool = False
         self.error: BaseException | None = None
-        """Why it was not applied, or that this is unknown; None when it was applied."""
+        """Why it was not applied, or that its fate is unknown; None if it was applied."""
         self.owner: WriteOwner | None = None
-        """Set before it is settled; a callback would be two objects more on every message's way."""
+        """Set before it is settled. A callback would cost two more objects for every message."""
         self._watchers: tuple[Callable[[AtomicWrite], None], ...] = ()
         self._waiter: asyncio.Future[None] | None = None
         self._done: asyncio.Future[None] | None = None
 
-    # -- what it is
+    # -- its operations
 
     def grow(self, weight: int) -> None:
-        """Count what is sent with it: so many bytes more."""
+        """Add ``weight`` bytes for operations sent with it."""
         self.weight += weight
 
     @abstractmethod
     def compose(self, sent: list[Operation]) -> None:
-        """Append what to send; called anew for every attempt that is not a repetition of the last."""
+        """Append the operations to send; called again for every attempt except an exact repetition."""
 
     @abstractmethod
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Answer to a refusal of one operation, the ``index``-th of those composed last.
+        """Handle the refusal of one operation, the ``index``-th of the last `compose`.
 
-        Raise what the caller gets; or return None when the settlement has changed and is to go again, or a coroutine
-        that mends the cause first.
+        Raise the caller's error; or return a coroutine that repairs the cause before the write is sent again; or return
+        None if the write has changed and can be sent immediately.
         """
 
     def retreat(self, error: QueueError) -> Coroutine[object, object, None] | None:
-        """Ask for less after an error that sending the same again does not cure, as `refused` does.
+        """Reduce the write after an error that would recur if the same operations were sent again; see `refused`.
 
-        Raise the error when nothing less will do: the settlement fails with it.
+        Raise the error if the write cannot be reduced; the write then fails with it.
         """
         raise error
 
@@ -124,30 +124,30 @@ class AtomicWrite(ABC):
         Raises: QueueFullError, as `CapacityGate.acquire` does.
         """
 
-    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most have nothing to note
-        """Take note that it was applied, and what each operation gave; None: not known, or nothing to learn from."""
+    def applied(self, results: Sequence[Result] | None) -> None:  # noqa: B027 - most need not react
+        """Handle success; ``results`` holds one result per operation, or is None if unknown or not needed."""
 
     def tally(self, meter: Meter) -> None:  # noqa: B027 - most put and end nothing
-        """Tell what it has done, just before `applied` is told."""
+        """Count the effects of the write; called just before `applied`."""
 
     def over(self) -> None:  # noqa: B027 - as `applied`
-        """Take note that the ZooKeeper session ended without it: its claims are gone."""
+        """Handle the end of the ZooKeeper session before the write was applied: its claims are gone."""
 
-    # -- its fate
+    # -- its outcome
 
     def succeed(self, results: Sequence[Result] | None) -> None:
-        """Settle as applied."""
+        """Settle the write as applied."""
         if not self.settled:
             self.applied(results)
             self._settle(None)
 
     def fail(self, error: BaseException) -> None:
-        """Settle as not applied, or as unknown."""
+        """Settle the write as not applied, or as unknown."""
         if not self.settled:
             self._settle(error)
 
     def expire(self) -> None:
-        """Settle as not applied: the session ended first."""
+        """Settle the write as not applied, because the session ended first."""
         self.over()
         self.fail(
             SessionExpiredError(
@@ -156,22 +156,22 @@ class AtomicWrite(ABC):
             )
         )
 
-    # -- for those who care
+    # -- waiting for it
 
     def watch(self, callback: Callable[[AtomicWrite], None]) -> None:
-        """Call back, at once, when it is settled."""
+        """Call ``callback`` when the write is settled, or now if it is."""
         if self.settled:
             callback(self)
         else:
             self._watchers += (callback,)
 
     async def wait(self, *, limit: float | None = None) -> None:
-        """Wait until it is settled, through any number of cancellations; see `wait_settled`.
+        """Wait until the write is settled, through any number of cancellations; see `wait_settled`.
 
-        After a cancellation it waits for one session timeout at the most. For one that has been submitted.
+        After a cancellation it waits up to one session timeout. The write must have been submitted.
 
         Raises:
-            asyncio.CancelledError: the caller was cancelled meanwhile; it may be settled or not.
+            asyncio.CancelledError: the caller was cancelled during the wait; the write may or may not be settled.
         """
         if self.settled:
             return
@@ -185,9 +185,9 @@ class AtomicWrite(ABC):
             raise
 
     def waiter(self) -> asyncio.Future[None]:
-        """Return what is done when this is settled, for the one who awaits it at once, and sees it out if cancelled.
+        """Return a future that is done when the write is settled; a caller that is cancelled must `wait_shielded`.
 
-        For one that has been submitted, is not settled yet, and for which nobody else waits.
+        The write must have been submitted and not be settled, and there must be no other waiter.
         """
         committer = self.committer
         assert committer is not None  # noqa: S101 - it has been submitted
@@ -195,17 +195,17 @@ class AtomicWrite(ABC):
         return waiter
 
     async def wait_shielded(self) -> None:
-        """Wait until it is settled, through further cancellations, for one session timeout at the most."""
+        """Wait until the write is settled, through further cancellations, up to one session timeout."""
         await wait_settled(self.done, limit=self._grace)
 
     def outcome(self) -> None:
-        """Raise what it failed with, if it did. For one that is settled."""
+        """Raise the error of a settled write, if it failed."""
         if self.error is not None:
             raise self.error
 
     @property
     def done(self) -> asyncio.Future[None]:
-        """A future of its fate."""
+        """A future of the outcome."""
         if self._done is None:
             self._done = asyncio.get_running_loop().create_future()
             if self.settled:
@@ -222,14 +222,14 @@ class AtomicWrite(ABC):
         self.error = error
         owner, watchers, waiter = self.owner, self._watchers, self._waiter
         if self.plans:
-            self._tell_plans(error)
-        # They know this: a cycle a message would be work for the garbage collector.
+            self._notify_plans(error)
+        # Drop the references: a reference cycle for every message would burden the garbage collector.
         self.owner, self._watchers, self._waiter = None, (), None
         if self.committer is not None:
             self.committer.count_settled()
         if error is not None and owner is None and not watchers and waiter is None and self._done is None:
             level = logging.DEBUG if isinstance(error, _USUAL) else logging.WARNING
-            log.log(level, "transaction %s: %s", self.transaction_id, error)  # nobody else tells of it
+            log.log(level, "transaction %s: %s", self.transaction_id, error)  # nothing else reports it
         if owner is not None:
             owner.commit_settled(self)
         for watcher in watchers:
@@ -239,7 +239,7 @@ class AtomicWrite(ABC):
         if self._done is not None:
             self._resolve(self._done)
 
-    def _tell_plans(self, error: BaseException | None) -> None:
+    def _notify_plans(self, error: BaseException | None) -> None:
         plans, self.plans = self.plans, ()
         for plan in plans:
             for attached_op in plan.attached_ops:
@@ -252,4 +252,4 @@ class AtomicWrite(ABC):
             done.set_result(None)
         else:
             done.set_exception(self.error)
-            done.exception()  # looked at: a caller that went away has been told all it wanted
+            done.exception()  # marks the error as retrieved, since the caller may no longer wait
