@@ -288,6 +288,7 @@ class Consumer(Generic[T]):
             if handling is not None:
                 handling.end(error)
             await self._await_commits(error, released)
+            await self._prefetcher.await_releases()
 
     async def _await_commits(self, error: BaseException | None, released: asyncio.Future[None] | None) -> None:
         """Wait for pending commits and releases, one session timeout in total; they continue without the loop."""

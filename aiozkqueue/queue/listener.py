@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition
 
+    from .claim.dispatcher import ClaimDispatcher
     from .claim.waiters import Waiter
     from .delivery import Delivery
     from .destination import Destination
@@ -78,6 +79,7 @@ class Listener(Generic[T_co]):
         self._failure: BaseException | None = None
         self._running = False
         self._background: Background | None = None
+        self._dispatcher: ClaimDispatcher | None = None
 
     def __repr__(self) -> str:
         return f"<Listener of queue {self._queue.name!r}: {self._handler_name}, concurrency {self._concurrency}>"
@@ -151,7 +153,7 @@ class Listener(Generic[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
-        dispatcher = self._engine.dispatcher(self._engine.store(self._queue.name), self._condition)
+        dispatcher = self._dispatcher = self._engine.dispatcher(self._engine.store(self._queue.name), self._condition)
         waiters: list[Waiter] = []
         requested = 0
         try:
@@ -179,13 +181,16 @@ class Listener(Generic[T_co]):
         self._wake.set()
 
     async def _release_unstarted(self) -> None:
-        """Release the claims of workers that were cancelled before they could begin."""
+        """Release the claims of workers that were cancelled before they could begin, and those still in flight."""
         claims, self._busy = self._task_pool.close(), 0
         self._task_pool = TaskPool(self._handle)
-        if claims and not self._engine.closed:
-            released = self._engine.dispatcher(claims[0].store).release(claims)
-            if released is not None:
-                await wait_settled(released, limit=self._engine.grace)
+        dispatcher = self._dispatcher
+        if self._engine.closed or dispatcher is None:
+            return
+        released = dispatcher.release(claims)
+        if released is not None:
+            await wait_settled(released, limit=self._engine.grace)
+        await dispatcher.await_releases()
 
     async def _drain(self) -> None:
         deadline = None if self._drain_timeout is None else anyio.current_time() + self._drain_timeout

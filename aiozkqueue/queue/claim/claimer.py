@@ -19,21 +19,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from aiozkqueue.layout import EMPTY_HEADER, AttemptRecord, ItemName, LockRecord, MalformedError, decode
 from aiozkqueue.queue.candidates.groups import ORDERED
 from aiozkqueue.queue.commit.dispositions import REMOVED, Disposition, exhausted
-from aiozkqueue.queue.commit.orphan_locks import LockRef, RemoveOrphanLock
+from aiozkqueue.queue.commit.orphan_locks import LockRef
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import (
+    ClientClosedError,
     ConnectionLossError,
     Create,
     MultiError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    SessionExpiredError,
     ZooKeeperError,
     new_create,
     read_apart,
 )
 
+from .orphan_locks import OrphanLocks, ReadFailedError, behind_locks
 from .undelivered import settle_undelivered
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Versioned, ZooKeeper
@@ -162,6 +166,7 @@ class Claimer:
         zookeeper: ZooKeeper,
         *,
         committer: GroupCommitter,
+        tasks: TaskOwner,
         server_clock: ServerClock,
         ids: IdSource,
         budgets: SessionBudget,
@@ -178,6 +183,9 @@ class Claimer:
         # Ids of other programs are shorter than our longest.
         self.item_lock_size: int = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
         """Bytes of the session's lock budget that the lock of one message uses."""
+        self.orphan_locks: OrphanLocks = OrphanLocks(
+            store, zookeeper, committer=committer, tasks=tasks, ids=ids, budgets=budgets, size=self.item_lock_size
+        )
         self.group_lock_size: int = zookeeper.path_size(store.paths.lock(ORDERED)) + 4
         """Bytes that the lock of one group uses."""
 
@@ -221,35 +229,32 @@ class Claimer:
         """
         store, paths, forced_version = self._store, self._store.paths, self._store.forced_version
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
-        count, counted = len(places), store.config.counts
+        count = len(places)
         items, locks = [paths.at(place) for place in places], [paths.lock(message_id) for message_id in ids]
-        operations: list[Operation] = [store.check()]
-        operations += [new_create((path, lock, True, False, False)) for path in locks]
-        reads = [*items, *(paths.meta(message_id) for message_id in ids), locks[-1]] if counted else [*items, locks[-1]]
         budget, owner, size = self._budgets.of(generation), self._ids.client, self.item_lock_size
         kept = 0
         try:
             try:
-                nodes = await self.lock_and_read(operations, reads, generation, attached=attached)
-                read = _ReadResult(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
-                if doubtful := read.doubtful():
-                    await self._read_again(read, doubtful, items, locks, ids, generation)
-            except UnreadableError:
-                read = _ReadResult([None] * count, [None] * count, lock, None)
-                await self._read_each(read, items, locks, ids, generation)
+                read = await self._lock(items, locks, ids, lock, generation, attached)
+            except ReadFailedError as failure:
+                kept = count  # a lock's room in the budget is freed when the lock is gone
+                refs = [LockRef(path, lock, forced_version) for path in locks]
+                self.orphan_locks.remove_unread(refs, generation, failure)
+                raise failure.error from failure
             batch = Batch([], [], [ids[index] for index in read.lost], [ids[index] for index in read.sealed])
             since = read.since
+            ghosts: list[int] = []
             for index, node in enumerate(read.items):
                 if read.lost and index in read.lost:
                     continue
                 kept += 1
                 if read.sealed and index in read.sealed:
                     self.log_sealed(ids[index], read.sealed[index])
-                    self._release_ghost(LockRef(locks[index], lock, forced_version), generation, wakeup=paths.items)
+                    self.orphan_locks.remove_sealed(LockRef(locks[index], lock, forced_version), generation)
                     continue
                 if node is None:
                     batch.ghosts.append(ids[index])
-                    self._release_ghost(LockRef(locks[index], lock, forced_version), generation)
+                    ghosts.append(index)
                     continue
                 place = places[index]
                 claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
@@ -261,6 +266,9 @@ class Claimer:
                     batch.claims.append(claim)
                 else:
                     self.settle(claim, disposition)
+            if ghosts:
+                refs = [LockRef(locks[index], lock, forced_version) for index in ghosts]
+                self.orphan_locks.remove_ghosts(batch.ghosts, refs, generation)
             if batch.claims:
                 sizes = [len(claim.raw) for claim in batch.claims]
                 self.expect(max(sizes))
@@ -271,6 +279,30 @@ class Claimer:
         finally:
             if kept < count:
                 budget.free(size * (count - kept))
+
+    async def _lock(  # noqa: PLR0917 - one caller
+        self,
+        items: Sequence[str],
+        locks: Sequence[str],
+        ids: Sequence[str],
+        lock: bytes,
+        generation: int,
+        attached: Sequence[Operation],
+    ) -> _ReadResult:
+        """Make the locks, and read what they hold. Raises: as `lock_and_read`, but UnreadableError."""
+        paths, count, counted = self._store.paths, len(items), self._store.config.counts
+        operations: list[Operation] = [self._store.check()]
+        operations += [new_create((path, lock, True, False, False)) for path in locks]
+        reads = [*items, *(paths.meta(message_id) for message_id in ids), locks[-1]] if counted else [*items, locks[-1]]
+        try:
+            nodes = await self.lock_and_read(operations, reads, generation, attached=attached)
+            read = _ReadResult(nodes[:count], nodes[count:-1] if counted else [None] * count, lock, nodes[-1])
+            if doubtful := read.doubtful():
+                await self._read_again(read, doubtful, items, locks, ids, generation)
+        except UnreadableError:
+            read = _ReadResult([None] * count, [None] * count, lock, None)
+            await self._read_each(read, items, locks, ids, generation)
+        return read
 
     async def _read_again(  # noqa: PLR0917 - one caller
         self,
@@ -286,7 +318,8 @@ class Claimer:
         for index in doubtful:
             reads += (items[index], locks[index], self._store.paths.meta(ids[index]))
         try:
-            nodes = iter(await self._zookeeper.read_versioned(reads, generation=generation))
+            with behind_locks():
+                nodes = iter(await self._zookeeper.read_versioned(reads, generation=generation))
         except NoAuthError as error:
             raise UnreadableError(error) from error
         for index, item, lock, meta in zip(doubtful, nodes, nodes, nodes, strict=True):
@@ -298,7 +331,9 @@ class Claimer:
         """Read each candidate separately, then its lock, and find out which are unreadable."""
         metas = (self._store.paths.meta(message_id) for message_id in ids)
         sets = list(zip(items, locks, metas, strict=True))
-        for index, nodes in enumerate(await read_apart(self._zookeeper, sets, generation=generation)):
+        with behind_locks():
+            apart = await read_apart(self._zookeeper, sets, generation=generation)
+        for index, nodes in enumerate(apart):
             if isinstance(nodes, NoAuthError):
                 read.sealed[index] = nodes
             else:
@@ -323,12 +358,6 @@ class Claimer:
         """Settle a claim that is never delivered."""
         return settle_undelivered(claim, disposition, self._committer, self._ids, self._server_clock)
 
-    def _release_ghost(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> None:
-        budget, size, name = self._budgets.of(generation), self.item_lock_size, self._ids.next()
-        self._committer.submit(
-            RemoveOrphanLock(name, generation, self._store, lock, lambda: budget.free(size), wakeup=wakeup)
-        )
-
     async def lock_and_read(
         self,
         operations: list[Operation],
@@ -339,7 +368,7 @@ class Claimer:
     ) -> list[Versioned | None]:
         """Create locks (all operations but the first) with the attached operations, and read right behind that.
 
-        Raises: as `claim`; UnreadableError: the locks are ours, but a node is unreadable.
+        Raises: as `claim`; UnreadableError, ReadFailedError: the locks are ours, and a node could not be read.
         """
         in_doubt = False
         locks = operations[1:]
@@ -353,19 +382,35 @@ class Claimer:
                 in_doubt = True
                 await self._zookeeper.wait_connected(generation=generation)
                 continue
-            if isinstance(nodes, NoAuthError) and not isinstance(outcome, ZooKeeperError):
-                raise UnreadableError(nodes)
-            if isinstance(nodes, ZooKeeperError):
-                raise nodes
-            if not isinstance(outcome, ZooKeeperError) or (in_doubt and await self._are_ours(locks, generation)):
+            # Whether the locks are ours comes first: an error of the read must not make them forgotten.
+            if isinstance(outcome, ZooKeeperError):
+                if not isinstance(outcome, MultiError):
+                    raise outcome
+                if not (in_doubt and await self._are_ours(locks, generation)):
+                    raise self._refusal_of(outcome, len(locks)) from outcome
+            if not isinstance(nodes, ZooKeeperError):
                 return nodes
-            if not isinstance(outcome, MultiError):
-                raise outcome
-            raise self._refusal_of(outcome, len(locks)) from outcome
+            if isinstance(nodes, NoAuthError):
+                raise UnreadableError(nodes)
+            with behind_locks():
+                raise nodes
 
     async def _are_ours(self, locks: Sequence[Operation], generation: int) -> bool:
-        """Whether a multi has created its locks, judged by any of them that has not been taken away since."""
-        nodes = await self._zookeeper.read_versioned([lock.path for lock in locks], generation=generation)
+        """Whether a multi has created its locks, judged by any of them that has not been taken away since.
+
+        Raises: ReadFailedError: that cannot be known now.
+        """
+        paths = [lock.path for lock in locks]
+        try:
+            try:
+                nodes = await self._zookeeper.read_versioned(paths, generation=generation)
+            except NoAuthError:  # some are other users'
+                apart = await read_apart(self._zookeeper, [(path,) for path in paths], generation=generation)
+                nodes = [None if isinstance(each, NoAuthError) else each[0] for each in apart]
+        except (SessionExpiredError, ClientClosedError):
+            raise
+        except ZooKeeperError as error:
+            raise ReadFailedError(error, sure=False) from error
         return _any_ours(locks, nodes)
 
     def _refusal_of(self, refusal: MultiError, locks: int) -> Exception:

@@ -7,6 +7,7 @@ its taker no longer wants (it was cancelled or timed out) goes to another taker 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from aiozkqueue.queue.commit.release import ReleaseWrite
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.runtime.acl_errors import denied
 from aiozkqueue.queue.runtime.log_context import about
+from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.queue.state.claim import FREE, GONE
 from aiozkqueue.zookeeper import (
     ClientClosedError,
@@ -41,7 +43,6 @@ from .pause import Pause
 from .waiters import WaitQueue
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
     from random import Random
 
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from .waiters import Waiter
 
 log: Final = logging.getLogger(__name__)
+
+#: Seconds for which a listener or a loop that ends waits for claims that are under way: they take a round trip.
+LEAVING: Final = 2.0
 
 
 class ClaimDispatcher:
@@ -86,7 +90,13 @@ class ClaimDispatcher:
         self._ids = ids
         self._budgets = budgets
         self._claimer = Claimer(
-            store, zookeeper, committer=committer, server_clock=server_clock, ids=ids, budgets=budgets
+            store,
+            zookeeper,
+            committer=committer,
+            tasks=tasks,
+            server_clock=server_clock,
+            ids=ids,
+            budgets=budgets,
         )
         self._candidate_source = CandidateSource(
             store,
@@ -125,7 +135,7 @@ class ClaimDispatcher:
             ids=ids,
             release=self.release,
             found=self._candidate_source.put_back,
-            returning=lambda: self._returning > 0,
+            returning=lambda: bool(self._returning),
         )
         self._claim_batches = ClaimBatches(
             store,
@@ -138,7 +148,7 @@ class ClaimDispatcher:
             give_back=self.release,
             fail=self._answer_failure,
         )
-        self._returning = 0  # releases in flight of claims that no taker wanted
+        self._returning: set[AtomicWrite] = set()  # releases in flight of claims that no taker wanted
         self._generation = 0
         self._closed = False
         store.claim_listener = self if store.claim_listener is None else Both(store.claim_listener, self)
@@ -191,6 +201,28 @@ class ClaimDispatcher:
             future.cancel()
             self.release(waiter.claims)
 
+    async def await_releases(self) -> None:
+        """Wait until the claims under way have landed and what nobody took of them is free again.
+
+        Whoever has left the line may then expect that nothing is locked for it. While ZooKeeper does not answer, this
+        waits for `LEAVING` seconds and through any number of cancellations; the releases go on without it.
+
+        Raises:
+            asyncio.CancelledError: the caller was cancelled meanwhile.
+        """
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish(_: object) -> None:
+            if not released.done():
+                released.set_result(None)
+
+        def landed(_: object) -> None:
+            returning = asyncio.gather(*(one.done for one in self._returning), return_exceptions=True)
+            returning.add_done_callback(finish)
+
+        self._claim_batches.landed().add_done_callback(landed)
+        await wait_settled(released, limit=LEAVING)
+
     def release(self, claims: Sequence[Claim]) -> asyncio.Future[None] | None:
         """Release claims at once, as if they had never been made; the future is done when the locks are gone."""
         atomic_write = self._release(claims)
@@ -203,7 +235,7 @@ class ClaimDispatcher:
             self._ids.next(), dict.fromkeys(claims, RELEASE), self._server_clock, claims[0].generation
         )
         self._committer.submit(atomic_write)
-        self._returning += 1
+        self._returning.add(atomic_write)
         atomic_write.watch(self._returned)
         return atomic_write
 
@@ -222,8 +254,8 @@ class ClaimDispatcher:
         if (atomic_write := self._release([claim])) is not None:
             atomic_write.watch(lambda _: self._candidate_source.set_aside([lock]))
 
-    def _returned(self, _: AtomicWrite) -> None:
-        self._returning -= 1
+    def _returned(self, atomic_write: AtomicWrite) -> None:
+        self._returning.discard(atomic_write)
         self._wakeup.set()
 
     def bury(self, claim: Claim, reason: str) -> asyncio.Future[None] | None:
@@ -369,6 +401,9 @@ class ClaimDispatcher:
         """Launch claims of the available candidates; rest if there are none."""
         since = self._waiters.arrivals
         places = await self._candidate_source.look(room, generation)
+        if places and self._waiters.empty:  # whoever wanted them has gone
+            self._candidate_source.put_back(places)
+            return
         if places and self.store.dialect is not None:
             places = self._still_wanted(places)
         if places is None:
@@ -394,7 +429,7 @@ class ClaimDispatcher:
 
         Either no taker wants them any more, so they would be released again, or earlier messages are about to be free.
         """
-        splitting = self._splitter.busy or self._returning > 0
+        splitting = self._splitter.busy or bool(self._returning)
         wanted = 0 if splitting else max(0, self._waiters.wanted(self._claim_batches.promised))
         self._candidate_source.put_last(places[wanted:])
         return places[:wanted] or None
@@ -434,7 +469,7 @@ class ClaimDispatcher:
     @property
     def flying(self) -> bool:
         """Whether claims are in flight, or being released."""
-        return self._claim_batches.any or self._returning > 0 or self._group_locks.reading > 0
+        return self._claim_batches.any or bool(self._returning) or self._group_locks.reading > 0
 
     def _deliver_from_groups(self) -> bool:
         """Deliver messages of held groups to takers that may have them; return whether any is delivered or read."""

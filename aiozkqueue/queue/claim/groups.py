@@ -17,6 +17,7 @@ from aiozkqueue.zookeeper import Create, NoAuthError, ZooKeeperError, read_apart
 
 from .claimer import Batch, UnreadableError
 from .group_lock import GroupLock, Read
+from .orphan_locks import ReadFailedError, behind_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -190,26 +191,31 @@ class GroupLocks:
         paths = self._store.paths
         nodes: list[Versioned | None] = []
         try:
-            nodes = await self._claimer.lock_and_read(
-                [
-                    self._store.check(),
-                    *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
-                ],
-                [
-                    path
-                    for place, group_lock in zip(places, group_locks, strict=True)
-                    for path in (paths.at(place), group_lock.lock)
-                ],
-                generation,
-            )
-        except UnreadableError:
-            pass
+            try:
+                nodes = await self._claimer.lock_and_read(
+                    [
+                        self._store.check(),
+                        *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
+                    ],
+                    [
+                        path
+                        for place, group_lock in zip(places, group_locks, strict=True)
+                        for path in (paths.at(place), group_lock.lock)
+                    ],
+                    generation,
+                )
+            except UnreadableError:
+                with behind_locks():
+                    nodes = await self._read_each(places, group_locks, generation, sealed)
+        except ReadFailedError as failure:
+            self._claimer.orphan_locks.tell_unread(len(group_locks), failure)
+            for group_lock in group_locks:
+                self._unlock(group_lock, verified=failure.sure)
+            raise failure.error from failure
         except BaseException:
             for group_lock in group_locks:
                 group_lock.budget.free(group_lock.size)
             raise
-        if not nodes:
-            nodes = await self._read_each(places, group_locks, generation, sealed)
         for group_lock, lock in zip(group_locks, nodes[1::2], strict=True):
             if lock is not None and lock.data == group_lock.record:
                 self._held[group_lock.group] = group_lock
@@ -382,12 +388,16 @@ class GroupLocks:
         else:
             self._unlock(group_lock)
 
-    def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None) -> None:
-        """Remove a lock under which no message was found, unless it was taken away."""
+    def _unlock(self, group_lock: GroupLock, gone: Callable[[], None] | None = None, *, verified: bool = True) -> None:
+        """Remove a lock under which no message was found, unless it was taken away.
+
+        A lock that is not ``verified`` to be ours is looked at first.
+        """
         group_lock.settling = True
         over = gone or (lambda: None if group_lock.gone else self.finish(group_lock, locked=False))
         with suppress(SessionClosedError):  # then the lock goes with the session
             lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
+            lock = lock if verified else lock.unverified()
             self._committer.submit(RemoveOrphanLock(self._ids.next(), group_lock.generation, self._store, lock, over))
 
     async def _unlock_if_ours(self, group_lock: GroupLock) -> None:

@@ -6,6 +6,7 @@ claimed.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,6 +87,7 @@ class ClaimBatches:
         self._fail = fail
         self._task_pool = TaskPool(self._claim)
         self._pending: set[int] = set()
+        self._awaited: list[tuple[set[int], asyncio.Future[None]]] = []
         self._failures = 0
         self._generation = 0
         self.launched: int = 0
@@ -104,6 +106,22 @@ class ClaimBatches:
         return self._splitter.busy or len(self._pending) >= (
             BATCHES_ALONE if self._candidate_source.alone else BATCHES_SHARED
         )
+
+    def landed(self) -> asyncio.Future[None]:
+        """Return a future that is done when the batches that are in flight now have landed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._pending:
+            self._awaited.append((set(self._pending), future))
+        else:
+            future.set_result(None)
+        return future
+
+    def _tell_landed(self, number: int) -> None:
+        for flying, future in self._awaited:
+            flying.discard(number)
+            if not flying and not future.done():
+                future.set_result(None)
+        self._awaited = [one for one in self._awaited if one[0]]
 
     def start_over(self, generation: int) -> None:
         """Record a new ZooKeeper session: batches still in flight have no locks in it."""
@@ -182,6 +200,8 @@ class ClaimBatches:
                     [lock for lock in locks if lock not in kept and lock not in self._group_locks]
                 )
             self._pending.discard(number)
+            if self._awaited:
+                self._tell_landed(number)
             self.promised -= len(places)
             self._waiters.landed(number)
             self._candidate_source.wakeup.set()

@@ -120,6 +120,11 @@ class Prefetcher:
         self.ready.clear()
         return self._dispatcher.release(claims)
 
+    async def await_releases(self) -> None:
+        """Wait until what was under way for a loop that has ended is free again; see `ClaimDispatcher`."""
+        if not self._engine.closed:
+            await self._dispatcher.await_releases()
+
     def _answered(self, _: object) -> None:
         self.changed.set()
 

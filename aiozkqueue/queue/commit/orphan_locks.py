@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import AttemptRecord
@@ -70,6 +70,10 @@ class AttemptWrite(AtomicWrite):
         claim.meta_version = 0 if claim.meta_version is None else claim.meta_version + 1
 
 
+#: A version that no znode reaches: it would take 2^31 writes.
+_NEVER: Final = 2**31 - 1
+
+
 class LockRef(NamedTuple):
     """One of our own locks."""
 
@@ -78,6 +82,10 @@ class LockRef(NamedTuple):
     """Its data, which distinguishes it from all other locks."""
     forced_version: int
     """The version of the locks znode at some time before the lock was created, or while it was ours."""
+
+    def unverified(self) -> LockRef:
+        """Return a reference whose removal looks first whether the lock is ours: the folder never has its version."""
+        return self._replace(forced_version=_NEVER)
 
 
 class RemoveOrphanLock(AtomicWrite):

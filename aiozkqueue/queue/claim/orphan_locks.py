@@ -1,0 +1,185 @@
+"""Locks of claims under which nothing could be had: they are removed, and whoever could not take the item is woken."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.errors import SessionClosedError
+from aiozkqueue.layout import MalformedError
+from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
+from aiozkqueue.zookeeper import (
+    ClientClosedError,
+    ConnectionLossError,
+    NoAuthError,
+    NoNodeError,
+    SessionExpiredError,
+    SetData,
+    ZooKeeperError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+    from aiozkqueue.layout import IdSource
+    from aiozkqueue.queue.commit.group_commit import GroupCommitter
+    from aiozkqueue.queue.commit.orphan_locks import LockRef
+    from aiozkqueue.queue.runtime.tasks import TaskOwner
+    from aiozkqueue.queue.state.claim import SessionBudget
+    from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import ZooKeeper
+
+log: Final = logging.getLogger(__name__)
+
+#: Seconds between two looks for messages that came back; more when a look takes long.
+LOOK_EVERY: Final = 1.0
+LOOK_PER_LOOK: Final = 50
+
+
+class ReadFailedError(Exception):
+    """The locks were made, and the read behind them has failed.
+
+    Whoever asked for the locks has to remove them. ``sure`` is False when the locks may also be another session's.
+    """
+
+    def __init__(self, error: ZooKeeperError, *, sure: bool = True) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.sure = sure
+
+
+@contextmanager
+def behind_locks() -> Iterator[None]:
+    """Tell a failed read of what is locked from other errors.
+
+    Raises:
+        ReadFailedError: the locks are there, and the read failed.
+        SessionExpiredError, ClientClosedError, NoAuthError: as raised. The first two mean that the locks have gone.
+    """
+    try:
+        yield
+    except (SessionExpiredError, ClientClosedError, NoAuthError):
+        raise
+    except ZooKeeperError as error:
+        raise ReadFailedError(error) from error
+
+
+class OrphanLocks:
+    """Removes the locks of items that one session has locked on one queue and cannot hand over."""
+
+    def __init__(
+        self,
+        store: QueueState,
+        zookeeper: ZooKeeper,
+        *,
+        committer: GroupCommitter,
+        tasks: TaskOwner,
+        ids: IdSource,
+        budgets: SessionBudget,
+        size: int,
+    ) -> None:
+        self._store = store
+        self._zookeeper = zookeeper
+        self._committer = committer
+        self._tasks = tasks
+        self._ids = ids
+        self._budgets = budgets
+        self._size = size  # what one lock takes of the session's budget
+        self._unlocking: dict[str, RemoveOrphanLock] = {}  # by message id, of items that were gone
+        self._looking = False
+
+    def remove_sealed(self, lock: LockRef, generation: int) -> None:
+        """Remove the lock of an item that this user may not read: others may take it."""
+        self._remove(lock, generation, wakeup=self._store.paths.items)
+
+    def remove_ghosts(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
+        """Remove the locks of items that are gone, and look whether messages of these ids have come back."""
+        removals = [self._remove(lock, generation) for lock in locks]
+        if self._store.dialect is not None:
+            return  # consumers of another program's queue hear of locks
+        for removal, one in zip(removals, ids, strict=True):
+            self._unlocking[one] = removal
+        if not self._looking:
+            self._looking = True
+            self._tasks.spawn(self._look_behind, name="messages that came back")
+
+    def remove_unread(self, locks: Sequence[LockRef], generation: int, failure: ReadFailedError) -> None:
+        """Remove the locks of items that could not be read."""
+        self.tell_unread(len(locks), failure)
+        with suppress(SessionClosedError):  # then the locks go with the session
+            for lock in locks:
+                doubted = lock if failure.sure else lock.unverified()
+                self._remove(doubted, generation, wakeup=self._store.paths.items)
+
+    def tell_unread(self, count: int, failure: ReadFailedError) -> None:
+        """Log that locked messages could not be read."""
+        log.warning(
+            "queue %s: %d messages were locked and could not be read: %s; their locks are removed",
+            self._store.name,
+            count,
+            failure.error,
+            extra={"queue": self._store.name},
+        )
+
+    def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> RemoveOrphanLock:
+        budget, size, name = self._budgets.of(generation), self._size, self._ids.next()
+        removal = RemoveOrphanLock(name, generation, self._store, lock, lambda: budget.free(size), wakeup=wakeup)
+        self._committer.submit(removal)
+        return removal
+
+    async def _look_behind(self) -> None:
+        """Wake idle consumers if a message has come back that was gone when it was locked.
+
+        A dead letter that is put back keeps its id, and lies in another place. While the lock was there, others passed
+        it by, and nothing tells them that the lock has gone. A message that comes back later is told by its own watch
+        event. One look serves all locks that have been removed since the last one.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            while self._unlocking:
+                unlocking, self._unlocking = self._unlocking, {}
+                await asyncio.gather(*(one.done for one in unlocking.values()), return_exceptions=True)
+                began = loop.time()
+                if await self._any_back(unlocking):
+                    await self._wake()
+                took = loop.time() - began
+                await asyncio.sleep(max(LOOK_EVERY, LOOK_PER_LOOK * took))
+        except ZooKeeperError as error:
+            log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
+        finally:
+            self._looking = False
+            self._unlocking.clear()
+
+    async def _any_back(self, ids: Container[str]) -> bool:
+        """Tell whether a message of these ids lies in a lane."""
+
+        def is_back(name: str) -> bool:
+            with suppress(MalformedError):
+                return self._store.item_id(name) in ids
+            return False
+
+        for lane in self._store.config.lanes:
+            path = self._store.paths.at(lane)
+            try:
+                stat = await self._zookeeper.exists(path)
+                if stat is None or not stat.num_children:
+                    continue
+                listed = await self._zookeeper.children_into(path, partial(Matching, is_back))
+            except NoNodeError:
+                continue
+            if listed.names:
+                return True
+        return False
+
+    async def _wake(self) -> None:
+        while True:
+            try:
+                await self._zookeeper.multi([SetData(self._store.paths.items, b"")])
+            except (ConnectionLossError, SessionExpiredError):
+                await self._zookeeper.wait_connected()
+            else:
+                return
