@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from aiozkqueue.queue.runtime.meter import Histogram, QueueFigures
+    from aiozkqueue.queue.commit.meter import Histogram, QueueFigures
     from aiozkqueue.queue.session import QueueSession
     from aiozkqueue.sampling import Sample
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.commit.write import AtomicWrite
-    from aiozkqueue.queue.delivery import Delivery
     from aiozkqueue.queue.message import Message
     from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.tracing import Traced
 
 __all__ = ["OpenTelemetry"]
 
@@ -156,11 +156,11 @@ class OpenTelemetry:
 
     # -- consumers
 
-    def handling(self, delivery: Delivery[Any]) -> _Handling:
+    def handling(self, delivery: Traced) -> _Handling:
         """See `Tracing`."""
         return _Handling(delivery, *self._process(delivery))
 
-    async def around(self, delivery: Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
+    async def around(self, delivery: Traced, call_next: Callable[[], Awaitable[None]]) -> None:
         """See `Tracing`."""
         handling = self.handling(delivery)
         try:
@@ -172,7 +172,7 @@ class OpenTelemetry:
             raise
         handling.end()
 
-    def _process(self, delivery: Delivery[Any]) -> tuple[Span, Context]:
+    def _process(self, delivery: Traced) -> tuple[Span, Context]:
         attributes = _attributes("process", "process", delivery.queue)
         attributes["messaging.message.id"] = delivery.id
         attributes["messaging.message.body.size"] = len(delivery.body)
@@ -193,7 +193,7 @@ class OpenTelemetry:
 class _Handling:
     """The ``process`` span of a delivery, current from here on until it ends."""
 
-    def __init__(self, delivery: Delivery[Any], span: Span, inside: Context) -> None:
+    def __init__(self, delivery: Traced, span: Span, inside: Context) -> None:
         self._delivery = delivery
         self._span = span
         self._before = context.get_current()

@@ -9,7 +9,19 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, Literal, ParamSpec, cast, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import typer
 from typer.models import ArgumentInfo
@@ -18,9 +30,9 @@ from aiozkqueue.cli.exits import Exit
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
-    from aiozkqueue.cli.connection import Connection
 
 P = ParamSpec("P")
+ConnectionT = TypeVar("ConnectionT")
 
 Kind = Literal["queue", "priority", "delay", "id", "simple"]
 
@@ -110,7 +122,7 @@ def excludes_names(asked: AskedQueue, given: object) -> typer.BadParameter:
 
 
 def asks_queue(
-    command: Callable[Concatenate[Connection, AskedQueue, P], Coroutine[None, None, Exit]],
+    command: Callable[Concatenate[ConnectionT, AskedQueue, P], Coroutine[None, None, Exit]],
 ) -> Callable[..., Coroutine[None, None, Exit]]:
     """Give ``async def command(connection, queue: AskedQueue, …)`` the argument QUEUE, `--curator` and `--kazoo`."""
     options = inspect.signature(other_programs_queue, eval_str=True).parameters
@@ -118,7 +130,7 @@ def asks_queue(
     behind = [(one, argument) for one in own if (argument := _argument(one)) is not None]
 
     @functools.wraps(command)
-    async def run(connection: Connection, /, queue: str | None = None, **given: Any) -> Exit:  # noqa: ANN401 - what typer has read
+    async def run(connection: ConnectionT, /, queue: str | None = None, **given: Any) -> Exit:  # noqa: ANN401 - what typer has read
         asked = other_programs_queue(**{name: given.pop(name) for name in options})
         if asked is None:
             if queue is None:

@@ -18,13 +18,13 @@ from aiozkqueue.cli.arguments import AsJson
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.extras import needs
-from aiozkqueue.http.keys import Keys
+from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.listening import address_of, listen
 from aiozkqueue.worker.heap import settled_heap
 
 if TYPE_CHECKING:
     from aiozkqueue.http.server import Server
-from aiozkqueue.http.tokens import MessageIds
+from aiozkqueue.http.core.tokens import MessageIds
 
 
 @connected

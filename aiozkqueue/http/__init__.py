@@ -1,7 +1,7 @@
 """Queues over HTTP: EmoDB's QueueService contract, for clients in any language.
 
-`aiozkqueue.http.app` is the service, for which ``aiozkqueue[http]`` is needed; `aiozkqueue.http.keys` and the rest of
-what is pure work without.
+`aiozkqueue.http.app` is the service and needs ``aiozkqueue[http]``. Pure modules, such as `aiozkqueue.http.core.keys`,
+work without it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.extras import needs
 
-from .keys import KeyInfo, Keys
-from .permissions import Permissions, Verb
+from .core.keys import KeyInfo, Keys
+from .core.permissions import Permissions, Verb
 
 if TYPE_CHECKING:
     from .app import create_app
-    from .backend import Settings
+    from .core.backend import Settings
 
 __all__ = ["KeyInfo", "Keys", "Permissions", "Settings", "Verb", "create_app"]
 
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is asked for
         return create_app
     if name == "Settings":
         with needs("http"):
-            from .backend import Settings  # noqa: PLC0415 - needs the extra
+            from .core.backend import Settings  # noqa: PLC0415 - needs the extra
 
         return Settings
     msg = f"module {__name__!r} has no attribute {name!r}"

@@ -15,20 +15,21 @@ from starlette.responses import JSONResponse, Response
 
 from aiozkqueue.errors import InvalidOptionError, UnknownMoveError
 
-from . import bodies, methods, parameters, problems
+from . import methods
+from .core import bodies, parameters, problems
+from .core.permissions import Verb
+from .core.splitting import Shape, loads
 from .messages import MessagesResponse
-from .permissions import Verb
 from .sent import Sent
-from .splitting import Shape, loads
 from .waiting import while_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from .backend import Backend
-    from .gate import Gate
-    from .names import Kind
-    from .service import QueueService
+    from .core.backend import Backend
+    from .core.gate import Gate
+    from .core.names import Kind
+    from .core.service import QueueService
 
     Handler = Callable[..., Coroutine[Any, Any, Response]]
 

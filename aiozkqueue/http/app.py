@@ -10,11 +10,11 @@ from starlette.responses import PlainTextResponse, Response
 
 from . import health, methods
 from .api import SECURITY, Api, router
-from .backend import Backend, Settings
+from .core.backend import Backend, Settings
+from .core.names import Kind
+from .core.parameters import with_slashes_kept
+from .core.permissions import Verb
 from .dashboard.pages import router as dashboard
-from .names import Kind
-from .parameters import with_slashes_kept
-from .permissions import Verb
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine

@@ -21,13 +21,13 @@ from aiozkqueue.extras import needs
 from aiozkqueue.queue.options import collection, required_seconds
 from aiozkqueue.zookeeper import ZooKeeperError
 
+from .core.names import Kind
 from .discovery import DEFAULT_CLUSTER, service_urls
-from .names import Kind
 
 with needs("http"):
     import httpx
 
-    from .problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
+    from .core.problems import EXCEPTION_HEADER, ILLEGAL_ARGUMENT, UNAUTHORIZED, UNKNOWN_MOVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

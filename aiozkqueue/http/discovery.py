@@ -26,7 +26,7 @@ from aiozkqueue.zookeeper import (
     read_pages,
 )
 
-from .names import Kind
+from .core.names import Kind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

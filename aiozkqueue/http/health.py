@@ -12,7 +12,7 @@ from starlette.routing import Route
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from .backend import Backend
+    from .core.backend import Backend
 
 #: Paths that are answered even when all connections are taken.
 PATHS: Final = frozenset({"/ping", "/live", "/ready", "/healthcheck"})

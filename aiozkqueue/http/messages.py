@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
 
-from .patience import SLICE
-from .service import as_json
+from .core.patience import SLICE
+from .core.service import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from starlette.types import Receive, Scope, Send
 
-    from .service import Polled
+    from .core.service import Polled
 
 #: Bytes that are handed to the connection at a time.
 _PORTION: Final = 256 * 1024

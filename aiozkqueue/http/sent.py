@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import parameters, problems
-from .splitting import loads
+from .core import parameters, problems
+from .core.splitting import loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

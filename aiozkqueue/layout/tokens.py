@@ -3,7 +3,7 @@
 ``<lane>~<item name>~<check>``, with the slashes of the lane as tildes: where the item lies, and eight hexadecimal
 digits of the CRC-32 of queue and place. The digits detect a mangled token or one of another queue. They are not a
 signature: anyone can compute them, so a token proves nothing. Sessions that may write to the queue need no proof; the
-HTTP service signs what it gives its clients (`aiozkqueue.http.tokens`). A token only ever names a place that holds
+HTTP service signs what it gives its clients (`aiozkqueue.http.core.tokens`). A token only ever names a place that holds
 items, never a dead letter or a record.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,7 +17,6 @@ from .options import required_seconds
 from .runtime.clock import Clock
 from .session import QueueSession
 from .session_core import SessionCore
-from .tracing import tracing_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +63,7 @@ class _Connecting:
                 'or with anyio.run(main, backend="asyncio")'
             )
             raise WrongLoopError(msg) from None
-        tracing = tracing_of(option=self._tracing)
+        tracing = _tracing_of(option=self._tracing)
         try:
             zookeeper = await connect_zookeeper(self._hosts, connect_timeout=self._connect_timeout, **self._options)
         except AuthFailedError as error:
@@ -165,3 +165,27 @@ def _values_of(given: object, kind: type[T], option: str) -> tuple[T, ...]:
             msg = f"{option} takes a list of {name}, such as {option}=[{name}.digest(user, password)]"
             raise InvalidOptionError(msg)
     return cast("tuple[T, ...]", values)
+
+
+def _tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
+    """Return what follows a session's messages: what was given, or OpenTelemetry if that is asked for or set up.
+
+    Raises:
+        MissingExtraError: it is asked for, and not installed.
+    """
+    if option is None:
+        api = sys.modules.get("opentelemetry.trace")
+        if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+            return None  # the program has not set OpenTelemetry up
+    elif isinstance(option, bool):
+        if not option:
+            return None
+    else:
+        return option
+    try:
+        from aiozkqueue.tracing import OpenTelemetry  # noqa: PLC0415 - an extra, for those who use it
+    except ImportError:
+        if option is None:
+            return None
+        raise
+    return OpenTelemetry()

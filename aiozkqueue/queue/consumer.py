@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
 
+from .claim.deliver import deliver_claims, deliver_claims_now
 from .claim.prefetch import PACE, Prefetcher
 from .commit.group_commit import unknown
 from .delivery import Delivery, WorkSettling, deliver
 from .outcome import Outcome
-from .redelivery.attempts import deliver_claims, deliver_claims_now
-from .runtime.log_context import about
 from .runtime.tasks import wait_settled
+from .state.log_context import about
 from .transaction import commit_or_leave, leave
 from .unit_of_work import PASSING
 

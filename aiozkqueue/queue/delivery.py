@@ -15,8 +15,8 @@ from .message import Message, content_of
 from .options import reason_text, required_seconds, seconds
 from .outcome import Outcome
 from .put.prepare import prepare
-from .runtime.log_context import about
 from .state.claim import UNDECODED
+from .state.log_context import about
 from .transaction import commit_or_leave, describe, leave
 from .unit_of_work import UnitOfWork
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .destination import Destination
     from .message import Content
     from .options import PutOptions, Seconds
-    from .queue import Queue
     from .session_core import SessionCore
     from .state.claim import Claim
 
@@ -121,10 +120,10 @@ class Delivery(Message[T_co]):
         return self._settling.lost
 
     @overload
-    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str: ...
+    def put(self, queue: Destination[T], value: T, **options: Unpack[PutOptions]) -> str: ...
     @overload
     def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
-    def put(self, queue: Queue[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
+    def put(self, queue: Destination[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
         """Put a message when this delivery commits; returns its id at once, and sends nothing.
 
         Raises: as `Transaction.put`.

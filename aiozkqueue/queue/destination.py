@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
 
     from .codec import Codec
-    from .session_core import SessionCore
 
 T = TypeVar("T")
 
@@ -21,7 +20,7 @@ class Destination(Generic[T]):
     """A queue's name, its codec, and the treatment of undecodable payloads."""
 
     def __init__(
-        self, owner: SessionCore | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
+        self, owner: object | None, name: str, codec: Codec[T], undecodable: Undecodable = "dead-letter"
     ) -> None:
         self.owner: Final = owner
         """The core of the session that made it; None: made for a test."""

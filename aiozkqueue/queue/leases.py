@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from .codec import Codec
     from .commit.unclaimed import ItemSnapshot, Sealed
+    from .destination import Destination
     from .options import Seconds
-    from .queue import Queue
     from .session_core import SessionCore
     from .state.queue_state import QueueState
     from .transaction import Transaction
@@ -62,7 +62,7 @@ class Lease(Message[T]):
 class Leases(Generic[T]):
     """The leases on one queue: `Queue.leases`."""
 
-    def __init__(self, engine: SessionCore, queue: Queue[T], store: QueueState, codec: Codec[T]) -> None:
+    def __init__(self, engine: SessionCore, queue: Destination[T], store: QueueState, codec: Codec[T]) -> None:
         self._engine = engine
         self._queue = queue
         self._store = store

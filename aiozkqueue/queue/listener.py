@@ -13,12 +13,12 @@ from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, Ses
 from aiozkqueue.zookeeper import State
 
 from .background import Background
+from .claim.deliver import deliver_claims, deliver_claims_now
 from .delivery import deliver
 from .outcome import Outcome
-from .redelivery.attempts import deliver_claims, deliver_claims_now
-from .runtime.log_context import about
 from .runtime.task_pool import TaskPool
 from .runtime.tasks import wait_settled
+from .state.log_context import about
 from .transaction import commit_or_leave, describe
 from .unit_of_work import PASSING
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from aiozkqueue.errors import (
     DirectPutWarning,
@@ -68,11 +68,12 @@ class Queue(Destination[T]):
     @property
     def engine(self) -> SessionCore:
         """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
-        if self.owner is None:
+        owner = cast("SessionCore | None", self.owner)
+        if owner is None:
             msg = f"queue {self.name!r} was made for a test and belongs to no session"
             raise SessionClosedError(msg)
-        self.owner.check()
-        return self.owner
+        owner.check()
+        return owner
 
     @property
     def store(self) -> QueueState:

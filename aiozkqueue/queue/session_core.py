@@ -8,10 +8,11 @@ import os
 from functools import partial
 from random import Random
 from threading import get_ident
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueError, SessionClosedError, WrongLoopError
 from aiozkqueue.layout import ClientPaths, IdSource
+from aiozkqueue.queue.runtime.lock_budget import SessionBudget
 from aiozkqueue.zookeeper import ZooKeeperError
 
 from .admin.janitor import Janitor
@@ -19,6 +20,7 @@ from .candidates.registration import this_process
 from .claim.dispatcher import ClaimDispatcher
 from .commit.group_commit import CLOSED, GroupCommitter
 from .commit.history import HistoryHook, process_of
+from .commit.meter import Meter
 from .commit.puts import PutWrite
 from .foreign.queue_state import ForeignQueueState
 from .outcome import Outcome
@@ -26,9 +28,7 @@ from .put.affinity import node_hash
 from .put.capacity import CapacityGate
 from .put.queue_defaults import QueueDefaults
 from .runtime.clock import ServerClock
-from .runtime.meter import Meter
 from .runtime.tasks import TaskOwner, wait_settled
-from .state.claim import SessionBudget
 from .state.queue_state import QueueState
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .commit.write import AtomicWrite
     from .runtime.clock import Clock
     from .tracing import Tracing
-    from .unit_of_work import UnitOfWork
 
 log: Final = logging.getLogger(__name__)
 
@@ -67,6 +66,24 @@ class _Process:
 
 if hasattr(os, "register_at_fork"):  # where there is no fork there is no child
     os.register_at_fork(after_in_child=_Process.forked)
+
+
+class Undecided(Protocol):
+    """A transaction or delivery whose outcome may be asked for."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it has ended."""
+        ...
+
+    async def decision(self, limit: float | None) -> None:
+        """Wait until it is decided, for up to ``limit`` seconds."""
+        ...
 
 
 class SessionCore:
@@ -109,7 +126,7 @@ class SessionCore:
         """What all puts of one transaction may take, bytes."""
         self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
         """What is estimated to take no more fits into one request, bytes."""
-        self._undecided: dict[str, UnitOfWork] = {}
+        self._undecided: dict[str, Undecided] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
@@ -274,11 +291,11 @@ class SessionCore:
         while not self.server_clock.bounded:
             await self.settle(PutWrite(self.ids.next(), ()))  # of nothing: a commit slot is written
 
-    def undecided(self, work: UnitOfWork) -> None:
+    def undecided(self, work: Undecided) -> None:
         """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
         self._undecided[work.id] = work
 
-    def decided(self, work: UnitOfWork, outcome: Outcome) -> None:
+    def decided(self, work: Undecided, outcome: Outcome) -> None:
         """Remember how work ended."""
         if self.meter is not None:
             self.meter.decided(outcome)

@@ -5,7 +5,6 @@ A session that nobody follows only asks whether anybody does. `aiozkqueue.tracin
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -14,9 +13,47 @@ if TYPE_CHECKING:
 
     from .commit.puts import Put
     from .commit.write import AtomicWrite
-    from .delivery import Delivery
     from .message import Message
+    from .outcome import Outcome
     from .state.claim import Claim
+
+
+class Traced(Protocol):
+    """A delivery, as far as a tracer reads it."""
+
+    @property
+    def queue(self) -> str:
+        """The queue's name."""
+        ...
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The message's bytes."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """The message's headers."""
+        ...
+
+    @property
+    def attempt(self) -> int:
+        """The number of the delivery, from 1."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it has ended."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit it."""
+        ...
 
 
 class Handling(Protocol):
@@ -53,34 +90,10 @@ class Tracing(Protocol):
         """A transaction or delivery is being settled; ``sent`` tells when that is over."""
         ...
 
-    def handling(self, delivery: Delivery[Any]) -> Handling:
+    def handling(self, delivery: Traced) -> Handling:
         """A consumer's loop begins with a delivery; called where its body is going to run."""
         ...
 
-    async def around(self, delivery: Delivery[Any], call_next: Callable[[], Awaitable[None]]) -> None:
+    async def around(self, delivery: Traced, call_next: Callable[[], Awaitable[None]]) -> None:
         """Around a listener's handler: a middleware."""
         ...
-
-
-def tracing_of(*, option: Tracing | bool | None) -> Tracing | None:
-    """Return what follows a session's messages: what was given, or OpenTelemetry if that is asked for or set up.
-
-    Raises:
-        MissingExtraError: it is asked for, and not installed.
-    """
-    if option is None:
-        api = sys.modules.get("opentelemetry.trace")
-        if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
-            return None  # the program has not set OpenTelemetry up
-    elif isinstance(option, bool):
-        if not option:
-            return None
-    else:
-        return option
-    try:
-        from aiozkqueue.tracing import OpenTelemetry  # noqa: PLC0415 - an extra, for those who use it
-    except ImportError:
-        if option is None:
-            return None
-        raise
-    return OpenTelemetry()

@@ -11,13 +11,13 @@ from aiozkqueue.errors import InvalidOptionError, UncommittedWarning
 from aiozkqueue.layout import check_condition
 
 from .admin.alter import Wanted, cancel, update
-from .claim.take import take
+from .claim.deliver import outlived
 from .commit.dispositions import Disposition
 from .destination import Destination, not_own
 from .message import Message, content_of
 from .options import positive, reason_text, required_seconds, seconds
 from .put.prepare import prepare
-from .redelivery.attempts import outlived
+from .take import take
 from .unit_of_work import UnitOfWork, current
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .admin.alter import Alteration
     from .options import PutOptions, Seconds
     from .outcome import Outcome
-    from .queue import Queue
     from .session_core import SessionCore
     from .state.claim import Claim
 
@@ -75,7 +74,7 @@ class Transaction:
         await self._work.release_unseen(list(claims))
 
     async def take(
-        self, queue: Queue[T], *, timeout: Seconds | None = 0, filters: Condition | None = None
+        self, queue: Destination[T], *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> Message[T] | None:
         """Lock one message, to be removed by the commit; None when there is none within ``timeout`` seconds.
 
@@ -98,7 +97,7 @@ class Transaction:
         return None
 
     async def take_many(
-        self, queue: Queue[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
+        self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> list[Message[T]]:
         """Lock up to ``limit`` messages: as many as are there as soon as there is one; none after ``timeout`` seconds.
 
@@ -124,10 +123,10 @@ class Transaction:
         return messages
 
     @overload
-    def put(self, queue: Queue[T], value: T, **options: Unpack[PutOptions]) -> str: ...
+    def put(self, queue: Destination[T], value: T, **options: Unpack[PutOptions]) -> str: ...
     @overload
     def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
-    def put(self, queue: Queue[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
+    def put(self, queue: Destination[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
         """Put a message when this commits; returns its id at once, and sends nothing.
 
         Raises:
@@ -157,7 +156,7 @@ class Transaction:
         wait = 0.0 if delay is None else required_seconds(delay, "delay")
         self._work.end(message.queue, message.id, Disposition("release", delay=wait))
 
-    async def cancel(self, queue: Queue[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
+    async def cancel(self, queue: Destination[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
         """Remove a message that waits when this commits, by its id, or all that wait under a key.
 
         Nothing is held meanwhile: `Alteration.DONE` says that it waits now, and if somebody takes it before the commit,
@@ -170,7 +169,9 @@ class Transaction:
         self._engine.check()
         return await cancel(self._engine, Wanted(queue, id, key), self._work)
 
-    async def update(self, queue: Queue[T], value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
+    async def update(
+        self, queue: Destination[T], value: T, *, id: str | None = None, key: str | None = None
+    ) -> Alteration:
         """Replace the payload of a message that waits when this commits, by its id, or of all that wait under a key.
 
         Raises: as `cancel`; PayloadError, MessageTooLargeError.

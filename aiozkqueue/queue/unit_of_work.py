@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from .commit.capacity import Reservation
     from .commit.puts import Put
     from .commit.write import AtomicWrite
-    from .put.capacity import CapacityGate
     from .session_core import SessionCore
     from .state.claim import Claim
+    from .state.hooks import CapacityLimit
 
 #: The transaction whose block this task is in, for `DirectPutWarning`.
 current: ContextVar[UnitOfWork | None] = ContextVar("aiozkqueue_transaction", default=None)
@@ -454,7 +454,7 @@ class UnitOfWork:
             msg = f"{self.what}: the queues it puts to could not be opened within {timeout} s; nothing was sent"
             raise NotCommittedError(msg) from error
 
-    def _needs(self) -> dict[CapacityGate, int]:
+    def _needs(self) -> dict[CapacityLimit[AtomicWrite], int]:
         return needs_of(self._puts, self._claims, self._beside.values() if self._beside else ())
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:

@@ -169,7 +169,7 @@ async def test_a_take_that_times_out_as_it_is_answered_is_shown_nothing_and_hold
 async def test_two_transactions_that_fill_the_session_do_not_wait_for_each_other(
     session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.state.claim.EPHEMERAL_CAP", 500)
+    monkeypatch.setattr("aiozkqueue.queue.runtime.lock_budget.EPHEMERAL_CAP", 500)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(20)])
     async with asyncio.timeout(30), session.transaction() as one, session.transaction() as two:

@@ -15,10 +15,10 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
 from aiozkqueue.http.client import QueueServiceClient
+from aiozkqueue.http.core.names import Kind
+from aiozkqueue.http.core.service import QueueService
+from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.http.dashboard import reading
-from aiozkqueue.http.names import Kind
-from aiozkqueue.http.service import QueueService
-from aiozkqueue.http.tokens import MessageIds
 from aiozkqueue.sampling import Sampler
 from tests.http.conftest import NOBODY, serving
 from tests.integration.queue.conftest import eventually
@@ -79,7 +79,7 @@ async def test_a_purge_that_takes_long_goes_on_after_its_answer_and_is_asked_for
 ) -> None:
     queue = session.queue("q")
     await queue.put_many([b"1"] * 5000)
-    monkeypatch.setattr("aiozkqueue.http.purging.PATIENCE", 0.01)
+    monkeypatch.setattr("aiozkqueue.http.core.purging.PATIENCE", 0.01)
     begun = await service.http.delete("/queue/1/q")
     assert (begun.status_code, begun.json()) == (202, {"success": True})
     await queue.put(b"put since")
@@ -95,7 +95,7 @@ async def test_a_purge_whose_server_stops_is_finished_by_another(
     queue = session.queue("q")
     await queue.put_many([b"1"] * 5000)
     with monkeypatch.context() as patch:
-        patch.setattr("aiozkqueue.http.purging.PATIENCE", 0.01)
+        patch.setattr("aiozkqueue.http.core.purging.PATIENCE", 0.01)
         headers = {"X-BV-API-Key": service.key}
         async with (
             serving(zookeeper, queue_root, Settings()) as url,

@@ -24,8 +24,8 @@ from aiozkqueue.http.client import (
     UnauthorizedError,
     UnknownMoveReferenceError,
 )
+from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import Registration, registered, service_urls
-from aiozkqueue.http.names import Kind
 from tests.http.conftest import serving
 from tests.integration.queue.conftest import eventually
 
@@ -312,7 +312,7 @@ async def test_a_server_registers_anew_in_its_next_session(
 async def test_a_key_that_is_revoked_is_refused_by_every_server(
     service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.http.keys.FRESH", 0.2)
+    monkeypatch.setattr("aiozkqueue.http.core.keys.FRESH", 0.2)
     keys = Keys(session.engine)
     key = await keys.create("short", ["queue|*|*"])
     async with QueueServiceClient(service.url, key=key) as queues:

@@ -231,7 +231,7 @@ async def test_a_slow_body_does_not_use_up_the_patience_with_zookeeper(start: St
 async def test_a_body_that_is_too_slow_is_not_blamed_on_zookeeper(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.http.parameters.BODY_PATIENCE", 1.0)
+    monkeypatch.setattr("aiozkqueue.http.core.parameters.BODY_PATIENCE", 1.0)
     service = await start(Settings(patience=0.5))
     async with raw(service) as (reader, writer), asyncio.timeout(60):
         writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "4"}) + b"1")

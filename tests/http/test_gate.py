@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Settings
-from aiozkqueue.http.gate import Buckets
+from aiozkqueue.http.core.gate import Buckets
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import ZooKeeperProxy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aiozkqueue.http import Keys
-from aiozkqueue.http.tokens import MessageIds
+from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import lease_token
 
 if TYPE_CHECKING:

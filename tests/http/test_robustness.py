@@ -68,7 +68,7 @@ async def test_a_client_that_does_not_get_on_with_its_request_is_cut_off(
 
 async def test_a_body_that_does_not_come_is_given_up(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("aiozkqueue.http.parameters.BODY_PATIENCE", 0.5)
+        patch.setattr("aiozkqueue.http.core.parameters.BODY_PATIENCE", 0.5)
         async with raw(service) as (reader, writer), asyncio.timeout(60):
             writer.write(head(service, "POST /queue/1/q/send", **{"Content-Length": "10"}) + b"12")
             assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")

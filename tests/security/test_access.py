@@ -12,7 +12,7 @@ from pydantic import BaseModel
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
 from aiozkqueue.http import Keys
-from aiozkqueue.http.tokens import MessageIds
+from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import key_hash
 from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
 import aiozkqueue as zq
@@ -131,7 +131,7 @@ async def _of_block(session: zq.QueueSession) -> AsyncIterator[Ready]:
 async def _of_connecting(session: zq.QueueSession) -> AsyncIterator[Ready]:
     zookeeper = session._engine.zookeeper
     assert isinstance(zookeeper, SimulatedClient)
-    cluster = Cluster(zookeeper.session._servers, "connecting")
+    cluster = Cluster(cast("Any", zookeeper.session._servers), "connecting")
 
     async def connect_zookeeper(_: str, **options: Any) -> SimulatedClient:
         return await cluster.client(session_timeout=options["session_timeout"], name="struck")

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
-from aiozkqueue.http import bodies, problems
-from aiozkqueue.http.permissions import Verb
-from aiozkqueue.http.service import is_there
+from aiozkqueue.http.core import bodies, problems
+from aiozkqueue.http.core.permissions import Verb
+from aiozkqueue.http.core.service import is_there
 from aiozkqueue.sampling import UnreadableError, rates_between
 
 from . import reading, sign_in
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from aiozkqueue.http.backend import Backend
+    from aiozkqueue.http.core.backend import Backend
     from aiozkqueue.queue.queue import Queue
 
     Handler = Callable[..., Coroutine[Any, Any, Response]]

@@ -10,15 +10,15 @@ import hmac
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aiozkqueue.http.names import http_name
-from aiozkqueue.http.permissions import Verb
+from aiozkqueue.http.core.names import http_name
+from aiozkqueue.http.core.permissions import Verb
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aiozkqueue.http.gate import Gate
-    from aiozkqueue.http.keys import Caller
+    from aiozkqueue.http.core.gate import Gate
+    from aiozkqueue.http.core.keys import Caller
 
 COOKIE: Final = "aiozkqueue-key"
 _PURPOSE: Final = b"aiozkqueue dashboard form"

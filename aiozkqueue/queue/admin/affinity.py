@@ -36,8 +36,8 @@ from aiozkqueue.zookeeper import Create, Delete, SetData
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
@@ -50,7 +50,7 @@ REAP_LIMIT: Final = 10
 _PAGE: Final = 50
 
 
-async def hand_on(engine: SessionCore, store: QueueState, limit: int | None = None) -> int:
+async def hand_on(engine: Runtime, store: QueueState, limit: int | None = None) -> int:
     """Hand on the oldest messages that other nodes have left waiting for too long; return how many.
 
     One pass takes at most ``limit`` messages (None: as configured). Messages that somebody holds, that wait for a
@@ -84,7 +84,7 @@ async def hand_on(engine: SessionCore, store: QueueState, limit: int | None = No
 
 
 async def _left_lying(
-    engine: SessionCore, store: QueueState, folders: list[str], locked: Collection[str | None], latest: int
+    engine: Runtime, store: QueueState, folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
     """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
 
@@ -101,7 +101,7 @@ async def _left_lying(
             yield places[start : start + _PAGE]
 
 
-async def _handing_on(engine: SessionCore, store: QueueState, found: ItemSnapshot) -> Change:
+async def _handing_on(engine: Runtime, store: QueueState, found: ItemSnapshot) -> Change:
     """The change that gives an item to all nodes, refused when anybody holds it or it is gone."""
     paths = store.paths
     lock = LockRecord(engine.ids.next(), engine.ids.client).encode()

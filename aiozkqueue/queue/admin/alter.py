@@ -9,7 +9,7 @@ fails with it.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, NotCommittedError
 from aiozkqueue.layout import (
@@ -39,10 +39,9 @@ from .stats import lanes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
-    from aiozkqueue.queue.unit_of_work import UnitOfWork
     from aiozkqueue.zookeeper import Operation
 
 CANCELLED = Disposition("remove", outcome=End.CANCELLED)
@@ -72,7 +71,23 @@ class Wanted(NamedTuple):
     key: object
 
 
-async def cancel(engine: SessionCore, wanted: Wanted, work: UnitOfWork | None = None) -> Alteration:
+class AlteringWork(Protocol):
+    """A transaction that alters messages by its commit."""
+
+    def require_open(self) -> None:
+        """Raise unless it is open. Raises: TransactionClosedError."""
+        ...
+
+    def removes(self, queue: str, place: str) -> bool:
+        """Return whether its commit removes the item at a place."""
+        ...
+
+    def alter(self, place: str, alteration: TransactionalAlteration) -> None:
+        """Make an alteration of the item at a place part of its commit."""
+        ...
+
+
+async def cancel(engine: Runtime, wanted: Wanted, work: AlteringWork | None = None) -> Alteration:
     """Remove what waits under an id or key; by the commit of ``work`` if given.
 
     Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
@@ -87,7 +102,7 @@ async def cancel(engine: SessionCore, wanted: Wanted, work: UnitOfWork | None = 
     return await _alter(engine, store, wanted, make)
 
 
-async def update(engine: SessionCore, wanted: Wanted, value: object, work: UnitOfWork | None = None) -> Alteration:
+async def update(engine: Runtime, wanted: Wanted, value: object, work: AlteringWork | None = None) -> Alteration:
     """Replace the payload of what waits under an id or key; by the commit of ``work`` if given.
 
     Raises: as `cancel`; PayloadError, MessageTooLargeError.
@@ -106,7 +121,7 @@ async def update(engine: SessionCore, wanted: Wanted, value: object, work: UnitO
     return await _alter(engine, store, wanted, make)
 
 
-def _store_of(engine: SessionCore, wanted: Wanted) -> QueueState:
+def _store_of(engine: Runtime, wanted: Wanted) -> QueueState:
     """Return what is known of the queue that is meant. Raises: InvalidOptionError."""
     queue: object = wanted.queue
     if not isinstance(queue, Destination):
@@ -122,11 +137,11 @@ def _store_of(engine: SessionCore, wanted: Wanted) -> QueueState:
 
 
 async def _join(
-    engine: SessionCore,
+    engine: Runtime,
     store: QueueState,
     wanted: Wanted,
     make: Callable[[ItemSnapshot], Change],
-    work: UnitOfWork,
+    work: AlteringWork,
     *,
     removes: bool,
 ) -> Alteration:
@@ -147,7 +162,7 @@ async def _join(
     return Alteration.DONE if waiting else Alteration.NOT_FOUND
 
 
-def alter_with(work: UnitOfWork, changes: Sequence[tuple[ItemSnapshot, Change]], *, removes: bool) -> int:
+def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]], *, removes: bool) -> int:
     """Have messages altered by the commit of a unit of work, but for those that it removes; return how many are.
 
     Raises: TransactionClosedError.
@@ -160,7 +175,7 @@ def alter_with(work: UnitOfWork, changes: Sequence[tuple[ItemSnapshot, Change]],
 
 
 async def _alter(
-    engine: SessionCore, store: QueueState, asked: Wanted, make: Callable[[ItemSnapshot], Change]
+    engine: Runtime, store: QueueState, asked: Wanted, make: Callable[[ItemSnapshot], Change]
 ) -> Alteration:
     wanted = _named(asked)
     if not await store.exists():
@@ -215,7 +230,7 @@ def _id_of(name: str) -> str | None:
         return None
 
 
-async def _find_places(engine: SessionCore, store: QueueState, wanted: Callable[[str], bool]) -> list[str]:
+async def _find_places(engine: Runtime, store: QueueState, wanted: Callable[[str], bool]) -> list[str]:
     """List the queue; return where the items lie that are meant."""
     places: list[str] = []
     for folder in await lanes(engine, store):
@@ -225,7 +240,7 @@ async def _find_places(engine: SessionCore, store: QueueState, wanted: Callable[
     return places
 
 
-def replacement(engine: SessionCore, store: QueueState, found: ItemSnapshot, body: bytes) -> Change:
+def replacement(engine: Runtime, store: QueueState, found: ItemSnapshot, body: bytes) -> Change:
     """Give an item another payload; its name, headers, place and attempts stay."""
     paths = store.paths
     try:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from pydantic_core.core_schema import CoreSchema, TypedDictField
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Stat
 
@@ -128,7 +128,7 @@ class WriterInfo:
     """When that was, in ZooKeeper's time."""
 
 
-async def writers(engine: SessionCore, store: QueueState) -> list[WriterInfo]:
+async def writers(engine: Runtime, store: QueueState) -> list[WriterInfo]:
     """List the writers of a queue that have a batch under way, or have left something of one.
 
     Raises: AccessDeniedError.
@@ -154,7 +154,7 @@ async def writers(engine: SessionCore, store: QueueState) -> list[WriterInfo]:
     return found
 
 
-async def began_by(engine: SessionCore, store: QueueState, origin: str, batch: int) -> list[str]:
+async def began_by(engine: Runtime, store: QueueState, origin: str, batch: int) -> list[str]:
     """Return the names of the writers that have a batch under way which was begun by this origin.
 
     Raises: AccessDeniedError.
@@ -166,7 +166,7 @@ async def began_by(engine: SessionCore, store: QueueState, origin: str, batch: i
     ]
 
 
-async def _records(engine: SessionCore, store: QueueState) -> list[tuple[str, Stat, WriterRecord]]:
+async def _records(engine: Runtime, store: QueueState) -> list[tuple[str, Stat, WriterRecord]]:
     """Read what each writer of a queue has told of itself."""
     with allowed(store.name):
         writers = sorted(await below(engine.zookeeper, store.paths.sinks))
@@ -178,7 +178,7 @@ async def _records(engine: SessionCore, store: QueueState) -> list[tuple[str, St
     ]
 
 
-async def give_up(engine: SessionCore, store: QueueState, writer: str, batch: int | None = None) -> int:
+async def give_up(engine: Runtime, store: QueueState, writer: str, batch: int | None = None) -> int:
     """Remove what has been put of the batch that a writer has under way; return how many messages that were.
 
     Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
@@ -203,7 +203,7 @@ async def give_up(engine: SessionCore, store: QueueState, writer: str, batch: in
     return await clear_away(engine, store, writer)
 
 
-async def abandon(engine: SessionCore, store: QueueState, writer: str, before: int) -> int:
+async def abandon(engine: Runtime, store: QueueState, writer: str, before: int) -> int:
     """Give up the batch of a run that no other can go on with, if nothing was put for it since a moment (ms).
 
     A run that is alive all the same, and only slow, is refused from then on: by the fence when it puts more, and when
@@ -226,7 +226,7 @@ async def abandon(engine: SessionCore, store: QueueState, writer: str, before: i
     return await give_up(engine, store, writer, record.batch)
 
 
-async def clear_away(engine: SessionCore, store: QueueState, writer: str) -> int:
+async def clear_away(engine: Runtime, store: QueueState, writer: str) -> int:
     """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
 
     Raises: AccessDeniedError.
@@ -249,7 +249,7 @@ async def clear_away(engine: SessionCore, store: QueueState, writer: str) -> int
         await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])
 
 
-async def forget(engine: SessionCore, store: QueueState, writer: str, before: int) -> int:
+async def forget(engine: Runtime, store: QueueState, writer: str, before: int) -> int:
     """Forget a writer that has completed its last batch before a moment, ms in ZooKeeper's time; return 1 if so."""
     zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
     try:
@@ -269,14 +269,14 @@ async def forget(engine: SessionCore, store: QueueState, writer: str, before: in
     return int(await _write(engine, store, [Delete(path, node.stat.version)]))
 
 
-async def unlocking(engine: SessionCore, store: QueueState, stage: str) -> list[Operation]:
+async def unlocking(engine: Runtime, store: QueueState, stage: str) -> list[Operation]:
     """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
     lock = store.paths.lock(stage)
     with allowed(store.name):
         return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
 
 
-async def _remove(engine: SessionCore, store: QueueState, stage: str) -> int:
+async def _remove(engine: Runtime, store: QueueState, stage: str) -> int:
     removed = 0
     for folder in await lanes(engine, store):
         names = await _of_stage(engine, store, folder, stage)
@@ -285,14 +285,14 @@ async def _remove(engine: SessionCore, store: QueueState, stage: str) -> int:
     return removed
 
 
-async def _delete(engine: SessionCore, store: QueueState, paths: Sequence[str]) -> int:
+async def _delete(engine: Runtime, store: QueueState, paths: Sequence[str]) -> int:
     """Delete these; one after the other where another clears away, too."""
     if await _write(engine, store, [Delete(path) for path in paths]):
         return len(paths)
     return sum([await _write(engine, store, [Delete(path)]) for path in paths])
 
 
-async def _write(engine: SessionCore, store: QueueState, operations: Sequence[Operation]) -> bool:
+async def _write(engine: Runtime, store: QueueState, operations: Sequence[Operation]) -> bool:
     """Apply a change that can be tried again; whether it was applied now. Raises: AccessDeniedError."""
     while True:
         try:
@@ -307,7 +307,7 @@ async def _write(engine: SessionCore, store: QueueState, operations: Sequence[Op
             return True
 
 
-async def marks_of(engine: SessionCore, store: QueueState, stage: str) -> set[str]:
+async def marks_of(engine: Runtime, store: QueueState, stage: str) -> set[str]:
     """List the fields ``r`` of the items of a batch: what their writer knows them by."""
     marks: set[str] = set()
     for folder in await lanes(engine, store):
@@ -316,13 +316,13 @@ async def marks_of(engine: SessionCore, store: QueueState, stage: str) -> set[st
     return marks
 
 
-async def _of_stage(engine: SessionCore, store: QueueState, folder: str, stage: str) -> list[str]:
+async def _of_stage(engine: Runtime, store: QueueState, folder: str, stage: str) -> list[str]:
     """List the items of a batch, and hold no others, however many there are."""
     listed = await collect_children(engine, store, folder, lambda: Matching(lambda name: stage_of(name) == stage))
     return listed.names
 
 
-async def _count(engine: SessionCore, store: QueueState) -> dict[str, int]:
+async def _count(engine: Runtime, store: QueueState) -> dict[str, int]:
     """How many items there are of each batch."""
     counts: Counter[str] = Counter()
     for folder in await lanes(engine, store):

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueueConfig
     from aiozkqueue.queue.admin.history_pins import Pins
     from aiozkqueue.queue.admin.orphans import Left
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
@@ -122,7 +122,7 @@ class Cleaned:
         )
 
 
-async def clean_queue(engine: SessionCore, store: QueueState, *, late: float) -> Cleaned:
+async def clean_queue(engine: Runtime, store: QueueState, *, late: float) -> Cleaned:
     """Clean one queue. Nothing when it is not there.
 
     What ended, or was written, less than ``late`` seconds ago is left to those whose it is: a courtesy, no more.
@@ -148,7 +148,7 @@ async def clean_queue(engine: SessionCore, store: QueueState, *, late: float) ->
         )
 
 
-async def clean_clients(engine: SessionCore, moment: int) -> Cleaned:
+async def clean_clients(engine: Runtime, moment: int) -> Cleaned:
     """Take away the commit slots of clients that have not used them for a day, at a time (ms, ZooKeeper's).
 
     Each slot goes at the version read, so not when its client has used it since; a client whose slot is gone makes
@@ -161,7 +161,7 @@ async def clean_clients(engine: SessionCore, moment: int) -> Cleaned:
     return Cleaned(queue=None, clients=removed)
 
 
-async def clean(engine: SessionCore, stores: Sequence[QueueState] | None) -> list[Cleaned]:
+async def clean(engine: Runtime, stores: Sequence[QueueState] | None) -> list[Cleaned]:
     """Clean these queues, or all that there are and the commit slots too; tell who looks when that was.
 
     Raises: AccessDeniedError, ConnectionLostError, PayloadError.
@@ -182,14 +182,14 @@ async def clean(engine: SessionCore, stores: Sequence[QueueState] | None) -> lis
         raise ConnectionLostError(msg) from error
 
 
-async def _clean_now(engine: SessionCore, store: QueueState) -> Cleaned:
+async def _clean_now(engine: Runtime, store: QueueState) -> Cleaned:
     cleaned = await clean_queue(engine, store, late=LATE)
     with suppress(MultiError):  # no janitor has looked at it yet, or it is not there
         await engine.zookeeper.multi([SetData(store.paths.janitor, told_of(cleaned, engine.ids.client))])
     return cleaned
 
 
-async def queue_names(engine: SessionCore) -> list[str]:
+async def queue_names(engine: Runtime) -> list[str]:
     """List the queues that there are, in order. Raises: NoAuthError."""
     names = [name for name in sorted(await below(engine.zookeeper, engine.root)) if is_queue_name(name)]
     return [name for name in names if await engine.store(name).exists()]
@@ -223,7 +223,7 @@ def made_by(told: bytes) -> str | None:
 class _Cleaning:
     """One pass over one queue."""
 
-    def __init__(self, engine: SessionCore, store: QueueState, late: float) -> None:
+    def __init__(self, engine: Runtime, store: QueueState, late: float) -> None:
         self._engine = engine
         self._store = store
         self._late = milliseconds_in(late)
@@ -434,7 +434,7 @@ def _is_message(meta: str) -> bool:
     return message_id is not None and len(message_id) <= _LONGEST_ID
 
 
-async def _apply(engine: SessionCore, changes: Sequence[Sequence[Operation]]) -> int:
+async def _apply(engine: Runtime, changes: Sequence[Sequence[Operation]]) -> int:
     """Apply each change by itself or leave it, several in a multi; return how many are known to have been applied.
 
     Raises: NoAuthError: an ACL refuses one.

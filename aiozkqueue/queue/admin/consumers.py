@@ -14,7 +14,7 @@ from aiozkqueue.queue.commit.unclaimed import read_all
 from .listing import list_children
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
 #: Locks looked at by `consumers`: as many as ten sessions may hold at the most, or thereabouts.
@@ -35,7 +35,7 @@ class ConsumerInfo:
     """The ids of the messages it holds now, what was claimed ahead included."""
 
 
-async def consumers(engine: SessionCore, store: QueueState) -> list[ConsumerInfo]:
+async def consumers(engine: Runtime, store: QueueState) -> list[ConsumerInfo]:
     """Read who is there, the longest first, and what each holds."""
     paths = store.paths
     names = await list_children(engine, store, paths.consumers)
@@ -59,7 +59,7 @@ def entry_client(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-async def _held(engine: SessionCore, store: QueueState) -> dict[int, list[str]]:
+async def _held(engine: Runtime, store: QueueState) -> dict[int, list[str]]:
     """The messages that each ZooKeeper session holds."""
     locks = (await list_children(engine, store, store.paths.locks))[:LOCKS_READ]
     held: defaultdict[int, list[str]] = defaultdict(list)

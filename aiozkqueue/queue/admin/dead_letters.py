@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
     from aiozkqueue.queue.codec import Codec
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
 
     from .listing import Placed
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class DeadLetters(Generic[T]):
     """The dead letters of one queue."""
 
-    def __init__(self, engine: SessionCore, store: QueueState, codec: Codec[T]) -> None:
+    def __init__(self, engine: Runtime, store: QueueState, codec: Codec[T]) -> None:
         self._engine = engine
         self._store = store
         self._codec = codec
@@ -110,7 +110,7 @@ class DeadLetters(Generic[T]):
             removed += sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in page]))
         return removed
 
-    def _usable(self) -> SessionCore:
+    def _usable(self) -> Runtime:
         self._engine.check()
         return self._engine
 

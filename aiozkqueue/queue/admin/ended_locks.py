@@ -13,7 +13,7 @@ from aiozkqueue.queue.redelivery.timed_locks import waiting
 from .listing import collect_children
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
 
@@ -28,13 +28,13 @@ class _Count:
         self.number += sum(_is_over(name, self._now) for name in names)
 
 
-async def count_ended(engine: SessionCore, store: QueueState) -> int:
+async def count_ended(engine: Runtime, store: QueueState) -> int:
     """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
     now = engine.server_clock.now()
     return (await collect_children(engine, store, store.paths.due, partial(_Count, now))).number
 
 
-async def ended_locks(engine: SessionCore, store: QueueState) -> set[str]:
+async def ended_locks(engine: Runtime, store: QueueState) -> set[str]:
     """Return what the timed locks whose time is over lock: ids of messages, and groups. Raises: AccessDeniedError."""
     now = engine.server_clock.now()
     over = partial(Matching, partial(_is_over, now=now))

@@ -19,13 +19,13 @@ from .listing import collect_children, list_children
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
 
 async def read_history(
-    engine: SessionCore, store: QueueState, *, since: datetime | None, until: datetime | None, limit: int | None
+    engine: Runtime, store: QueueState, *, since: datetime | None, until: datetime | None, limit: int | None
 ) -> AsyncIterator[HistoryRecord]:
     """Read the records in the order in which the messages ended."""
     first = 0 if since is None else milliseconds(since, "since")
@@ -53,7 +53,7 @@ def _ended_between(name: str, *, first: int, last: int | None) -> bool:
     return moment is not None and first <= moment[0] and (last is None or moment[0] < last)
 
 
-async def find_record(engine: SessionCore, store: QueueState, message_id: str) -> HistoryRecord | None:
+async def find_record(engine: Runtime, store: QueueState, message_id: str) -> HistoryRecord | None:
     """Find the last record of a message. Lists the history, the latest hour first."""
 
     def may_be(name: str) -> bool:

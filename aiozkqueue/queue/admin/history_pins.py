@@ -32,7 +32,7 @@ from .listing import list_children
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
@@ -50,7 +50,7 @@ class Pin:
     """When it was set, in ZooKeeper's time."""
 
 
-async def pins(engine: SessionCore, store: QueueState) -> list[Pin]:
+async def pins(engine: Runtime, store: QueueState) -> list[Pin]:
     """Read the pins of a queue. Raises: AccessDeniedError."""
     names = sorted(await list_children(engine, store, store.paths.pins))
     nodes = await read_all(engine, store, [store.paths.pin(name) for name in names])
@@ -66,7 +66,7 @@ async def pins(engine: SessionCore, store: QueueState) -> list[Pin]:
     ]
 
 
-async def pin(engine: SessionCore, store: QueueState, name: str, since: datetime) -> None:
+async def pin(engine: Runtime, store: QueueState, name: str, since: datetime) -> None:
     """Keep the history from the hour of ``since`` on until `unpin`, under a name that is nobody else's.
 
     One of this name is moved. Records that have been cleaned before do not come back. A pin outlives the session that
@@ -79,7 +79,7 @@ async def pin(engine: SessionCore, store: QueueState, name: str, since: datetime
     await _apply(engine, store, [[Create(path, hour), folder], [SetData(path, hour), folder]])
 
 
-async def unpin(engine: SessionCore, store: QueueState, name: str) -> bool:
+async def unpin(engine: Runtime, store: QueueState, name: str) -> bool:
     """Take a pin off; return whether there was one of this name. Raises: AccessDeniedError."""
     if name not in await list_children(engine, store, store.paths.pins):
         return False
@@ -96,7 +96,7 @@ class Pins:
         """The earliest hour that is pinned; None: nothing is."""
 
 
-async def read_pins(engine: SessionCore, store: QueueState) -> Pins:
+async def read_pins(engine: Runtime, store: QueueState) -> Pins:
     """Read the pins, the version of their folder first. One that names no hour pins everything.
 
     Raises: NoAuthError of the zookeeper package.
@@ -111,7 +111,7 @@ async def read_pins(engine: SessionCore, store: QueueState) -> Pins:
     return Pins(0 if stat is None else stat.version, first)
 
 
-async def _apply(engine: SessionCore, store: QueueState, ways: list[list[Operation]]) -> None:
+async def _apply(engine: Runtime, store: QueueState, ways: list[list[Operation]]) -> None:
     """Apply the first of these that is not refused since something is there, or is not."""
     zookeeper = engine.zookeeper
     turn = 0

@@ -34,7 +34,7 @@ from .cleaning import Cleaned, clean_clients, clean_queue, made_by, told_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
@@ -83,7 +83,7 @@ class Duty:
 class Janitor:
     """Cleans what one session uses."""
 
-    def __init__(self, engine: SessionCore) -> None:
+    def __init__(self, engine: Runtime) -> None:
         self._engine = engine
         self._duties: dict[str, Duty] = {}
         self._wakeup = asyncio.Event()

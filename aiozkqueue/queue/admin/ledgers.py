@@ -28,7 +28,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
@@ -53,7 +53,7 @@ class LedgerInfo:
     """When that was, or when a batch was last begun, in ZooKeeper's time."""
 
 
-async def ledgers(engine: SessionCore, store: QueueState) -> list[LedgerInfo]:
+async def ledgers(engine: Runtime, store: QueueState) -> list[LedgerInfo]:
     """Read what there is of each ledger of a queue that has been used.
 
     Raises: AccessDeniedError; PayloadError: a page of one does not decode.
@@ -89,7 +89,7 @@ async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> L
     )
 
 
-async def count_ledgers(engine: SessionCore, store: QueueState) -> int:
+async def count_ledgers(engine: Runtime, store: QueueState) -> int:
     """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
     held = 0
     with allowed(store.name):
@@ -99,7 +99,7 @@ async def count_ledgers(engine: SessionCore, store: QueueState) -> int:
     return held
 
 
-async def release(engine: SessionCore, store: QueueState, group: str) -> int:
+async def release(engine: Runtime, store: QueueState, group: str) -> int:
     """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
 
     A batch that is marked as done stays as it is: `Ledger.finish` removes it.

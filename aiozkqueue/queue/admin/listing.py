@@ -21,7 +21,7 @@ from aiozkqueue.zookeeper import Collector, NoNodeError, below
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
 C = TypeVar("C", bound=Collector)
@@ -42,13 +42,13 @@ class Placed(NamedTuple):
     """Of its lane: each begins its sequence anew."""
 
 
-async def list_children(engine: SessionCore, store: QueueState, path: str) -> list[str]:
+async def list_children(engine: Runtime, store: QueueState, path: str) -> list[str]:
     """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
     with allowed(store.name):
         return await below(engine.zookeeper, path)
 
 
-async def collect_children(engine: SessionCore, store: QueueState, path: str, collector: Callable[[], C]) -> C:
+async def collect_children(engine: Runtime, store: QueueState, path: str, collector: Callable[[], C]) -> C:
     """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
 
     Raises: AccessDeniedError.
@@ -61,7 +61,7 @@ async def collect_children(engine: SessionCore, store: QueueState, path: str, co
 
 
 async def first_items(
-    engine: SessionCore,
+    engine: Runtime,
     store: QueueState,
     folders: Sequence[str],
     limit: int,
@@ -96,7 +96,7 @@ async def first_items(
 
 
 async def walk(
-    engine: SessionCore,
+    engine: Runtime,
     store: QueueState,
     folders: Sequence[str],
     passes: Callable[[str], object] | None = None,
@@ -122,7 +122,7 @@ async def walk(
 
 
 async def list_items(
-    engine: SessionCore, store: QueueState, folders: Sequence[str], passes: Callable[[str], object] | None = None
+    engine: Runtime, store: QueueState, folders: Sequence[str], passes: Callable[[str], object] | None = None
 ) -> list[Placed]:
     """Return all items in these folders whose names pass, in the order of `walk`; each is held in memory.
 
@@ -131,13 +131,13 @@ async def list_items(
     return [one async for page in walk(engine, store, folders, passes) for one in page]
 
 
-async def closed_stages(engine: SessionCore, store: QueueState) -> set[str]:
+async def closed_stages(engine: Runtime, store: QueueState) -> set[str]:
     """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
     locks = await collect_children(engine, store, store.paths.locks, lambda: Matching(_stage))
     return {lock for name in locks.names if (lock := _stage(name)) is not None}
 
 
-async def seen(engine: SessionCore, store: QueueState, names: list[str]) -> list[str]:
+async def seen(engine: Runtime, store: QueueState, names: list[str]) -> list[str]:
     """Leave the items of batches that are not complete out of a listing."""
     if not any("-b" in name for name in names):
         return names
@@ -185,7 +185,7 @@ def _scheduled(name: str) -> tuple[int, int, str]:
 
 
 async def _read(
-    engine: SessionCore,
+    engine: Runtime,
     store: QueueState,
     folders: Sequence[str],
     limit: int | None,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from aiozkqueue.layout import HistoryRecord
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
@@ -82,7 +82,7 @@ class MessageState:
     """Why it is dead or failed."""
 
 
-async def state_of(engine: SessionCore, store: QueueState, message_id: str) -> MessageState:
+async def state_of(engine: Runtime, store: QueueState, message_id: str) -> MessageState:
     """Find out where a message stands. Lists the queue, and if it is not there, the history."""
     for again in (True, False):  # one that is driven back while we look is in neither place
         item = await _item(engine, store, message_id, await lanes(engine, store))
@@ -97,7 +97,7 @@ async def state_of(engine: SessionCore, store: QueueState, message_id: str) -> M
     return MessageState(id=message_id, status=Status.UNKNOWN)
 
 
-async def _item(engine: SessionCore, store: QueueState, message_id: str, folders: list[str]) -> Placed | None:
+async def _item(engine: Runtime, store: QueueState, message_id: str, folders: list[str]) -> Placed | None:
     def bears_id(name: str) -> bool:
         # To parse every name of a deep queue costs more than to list it. The id of a negative sequence is n and digits.
         if message_id.removeprefix("n") not in name:
@@ -109,14 +109,14 @@ async def _item(engine: SessionCore, store: QueueState, message_id: str, folders
     return found[0] if found else None
 
 
-async def _comes_first(engine: SessionCore, store: QueueState, placed: Placed, config: QueueConfig) -> bool:
+async def _comes_first(engine: Runtime, store: QueueState, placed: Placed, config: QueueConfig) -> bool:
     """Whether a message is the one of its group that the group's lock is for."""
     group = lock_id(config, placed.item.text)
     first = await first_items(engine, store, await lanes(engine, store), 1, lambda name: lock_id(config, name) == group)
     return bool(first) and first[0].item.id == placed.item.id
 
 
-async def _living(engine: SessionCore, store: QueueState, placed: Placed) -> MessageState | None:
+async def _living(engine: Runtime, store: QueueState, placed: Placed) -> MessageState | None:
     paths, message_id = store.paths, placed.item.id
     config = await configuration(engine, store) or QueueConfig()  # another program's queue need not have one
     locked_by = store.locked_by(placed.item.text, config)
@@ -147,7 +147,7 @@ async def _living(engine: SessionCore, store: QueueState, placed: Placed) -> Mes
 
 
 async def _dead(
-    engine: SessionCore, store: QueueState, placed: Placed, record: HistoryRecord | None
+    engine: Runtime, store: QueueState, placed: Placed, record: HistoryRecord | None
 ) -> MessageState | None:
     (node,) = await read_all(engine, store, [placed.path])
     if node is None:
@@ -170,7 +170,7 @@ async def _dead(
     )
 
 
-async def _ended(engine: SessionCore, store: QueueState, record: HistoryRecord) -> MessageState:
+async def _ended(engine: Runtime, store: QueueState, record: HistoryRecord) -> MessageState:
     return MessageState(
         id=record.id,
         status=Status(record.outcome.value),
@@ -184,7 +184,7 @@ async def _ended(engine: SessionCore, store: QueueState, record: HistoryRecord) 
     )
 
 
-async def _producer(engine: SessionCore, store: QueueState, message_id: str) -> Process | None:
+async def _producer(engine: Runtime, store: QueueState, message_id: str) -> Process | None:
     """Whose session made an id, by its beginning; its folder tells where that runs, or ran within the last day.
 
     Ids in other programs' queues do not tell.
@@ -197,7 +197,7 @@ async def _producer(engine: SessionCore, store: QueueState, message_id: str) -> 
     return Process(client=client, host=host, pid=pid)
 
 
-async def _consumer(engine: SessionCore, store: QueueState, client: str) -> Process:
+async def _consumer(engine: Runtime, store: QueueState, client: str) -> Process:
     entries = [
         name for name in await list_children(engine, store, store.paths.consumers) if entry_client(name) == client
     ]

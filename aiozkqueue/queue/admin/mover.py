@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import ItemName
     from aiozkqueue.layout.moves import MoveRecord
     from aiozkqueue.queue.commit.puts import Put
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
 
 #: Seconds after which what others hold is looked at again: at first, and at most.
@@ -77,9 +77,7 @@ class _Part(NamedTuple):
 class Mover:
     """Moves what lay in one queue when a move began."""
 
-    def __init__(
-        self, engine: SessionCore, source: QueueState, target: QueueState, record: MoveRecord, began: int
-    ) -> None:
+    def __init__(self, engine: Runtime, source: QueueState, target: QueueState, record: MoveRecord, began: int) -> None:
         """``began`` is the zxid of the record."""
         self._engine = engine
         self._source = source
@@ -272,7 +270,7 @@ class Mover:
         return puts, None
 
 
-async def survey(engine: SessionCore, source: QueueState, target: QueueState) -> int:
+async def survey(engine: Runtime, source: QueueState, target: QueueState) -> int:
     """See that the target has a place for all that is in the source; return the number after the last one there.
 
     For queues of which at least one is another program's.

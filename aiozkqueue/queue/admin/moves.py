@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiozkqueue.layout.moves import MoveState
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
@@ -81,7 +81,7 @@ class MoveStatus:
 class Moves:
     """The moves under a session's root: `QueueSession.moves`."""
 
-    def __init__(self, engine: SessionCore) -> None:
+    def __init__(self, engine: Runtime) -> None:
         self._engine = engine
         self._paths = MovePaths(engine.root)
 

@@ -41,7 +41,7 @@ from .listing import closed_stages, first_items, list_children, walk
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, Stat
 
@@ -123,14 +123,14 @@ class QueueStats:
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 
-async def count(engine: SessionCore, store: QueueState, path: str) -> int:
+async def count(engine: Runtime, store: QueueState, path: str) -> int:
     """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
     with allowed(store.name):
         stat = await engine.zookeeper.exists(path)
     return 0 if stat is None else stat.num_children
 
 
-async def configuration(engine: SessionCore, store: QueueState) -> QueueConfig | None:
+async def configuration(engine: Runtime, store: QueueState) -> QueueConfig | None:
     """Read the configuration of a queue, without making anything; None when there is no such queue.
 
     Raises: AccessDeniedError, PayloadError.
@@ -143,12 +143,12 @@ async def configuration(engine: SessionCore, store: QueueState) -> QueueConfig |
     return configuration_of(store.paths, data)
 
 
-async def lanes(engine: SessionCore, store: QueueState) -> list[str]:
+async def lanes(engine: Runtime, store: QueueState) -> list[str]:
     """Return the paths of all that may hold items of a queue, without making anything."""
     return await lanes_of(engine, store, await configuration(engine, store))
 
 
-async def lanes_of(engine: SessionCore, store: QueueState, config: QueueConfig | None) -> list[str]:
+async def lanes_of(engine: Runtime, store: QueueState, config: QueueConfig | None) -> list[str]:
     """Return the paths of all that may hold items of a queue with this configuration; see `configuration`."""
     if config is None:
         return [store.paths.items]
@@ -159,7 +159,7 @@ async def lanes_of(engine: SessionCore, store: QueueState, config: QueueConfig |
     return found
 
 
-async def stat_lanes(engine: SessionCore, store: QueueState) -> dict[str, Stat]:
+async def stat_lanes(engine: Runtime, store: QueueState) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
     with allowed(store.name):
         found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
@@ -171,12 +171,12 @@ def put_into(stat: Stat) -> int:
     return (stat.cversion + stat.num_children) % 2**32 // 2
 
 
-async def size(engine: SessionCore, store: QueueState) -> int:
+async def size(engine: Runtime, store: QueueState) -> int:
     """Count the items in all lanes."""
     return sum(stat.num_children for stat in (await stat_lanes(engine, store)).values())
 
 
-async def stats(engine: SessionCore, store: QueueState) -> QueueStats:
+async def stats(engine: Runtime, store: QueueState) -> QueueStats:
     """Read a queue's figures."""
     paths = store.paths
     folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
@@ -232,7 +232,7 @@ def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
     return dict(sorted(found.items())) if len(found) > 1 else {}
 
 
-async def _count_records(engine: SessionCore, store: QueueState) -> int:
+async def _count_records(engine: Runtime, store: QueueState) -> int:
     """Count the records of a history, without listing any."""
     hours = await list_children(engine, store, store.paths.history)
     places = [store.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
@@ -249,7 +249,7 @@ class _Named(NamedTuple):
     bound: int = 0
 
 
-async def _read_names(engine: SessionCore, store: QueueState, config: QueueConfig | None) -> _Named:
+async def _read_names(engine: Runtime, store: QueueState, config: QueueConfig | None) -> _Named:
     """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
     if config is None:
         return _Named()
@@ -273,12 +273,12 @@ async def _read_names(engine: SessionCore, store: QueueState, config: QueueConfi
     return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
-async def count_staged(engine: SessionCore, store: QueueState, config: QueueConfig | None) -> int:
+async def count_staged(engine: Runtime, store: QueueState, config: QueueConfig | None) -> int:
     """Count the batches that are not complete; each has a lock."""
     return len(await closed_stages(engine, store)) if config is not None and config.staged else 0
 
 
-async def count_scheduled(engine: SessionCore, store: QueueState, held: Mapping[str, int]) -> int:
+async def count_scheduled(engine: Runtime, store: QueueState, held: Mapping[str, int]) -> int:
     """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
     now, later, scheduled = engine.server_clock.now(), f"{store.paths.later}/", 0
     for folder, number in held.items():
@@ -293,7 +293,7 @@ async def count_scheduled(engine: SessionCore, store: QueueState, held: Mapping[
     return scheduled
 
 
-async def peek(engine: SessionCore, store: QueueState, limit: int) -> list[Content]:
+async def peek(engine: Runtime, store: QueueState, limit: int) -> list[Content]:
     """Read the oldest items, claimed ones too, with the attempts made so far and when they are due."""
     paths = store.paths
     placed = await first_items(engine, store, await lanes(engine, store), limit)
@@ -335,7 +335,7 @@ def content(store: QueueState, item: ItemName, node: Node, attempts: int) -> Con
     return Content(store.name, item.id, body, header, attempts, node.stat.ctime)
 
 
-async def purge(engine: SessionCore, store: QueueState) -> int:
+async def purge(engine: Runtime, store: QueueState) -> int:
     """Remove every item that no transaction or delivery holds; return how many."""
     removed = 0
     while True:
@@ -353,7 +353,7 @@ async def purge(engine: SessionCore, store: QueueState) -> int:
             return removed
 
 
-async def release_claims(engine: SessionCore, store: QueueState) -> int:
+async def release_claims(engine: Runtime, store: QueueState) -> int:
     """Force every lock open; return how many. What their holders do from now on fails."""
     paths = store.paths
     # Whatever was claimed before the call is to be seen, by whichever server.
@@ -390,7 +390,7 @@ async def release_claims(engine: SessionCore, store: QueueState) -> int:
     return sum(await apply(engine, changes))
 
 
-async def _due_of(engine: SessionCore, store: QueueState) -> dict[str, str]:
+async def _due_of(engine: Runtime, store: QueueState) -> dict[str, str]:
     """The due node of each timed lock."""
     paths = store.paths
     names = await list_children(engine, store, paths.due)

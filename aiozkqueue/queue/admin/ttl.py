@@ -15,12 +15,12 @@ from aiozkqueue.queue.put.ttl import at_its_end
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
 
 
-async def sweep_expired(engine: SessionCore, store: QueueState, *, limit: int = 10_000) -> int:
+async def sweep_expired(engine: Runtime, store: QueueState, *, limit: int = 10_000) -> int:
     """End the messages of a queue whose life has ended and that nobody holds, ``limit`` at the most; return how many.
 
     Each is removed, or made a dead letter, by a multi that fails if anybody takes it meanwhile: by how many processes,
@@ -52,6 +52,6 @@ def _has_ended(text: str, *, now: int) -> bool:
     return name is not None and name.expires is not None and name.expires <= now
 
 
-def _sweeping(engine: SessionCore, store: QueueState, found: ItemSnapshot, end: int) -> Change:
+def _sweeping(engine: Runtime, store: QueueState, found: ItemSnapshot, end: int) -> Change:
     disposition = at_its_end(store.config, end)
     return (burial if disposition.kind == "dead" else removal)(engine, store, found, disposition)

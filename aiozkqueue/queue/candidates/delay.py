@@ -11,7 +11,7 @@ import asyncio
 import heapq
 from collections import deque
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiozkqueue.layout import HOUR, ItemName, later_of, parse_lock
 from aiozkqueue.moments import milliseconds_in
@@ -22,8 +22,8 @@ from .batches import visible
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from aiozkqueue.layout import QueueConfig, QueuePaths
     from aiozkqueue.queue.runtime.clock import Clock
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Stat, ZooKeeper
 
 #: Milliseconds before an hour begins at which its items are listed.
@@ -56,12 +56,26 @@ class HourBucket:
         """The earliest time of the next listing, on the monotonic clock."""
 
 
+class DelayedQueue(Protocol):
+    """The queue whose delayed messages are indexed."""
+
+    @property
+    def paths(self) -> QueuePaths:
+        """Its znodes."""
+        ...
+
+    @property
+    def config(self) -> QueueConfig:
+        """Its configuration."""
+        ...
+
+
 class DelayedIndex:
     """The delayed items of one queue."""
 
-    def __init__(self, zookeeper: ZooKeeper, store: QueueState, clock: Clock) -> None:
+    def __init__(self, zookeeper: ZooKeeper, queue: DelayedQueue, clock: Clock) -> None:
         self._zookeeper = zookeeper
-        self._store = store
+        self._queue = queue
         self._clock = clock
         self._hours: dict[int, HourBucket] = {}
         self._heap: list[tuple[int, str]] = []
@@ -162,7 +176,7 @@ class DelayedIndex:
         """Check the next hours: first which of them changed, all at once; then list a few of those."""
         page = [self._pending.popleft() for _ in range(min(CHECKED, len(self._pending)))]
         hours = [self._hours.get(number) for number, _ in page]
-        paths = [self._store.paths.at(later_of(number * HOUR)) for number, _ in page]
+        paths = [self._queue.paths.at(later_of(number * HOUR)) for number, _ in page]
         stats = await asyncio.gather(*(self._zookeeper.exists(path, generation=generation) for path in paths))
         over: list[int] = []
         listed = 0
@@ -183,7 +197,7 @@ class DelayedIndex:
 
     async def _list_hours(self, generation: int) -> None:
         before = dict(self._hours)
-        names = await below(self._zookeeper, self._store.paths.later, generation=generation)
+        names = await below(self._zookeeper, self._queue.paths.later, generation=generation)
         numbers = {int(name) for name in names if name.isascii() and name.isdigit() and name == str(int(name))}
         for gone in before.keys() - numbers:
             if self._hours.get(gone) is before[gone]:  # otherwise it was reported after the server read the names
@@ -195,17 +209,17 @@ class DelayedIndex:
         """List an hour whose stat was read before."""
         began = self._clock.monotonic()
         folder = later_of(number * HOUR)
-        path = self._store.paths.at(folder)
+        path = self._queue.paths.at(folder)
         try:
             names, locks = await asyncio.gather(
                 self._zookeeper.children(path, generation=generation),
-                self._zookeeper.children(self._store.paths.locks, generation=generation),
+                self._zookeeper.children(self._queue.paths.locks, generation=generation),
             )
         except NoNodeError:
             self._hours.pop(number, None)
             return
         locked = {parse_lock(lock) for lock in locks}
-        if self._store.config.staged:
+        if self._queue.config.staged:
             names = visible(names, locked)
         self._take(hour, folder, names, locked, now)
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
@@ -229,7 +243,7 @@ class DelayedIndex:
         """Delete the folders of past hours; a late put creates its folder again."""
         outcomes = await asyncio.gather(
             *(
-                self._zookeeper.multi([Delete(self._store.paths.at(later_of(number * HOUR)))], generation=generation)
+                self._zookeeper.multi([Delete(self._queue.paths.at(later_of(number * HOUR)))], generation=generation)
                 for number in numbers
             ),
             return_exceptions=True,

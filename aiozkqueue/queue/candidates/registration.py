@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Condition, QueuePaths
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.claim import SessionBudget
+    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.zookeeper import ZooKeeper
 
 

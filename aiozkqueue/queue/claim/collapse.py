@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from aiozkqueue.layout import IdSource
-    from aiozkqueue.queue.commit.attached import RefusalHandler
     from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Stat, ZooKeeper, ZooKeeperError
 

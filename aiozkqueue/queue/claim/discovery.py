@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.candidates.filters import FilterSelector
     from aiozkqueue.queue.candidates.priorities import PriorityLevel
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
-    from aiozkqueue.queue.state.claim import SessionBudget
+    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 

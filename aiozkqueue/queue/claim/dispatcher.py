@@ -17,9 +17,9 @@ from aiozkqueue.queue.commit.group_commit import CLOSED
 from aiozkqueue.queue.commit.release import ReleaseWrite
 from aiozkqueue.queue.put.ttl import at_its_end
 from aiozkqueue.queue.runtime.acl_errors import denied
-from aiozkqueue.queue.runtime.log_context import about
 from aiozkqueue.queue.runtime.tasks import wait_settled
-from aiozkqueue.queue.state.claim import FREE, GONE
+from aiozkqueue.queue.state.hooks import FREE, GONE
+from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,
@@ -31,7 +31,6 @@ from aiozkqueue.zookeeper import (
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
-from .both import Both
 from .claimer import Claimer, ContendedError, ReopenError
 from .collapse import Collapse
 from .delayed_release import DelayedReleases
@@ -50,8 +49,10 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
+    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.runtime.tasks import TaskOwner
-    from aiozkqueue.queue.state.claim import Claim, Fate, SessionBudget
+    from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.hooks import Fate
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import ZooKeeper
 
@@ -151,7 +152,7 @@ class ClaimDispatcher:
         self._returning: set[AtomicWrite] = set()  # releases in flight of claims that no taker wanted
         self._generation = 0
         self._closed = False
-        store.claim_listener = self if store.claim_listener is None else Both(store.claim_listener, self)
+        store.claim_listeners += (self,)
 
     # -- for takers
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from aiozkqueue.queue.commit.dispositions import Disposition
-    from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
+    from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
+    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
@@ -71,7 +72,7 @@ class GroupLock:
     """A group that this session holds."""
 
     __slots__ = (
-        "_claim_listener",
+        "_locks",
         "_store",
         "_timed",
         "ahead",
@@ -95,7 +96,7 @@ class GroupLock:
 
     def __init__(
         self,
-        claim_listener: GroupLockOwner,
+        locks: GroupLockOwner,
         store: QueueState,
         group: str,
         record: bytes,
@@ -105,7 +106,7 @@ class GroupLock:
         size: int,
         begun: float,
     ) -> None:
-        self._claim_listener = claim_listener
+        self._locks = locks
         self._store = store
         self.group: str = group
         """The id of the lock: ``g`` and the group's hash."""
@@ -163,7 +164,7 @@ class GroupLock:
         self._timed = None
         released = next((claim for claim in self.live if dispositions[claim].kind == "release"), None)
         head = self.live[0]
-        if released is None and self._claim_listener.keeps(self):
+        if released is None and self._locks.keeps(self):
             self.fate = Fate.KEPT
             yield head, Check(self.lock)
             return
@@ -198,23 +199,23 @@ class GroupLock:
             if claim is self._timed:
                 self._store.retry_at(due(disposition), claim.id)
         else:
-            self._claim_listener.deleted(claim)
+            self._locks.deleted(claim)
         if self.live or self.fate is Fate.KEPT:
             if not self.live:
                 self.settling = False
-            self._claim_listener.go_on(self)
+            self._locks.go_on(self)
         else:
-            self._claim_listener.finish(self, locked=self.fate is Fate.TIMED)
+            self._locks.finish(self, locked=self.fate is Fate.TIMED)
 
     def over(self) -> None:
         """End the hold: the ZooKeeper session is over, and the lock with it."""
         if not self.gone:
-            self._claim_listener.finish(self, locked=False)
+            self._locks.finish(self, locked=False)
 
     def lose(self) -> None:
         """End the hold: a claim was refused."""
         if not self.gone:
-            self._claim_listener.lost(self)
+            self._locks.lost(self)
 
 
 def due_data(place: str, group: str) -> bytes:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.group_commit import GroupCommitter
     from aiozkqueue.queue.runtime.clock import Clock, ServerClock
+    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.runtime.tasks import TaskOwner
-    from aiozkqueue.queue.state.claim import SessionBudget
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Versioned, ZooKeeper
 
@@ -107,7 +107,7 @@ class GroupLocks:
     def given(self, claims: Iterable[Claim], owner: object) -> None:
         """Record the owner of assigned claims, and read ahead for a transaction that may take more."""
         for claim in claims:
-            if claim.group_lock is not None:
+            if isinstance(claim.group_lock, GroupLock):
                 claim.group_lock.owner = owner
                 self._read_ahead(claim.group_lock)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.claim.runtime import ClaimRuntime
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
 
@@ -28,7 +28,7 @@ class Prefetcher:
     """
 
     def __init__(
-        self, engine: SessionCore, store: QueueState, most: int, *, patient: bool, condition: Condition | None
+        self, engine: ClaimRuntime, store: QueueState, most: int, *, patient: bool, condition: Condition | None
     ) -> None:
         self._engine = engine
         self._store = store

@@ -20,7 +20,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.queue.commit.dispositions import ASIDE, RELEASE, Disposition
 from aiozkqueue.queue.commit.held import CommitWrite
 from aiozkqueue.queue.commit.release import ReleaseWrite
-from aiozkqueue.queue.runtime.log_context import about
+from aiozkqueue.queue.state.log_context import about
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from aiozkqueue.queue.runtime.clock import ServerClock
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .attached import RefusalHandler
     from .conditional import Change
 
 

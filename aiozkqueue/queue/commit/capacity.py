@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aiozkqueue.queue.put.capacity import CapacityGate
     from aiozkqueue.queue.runtime.deadline import Deadline
     from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.hooks import CapacityLimit
+    from aiozkqueue.queue.state.queue_state import QueueState
 
     from .alterations import TransactionalAlteration
     from .dispositions import Disposition
-    from .puts import Put
     from .write import AtomicWrite
+
+    Limit: TypeAlias = CapacityLimit[AtomicWrite]
+
+
+class Placed(Protocol):
+    """A put, as far as its room is concerned."""
+
+    @property
+    def store(self) -> QueueState:
+        """The queue put to."""
+        ...
 
 
 def needs_of(
-    puts: Iterable[Put], dispositions: Mapping[Claim, Disposition], alterations: Iterable[TransactionalAlteration] = ()
-) -> dict[CapacityGate, int]:
+    puts: Iterable[Placed],
+    dispositions: Mapping[Claim, Disposition],
+    alterations: Iterable[TransactionalAlteration] = (),
+) -> dict[Limit, int]:
     """Return how many messages a commit adds to each bounded queue, less the messages that it removes from there."""
-    needs: dict[CapacityGate, int] = {}
+    needs: dict[Limit, int] = {}
     for put in puts:
         room = put.store.room
         if room is not None:
@@ -43,7 +56,7 @@ class Reservation:
 
     __slots__ = ("_counts",)
 
-    def __init__(self, counts: dict[CapacityGate, int]) -> None:
+    def __init__(self, counts: dict[Limit, int]) -> None:
         self._counts = counts
 
     def bind(self, atomic_write: AtomicWrite) -> None:
@@ -57,9 +70,9 @@ class Reservation:
             room.release(count)
 
 
-def try_reserve(needs: dict[CapacityGate, int]) -> Reservation | None:
+def try_reserve(needs: dict[Limit, int]) -> Reservation | None:
     """Acquire room in several queues, if it is known to be free in all of them."""
-    acquired: dict[CapacityGate, int] = {}
+    acquired: dict[Limit, int] = {}
     for room, count in needs.items():
         if not room.try_acquire(count):
             Reservation(acquired).release()
@@ -68,24 +81,24 @@ def try_reserve(needs: dict[CapacityGate, int]) -> Reservation | None:
     return Reservation(needs)
 
 
-async def reserve(needs: dict[CapacityGate, int], deadline: Deadline, generation: int | None = None) -> Reservation:
+async def reserve(needs: dict[Limit, int], deadline: Deadline, generation: int | None = None) -> Reservation:
     """Acquire room in several queues: in all, or in none.
 
     If a queue is full, the room acquired in other queues is released during the wait. If only this session has too
     much under way there, the acquired room is kept during the wait, unless some of it is in a queue that comes later by
     name. So no two commits wait for each other.
 
-    Raises: as `CapacityGate.acquire`.
+    Raises: as `CapacityLimit.acquire`.
     """
     rooms = sorted(needs, key=_name)
-    acquired: list[CapacityGate] = []
+    acquired: list[Limit] = []
 
     def release_all() -> None:
         while acquired:
             room = acquired.pop()
             room.release(needs[room])
 
-    def on_wait(lacking: CapacityGate, *, full: bool) -> None:
+    def on_wait(lacking: Limit, *, full: bool) -> None:
         if full or any(room.queue > lacking.queue for room in acquired):
             release_all()
 
@@ -99,20 +112,20 @@ async def reserve(needs: dict[CapacityGate, int], deadline: Deadline, generation
     return Reservation(needs)
 
 
-async def enter(atomic_write: AtomicWrite, puts: Iterable[Put], deadline: Deadline) -> None:
+async def enter(atomic_write: AtomicWrite, puts: Iterable[Placed], deadline: Deadline) -> None:
     """Acquire room for the puts of an atomic write, waiting until the deadline; it is released with the write.
 
-    The queues must be open. Raises: as `CapacityGate.acquire`.
+    The queues must be open. Raises: as `CapacityLimit.acquire`.
     """
     needs = needs_of(puts, {})
     if needs:
         (await reserve(needs, deadline)).bind(atomic_write)
 
 
-async def reserve_again(atomic_write: AtomicWrite, needs: dict[CapacityGate, int], deadline: Deadline) -> None:
+async def reserve_again(atomic_write: AtomicWrite, needs: dict[Limit, int], deadline: Deadline) -> None:
     """Acquire room for a write that was sent before its queue became bounded, and refused.
 
-    The write holds no other room during the wait, as in `reserve`. Raises: as `CapacityGate.acquire`.
+    The write holds no other room during the wait, as in `reserve`. Raises: as `CapacityLimit.acquire`.
     """
     if not all(room.holds(atomic_write) for room in needs):
         for room in needs:
@@ -120,5 +133,5 @@ async def reserve_again(atomic_write: AtomicWrite, needs: dict[CapacityGate, int
         (await reserve(needs, deadline, atomic_write.generation)).bind(atomic_write)
 
 
-def _name(room: CapacityGate) -> str:
+def _name(room: Limit) -> str:
     return room.queue

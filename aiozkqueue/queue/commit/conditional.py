@@ -13,13 +13,13 @@ from .write import OPERATION_WEIGHT, AtomicWrite
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
 
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.claim import Claim
+    from aiozkqueue.queue.state.hooks import AttachedOp
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
-    from .attached import AttachedOp
     from .dispositions import Disposition
 
 #: Changes under way at the same time.
@@ -98,7 +98,7 @@ class ConditionalWrite(AtomicWrite):
         raise NotCommittedError(f"{operation.path}: {error}")
 
 
-async def apply(engine: SessionCore, changes: Iterable[Change]) -> list[bool]:
+async def apply(engine: Runtime, changes: Iterable[Change]) -> list[bool]:
     """Try each change; return for each whether it was made, even if a lost reply made the request go out again.
 
     Raises: QueueError: the error of a change that failed otherwise; the changes before it were made or given up.
@@ -106,7 +106,7 @@ async def apply(engine: SessionCore, changes: Iterable[Change]) -> list[bool]:
     return [not atomic_write.left for atomic_write in await settle(engine, changes)]
 
 
-async def settle(engine: SessionCore, changes: Iterable[Change]) -> list[ConditionalWrite]:
+async def settle(engine: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
     """Try each change, as `apply` does; return the writes, which hold the results. Raises: as `apply`."""
     writes = [ConditionalWrite(engine.ids.next(), change, engine.server_clock) for change in changes]
     for start in range(0, len(writes), TOGETHER):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.state.claim import GONE, LEFT
+from aiozkqueue.queue.state.hooks import GONE, LEFT
 from aiozkqueue.zookeeper import Create, Delete
 
 from .dispositions import refusal_of

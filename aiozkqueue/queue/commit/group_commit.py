@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from aiozkqueue.layout import ClientPaths
+    from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.runtime.meter import Meter
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeper
@@ -323,7 +323,9 @@ class GroupCommitter:
             return
         if sent.fate is Fate.APPLIED:
             if self.meter is not None:
-                self.meter.applied(batch)
+                self.meter.applied(len(batch))
+                for atomic_write in batch:
+                    atomic_write.tally(self.meter)
             results = sent.results
             if results is None:
                 for atomic_write in batch:

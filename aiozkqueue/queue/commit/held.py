@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import AttemptRecord, LockRecord
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.runtime.deadline import FOREVER
-from aiozkqueue.queue.runtime.log_context import about
-from aiozkqueue.queue.state.claim import FREE, GONE, LEFT, Claim
+from aiozkqueue.queue.state.claim import Claim
+from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
+from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -33,14 +34,14 @@ from .write import OPERATION_WEIGHT, AtomicWrite
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Sequence
 
-    from aiozkqueue.queue.claim.group_lock import GroupLock
+    from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.runtime.meter import Meter
+    from aiozkqueue.queue.state.claim import GroupHold
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .alterations import TransactionalAlteration
-    from .attached import RefusalHandler
     from .puts import Put
 
 log: Final = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class EndClaims(AtomicWrite):
     def _end_shared(self, sent: list[Operation], owners: list[Claim | RefusalHandler]) -> None:
         """Add the operations on group locks, and one wake-up for all items that are available immediately."""
         wakeups: dict[str, QueueState] = {}
-        group_locks: dict[GroupLock, None] = {}
+        group_locks: dict[GroupHold[Disposition], None] = {}
         for claim, disposition in self._dispositions.items():
             if claim.group_lock is not None:
                 group_locks[claim.group_lock] = None
@@ -204,7 +205,7 @@ class EndClaims(AtomicWrite):
     def tally(self, meter: Meter) -> None:
         """Count the ended claims."""
         for claim, disposition in self._dispositions.items():
-            meter.ended(claim, disposition)
+            meter.ended(claim, disposition.kind)
 
     def over(self) -> None:
         """Settle the claims: the server has removed the locks."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.layout import End, History, HistoryRecord
 from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError
-
-from .attached import AttachedOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable

@@ -14,12 +14,12 @@ from .write import OPERATION_WEIGHT, AtomicWrite
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.deadline import Deadline
-    from aiozkqueue.queue.runtime.meter import Meter
+    from aiozkqueue.queue.state.hooks import RefusalHandler
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .attached import RefusalHandler
     from .put_plan import PutPlan
 
 

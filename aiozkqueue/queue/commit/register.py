@@ -12,7 +12,7 @@ from .write import AtomicWrite
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
@@ -49,7 +49,7 @@ class RegistrationWrite(AtomicWrite):
         raise self._explain(index, error)
 
 
-async def server_time(engine: SessionCore) -> int:
+async def server_time(engine: Runtime) -> int:
     """Return ZooKeeper's time in milliseconds; if it is unknown, write until it is known, however long that takes.
 
     Raises: QueueError; as `Queue.put`.

@@ -27,8 +27,9 @@ from aiozkqueue.errors import (
     TransactionTooLargeError,
 )
 from aiozkqueue.layout import LockRecord
-from aiozkqueue.queue.runtime.log_context import about
-from aiozkqueue.queue.state.claim import FREE, GONE, LEFT, Claim
+from aiozkqueue.queue.state.claim import Claim
+from aiozkqueue.queue.state.hooks import FREE, GONE, LEFT
+from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import BadVersionError, Check, NoAuthError, NoNodeError, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
@@ -40,10 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.state.claim import Fate
+    from aiozkqueue.queue.state.hooks import Fate, RefusalHandler
     from aiozkqueue.zookeeper import Node, Operation, Result
-
-    from .attached import RefusalHandler
 
 log: Final = logging.getLogger(__name__)
 

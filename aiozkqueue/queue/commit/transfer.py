@@ -17,13 +17,14 @@ from .puts import PutWrite
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from aiozkqueue.queue.put.capacity import CapacityGate
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.runtime.deadline import Deadline
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.state.hooks import CapacityLimit
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
     from .conditional import Change
     from .puts import Put
+    from .write import AtomicWrite
 
 
 class Transfer(NamedTuple):
@@ -81,7 +82,7 @@ class GuardedPuts(PutWrite):
         super().applied(None if results is None else results[self._guards :])
 
 
-async def transfer(engine: SessionCore, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
+async def transfer(engine: Runtime, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
     """Try each transfer, of at least one message; return for each whether it was made, or its error.
 
     False: another session was faster, and the item is left to it. The target queue must be open. If it is bounded, wait
@@ -110,7 +111,7 @@ async def transfer(engine: SessionCore, items: Sequence[Transfer], patience: Dea
 
 
 async def _transfer(
-    engine: SessionCore, items: Sequence[Transfer], room: CapacityGate | None
+    engine: Runtime, items: Sequence[Transfer], room: CapacityLimit[AtomicWrite] | None
 ) -> list[bool | QueueError]:
     """Try the transfers for which room has been acquired."""
     writes: list[GuardedPuts] = []

@@ -16,7 +16,8 @@ from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, bury
 from aiozkqueue.queue.commit.unique_keys import freed_with
 from aiozkqueue.queue.runtime.acl_errors import allowed
-from aiozkqueue.queue.state.claim import Claim, EphemeralBudget
+from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
+from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_pages
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.dispositions import Disposition
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
@@ -99,14 +100,14 @@ class ItemSnapshot(NamedTuple):
 
 
 async def find(
-    engine: SessionCore, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
+    engine: Runtime, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
 ) -> list[ItemSnapshot]:
     """Read the items at these places, leaving out empty places. Raises: as `find_pages`."""
     return [snapshot async for page in find_pages(engine, store, places, sealed) for snapshot in page]
 
 
 async def find_pages(
-    engine: SessionCore, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
+    engine: Runtime, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
 ) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
@@ -145,9 +146,7 @@ async def find_pages(
         yield snapshots
 
 
-async def item_pages(
-    engine: SessionCore, store: QueueState, places: Sequence[str]
-) -> AsyncIterator[list[ItemSnapshot]]:
+async def item_pages(engine: Runtime, store: QueueState, places: Sequence[str]) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find_pages` does, but only the items, not their locks. Raises: AccessDeniedError."""
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
@@ -176,7 +175,7 @@ async def _pages(
         together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
 
 
-async def read_all(engine: SessionCore, store: QueueState, paths: Sequence[str]) -> list[Node | None]:
+async def read_all(engine: Runtime, store: QueueState, paths: Sequence[str]) -> list[Node | None]:
     """Read many znodes, a page at a time. Raises: AccessDeniedError."""
     with allowed(store.name):
         return await read_pages(engine.zookeeper, paths)

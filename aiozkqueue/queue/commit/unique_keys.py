@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import DuplicateKeyError
 from aiozkqueue.layout import ItemName
-from aiozkqueue.queue.runtime.log_context import about
+from aiozkqueue.queue.state.hooks import AttachedOp
+from aiozkqueue.queue.state.log_context import about
 from aiozkqueue.zookeeper import Create, Delete, NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
 
-from .attached import AttachedOp
 from .put_plan import PutHook
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from aiozkqueue.errors import QueueError
-    from aiozkqueue.queue.runtime.meter import Meter
+    from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
-    from .group_commit import GroupCommitter
     from .put_plan import PutPlan
 
 log: Final = logging.getLogger(__name__)
@@ -28,6 +27,28 @@ _USUAL: Final = (ClaimLostError, SessionExpiredError, SessionClosedError)
 
 #: The approximate size of an operation in a multi without its data, in bytes: header, path, ACL.
 OPERATION_WEIGHT = 140
+
+
+class Committer(Protocol):
+    """The sender of atomic writes."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop on which it runs."""
+        ...
+
+    @property
+    def grace(self) -> float:
+        """Seconds for which a cancelled caller waits for a write under way."""
+        ...
+
+    def count_settled(self) -> None:
+        """Count a write that is settled."""
+        ...
+
+    def resubmit(self, atomic_write: AtomicWrite) -> None:
+        """Send the rest of a write of which a part has been applied."""
+        ...
 
 
 class WriteOwner(Protocol):
@@ -80,7 +101,7 @@ class AtomicWrite(ABC):
         """The number of refusals so far."""
         self.alone: bool = False
         """Whether it has a request to itself because it caused a refusal, so that no other write waits for it."""
-        self.committer: GroupCommitter | None = None
+        self.committer: Committer | None = None
         """The committer that it was submitted to."""
         self.settled: bool = False
         self.error: BaseException | None = None

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 _ID_DIGITS = 20
@@ -76,10 +75,10 @@ class ForeignQueueState(QueueState):
         sequence = int(digits) if digits.isascii() and digits.isdigit() else 0
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 
-    def dead(self, claim: Claim) -> str:
+    def dead(self, name: str, version: int) -> str:
         """See `QueueState`: one item may become several dead letters, at a version each."""
-        digest = sha256(f"{claim.name} {claim.version}".encode()).hexdigest()[:_ID_DIGITS]
-        item = self.parse_item(claim.name)
+        digest = sha256(f"{name} {version}".encode()).hexdigest()[:_ID_DIGITS]
+        item = self.parse_item(name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 
     def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:

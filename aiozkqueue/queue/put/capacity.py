@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import (
     ConnectionLostError,
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.runtime.clock import Clock
     from aiozkqueue.queue.runtime.deadline import Deadline
+    from aiozkqueue.queue.runtime.lock_budget import SessionBudget
     from aiozkqueue.queue.runtime.tasks import TaskOwner
-    from aiozkqueue.queue.state.claim import SessionBudget
+    from aiozkqueue.queue.state.hooks import OnWait
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
@@ -62,13 +63,6 @@ LINGER = 0.2
 def credits_of(size: int) -> int:
     """Return how many messages one session may have under way to a queue of this size."""
     return max(1, min(MOST_CREDITS, size // SHARE))
-
-
-class OnWait(Protocol):
-    """The callback for a waiting put."""
-
-    def __call__(self, *, full: bool) -> None:
-        """Report that a count found no room; ``full``: not even without what this session has under way."""
 
 
 class _Entry:

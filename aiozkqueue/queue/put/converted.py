@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import ItemName
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
@@ -59,7 +59,7 @@ class _Content(NamedTuple):
     """What else it has, and only a queue of ours has a place for."""
 
 
-def convert(engine: SessionCore, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
+def convert(engine: Runtime, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
     """Say how an item of one queue is put into the other; at most one of the two is of our layout. Sends nothing.
 
     Raises:
@@ -123,7 +123,7 @@ def _undecodable(title: str, error: MalformedError) -> PayloadError:
 # -- where it goes
 
 
-def _into_ours(engine: SessionCore, target: QueueState, content: _Content, now: int) -> Converted:
+def _into_ours(engine: Runtime, target: QueueState, content: _Content, now: int) -> Converted:
     priority = _priority_here(target, content)
     header = Header(key=content.key, priority=priority, enqueued_at=content.enqueued_at)
 
@@ -159,9 +159,7 @@ def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
         raise _refused(dialect.path, content, "what does not fit there", str(error)) from error
 
 
-def _into_theirs(
-    engine: SessionCore, target: QueueState, dialect: Dialect, content: _Content, prefix: str
-) -> Converted:
+def _into_theirs(engine: Runtime, target: QueueState, dialect: Dialect, content: _Content, prefix: str) -> Converted:
     def put(body: bytes) -> Put:
         data = dialect.item([body])
         _check_size(engine, target, content, data)
@@ -170,7 +168,7 @@ def _into_theirs(
     return Converted(content.bodies, put)
 
 
-def _check_size(engine: SessionCore, target: QueueState, content: _Content, data: bytes) -> None:
+def _check_size(engine: Runtime, target: QueueState, content: _Content, data: bytes) -> None:
     if len(data) > engine.max_message:
         msg = (
             f"{content.title} would take {len(data)} bytes in queue {target.name!r}, ZooKeeper takes "

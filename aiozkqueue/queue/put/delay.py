@@ -8,7 +8,7 @@ from aiozkqueue.layout import LAST_MOMENT, later_of, scheduled_prefix, unschedul
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 if TYPE_CHECKING:
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
 
@@ -19,7 +19,7 @@ class DelayedPlace:
 
     def __init__(
         self,
-        engine: SessionCore,
+        engine: Runtime,
         store: QueueState,
         priority: int,
         *,
@@ -65,7 +65,7 @@ class DelayedPlace:
 
 
 def placed(
-    engine: SessionCore, store: QueueState, priority: int, due: int | None = None, delay: float | None = None
+    engine: Runtime, store: QueueState, priority: int, due: int | None = None, delay: float | None = None
 ) -> PutPlan | None:
     """Return the plan of a put by its priority and due time, or delay; None: the put is plain."""
     if not priority and delay is None and due is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import ItemName
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
 _NEUTRAL: Final[dict[str, object]] = {"priority": 0, "unique": False}
@@ -28,7 +28,7 @@ class DueName:
 
     __slots__ = ("_delay", "_due", "_engine", "_from", "_store")
 
-    def __init__(self, engine: SessionCore, store: QueueState, delay: float) -> None:
+    def __init__(self, engine: Runtime, store: QueueState, delay: float) -> None:
         """``delay`` is in seconds from now."""
         self._engine = engine
         self._store = store
@@ -54,7 +54,7 @@ class DueName:
 
 
 def prepare_foreign(
-    engine: SessionCore, store: QueueState, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
+    engine: Runtime, store: QueueState, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
 ) -> Put:
     """Return the put of a payload, or of several that share an item; each must be bytes. Sends nothing.
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from aiozkqueue.layout import Header, ItemName
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
     data: bytes
 
 
-def prepare(engine: SessionCore, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
+def prepare(engine: Runtime, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
     """Check and encode a value, and assign its id. Sends nothing.
 
     Raises:
@@ -94,7 +94,7 @@ async def make_ready(puts: Iterable[Put]) -> None:
             await put.plan.prepare()
 
 
-def plan_of(engine: SessionCore, store: QueueState, options: Mapping[str, Any]) -> PutPlan | None:
+def plan_of(engine: Runtime, store: QueueState, options: Mapping[str, Any]) -> PutPlan | None:
     """Return the plan that checked options require; None if they require none.
 
     Each feature adds its part here. `QueueState.transform_put` adds what depends on the queue's configuration.
@@ -141,7 +141,7 @@ def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> b
     return data
 
 
-def restored(engine: SessionCore, store: QueueState, item: ItemName, node: Node) -> Put:
+def restored(engine: Runtime, store: QueueState, item: ItemName, node: Node) -> Put:
     """Return the put that restores an item or dead letter to this queue, with its id, headers and time of put.
 
     An item whose envelope does not decode is put as it is stored.

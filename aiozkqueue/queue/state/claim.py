@@ -1,96 +1,59 @@
-"""A claim (an item that this session has locked), and the limit on a session's locks."""
+"""A claim: an item that this session has locked."""
 
 from __future__ import annotations
 
-import enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aiozkqueue.layout import EMPTY_HEADER, priority_of
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aiozkqueue.layout import Header, ItemName
-    from aiozkqueue.queue.claim.group_lock import GroupLock
+    from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
+    from aiozkqueue.zookeeper import Operation
 
+    from .hooks import Fate
     from .queue_state import QueueState
 
-#: Bytes: Σ(path length + 4) over a session's ephemerals. The server deletes them all in one transaction when the
-#: session ends. One such transaction of twice the request limit has been seen to kill every server of an ensemble.
-EPHEMERAL_CAP = 256 * 1024
+
+DispositionT = TypeVar("DispositionT")
 
 
-class Fate(enum.Enum):
-    """The state of an item after our lock on it is gone."""
-
-    GONE = enum.auto()
-    """The item has been deleted."""
-    LEFT = enum.auto()
-    """The item exists but cannot be claimed now: another lock delays its next attempt, or our session has ended."""
-    FREE = enum.auto()
-    """The item exists and can be claimed immediately."""
-
-
-#: Aliases that save a lookup for each message.
-GONE: Final = Fate.GONE
-LEFT: Final = Fate.LEFT
-FREE: Final = Fate.FREE
-
-
-class EphemeralBudget:
-    """The bytes of lock paths that one ZooKeeper session may still create."""
-
-    __slots__ = ("_waiting", "used")
-
-    def __init__(self, events: dict[asyncio.Event, None]) -> None:
-        self.used: int = 0
-        self._waiting = events
+class GroupHold(Protocol[DispositionT]):
+    """The lock on a claim's group, which is the claim's lock as well."""
 
     @property
-    def left(self) -> int:
-        """The remaining bytes of lock paths."""
-        return EPHEMERAL_CAP - self.used
+    def group(self) -> str:
+        """The lock's name: ``g`` and the hash of the group."""
+        ...
 
-    def spend(self, size: int) -> None:
-        """Count an ephemeral that is about to be created."""
-        self.used += size
+    @property
+    def live(self) -> Sequence[Claim]:
+        """The claims of the group that are not decided, oldest first."""
+        ...
 
-    def free(self, size: int) -> None:
-        """Stop counting an ephemeral that is known to be gone."""
-        self.used -= size
-        if self._waiting:
-            set_all(self._waiting)
+    def checks(self, claim: Claim) -> Sequence[Operation]:
+        """Return the assertion that this session still holds a message and its group."""
+        ...
 
+    def lock_operations(
+        self, dispositions: Mapping[Claim, DispositionT], due: Callable[[DispositionT], int]
+    ) -> Iterable[tuple[Claim | QueueState, Operation]]:
+        """Return what these ends do to the lock; called again when they are sent again."""
+        ...
 
-def set_all(events: dict[asyncio.Event, None]) -> None:
-    """Set and remove all events, to wake the tasks that wait for budget."""
-    while events:
-        events.popitem()[0].set()
+    def ended(self, claim: Claim, disposition: DispositionT, due: Callable[[DispositionT], int]) -> None:
+        """Handle the end of a message, which has been applied."""
+        ...
 
+    def over(self) -> None:
+        """Handle the end of the ZooKeeper session, and with it of the lock."""
+        ...
 
-class SessionBudget:
-    """The budget of the current ZooKeeper session. A new session starts with a full one."""
-
-    def __init__(self) -> None:
-        self._generation = 0
-        self._waiting: dict[asyncio.Event, None] = {}  # a dict for its order, which a set lacks
-        self._budget = EphemeralBudget(self._waiting)
-
-    def of(self, generation: int) -> EphemeralBudget:
-        """Return the budget of a session; for a session that is over, a new one that nothing else uses."""
-        if generation != self._generation:
-            if generation < self._generation:
-                return EphemeralBudget(self._waiting)
-            self._generation, self._budget = generation, EphemeralBudget(self._waiting)
-        return self._budget
-
-    def wake(self) -> None:
-        """Wake the tasks that wait for budget."""
-        set_all(self._waiting)
-
-    def notify(self, event: asyncio.Event) -> None:
-        """Set ``event`` when budget may have become available."""
-        self._waiting[event] = None
+    def lose(self) -> None:
+        """Handle the refusal of a claim: the lock is no longer ours."""
+        ...
 
 
 class _Undecoded:
@@ -147,7 +110,7 @@ class Claim:
         generation: int,
         budget: EphemeralBudget,
         size: int,
-        group_lock: GroupLock | None = None,
+        group_lock: GroupHold[Any] | None = None,
     ) -> None:
         self.store: QueueState = store
         self.place: str = place
@@ -162,7 +125,7 @@ class Claim:
         self.budget: EphemeralBudget = budget
         self.size: int = size
         """The lock's share of the budget; 0 if a group lock holds the item."""
-        self.group_lock: GroupLock | None = group_lock
+        self.group_lock: GroupHold[Any] | None = group_lock
         """The lock on the message's group, in place of a lock of its own; None for a message without a group."""
         self.version: int = -1
         self.raw: bytes = b""
@@ -225,9 +188,8 @@ class Claim:
             self.group_lock.over()
             return
         self.budget.free(self.size)
-        claim_listener = self.store.claim_listener
-        if claim_listener is not None:
-            claim_listener.claim_settled(self, fate)
+        for listener in self.store.claim_listeners:
+            listener.claim_settled(self, fate)
 
     def __repr__(self) -> str:
         return f"<Claim {self.id} of {self.store.name!r}>"

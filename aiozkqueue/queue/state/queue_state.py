@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import (
     ConnectionLostError,
@@ -57,30 +57,14 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import Policy, Tier
-    from aiozkqueue.queue.commit.attached import EndHook
-    from aiozkqueue.queue.commit.puts import Put
-    from aiozkqueue.queue.put.capacity import CapacityGate
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeperError
 
-    from .claim import Claim, Fate
+    from .hooks import CapacityLimit, ClaimListener, EndHook
 
 DEFAULT_POLICY = AtLeastOnce()
 
 _LANE_END = f"{LANE_END:010d}"
-
-
-class ClaimListener(Protocol):
-    """The receiver of notifications about a queue's claims: the session's dispatcher of messages."""
-
-    def claim_settled(self, claim: Claim, fate: Fate) -> None:
-        """Handle the end of a claim: its lock is gone, and ``fate`` is the state of its item."""
-
-    def retry_at(self, due: int, message_id: str) -> None:
-        """Handle the start of a backoff that ends at ``due`` (ms, ZooKeeper's time)."""
-
-    def keep(self, claim: Claim, delay: float) -> None:
-        """Hold a claim for ``delay`` seconds, and then release it."""
 
 
 class QueueState:
@@ -104,19 +88,20 @@ class QueueState:
         """The layout of another program's queue; None: our own layout."""
         self.longest_id = 24
         """The maximum length of an id in a lock's name."""
-        self.claim_listener: ClaimListener | None = None
+        self.claim_listeners: tuple[ClaimListener[Any], ...] = ()
+        """The dispatchers of its claims, one for each filter by which this session consumes."""
         self.clock: ServerClock | None = None
         """ZooKeeper's time, if this queue needs it."""
-        self.transform_put: Callable[[Put], Put] | None = None
+        self.transform_put: Callable[[Any], Any] | None = None
         """Applies the queue's configuration to a put; None: puts are unchanged. It is called before each attempt, with
         its own result for the previous attempt."""
         self.takes: Callable[[str], bool] | None = None
         """Whether this session accepts an item, given its name; None: it accepts every item."""
         self.config_listeners: list[Callable[[], None]] = []
         """Callbacks invoked after each read of the configuration."""
-        self.end_hooks: tuple[EndHook, ...] = ()
+        self.end_hooks: tuple[EndHook[Any, Any], ...] = ()
         """Hooks that add operations to the multis that end claims on messages of this queue."""
-        self.room: CapacityGate | None = None
+        self.room: CapacityLimit[Any] | None = None
         """The capacity gate of a bounded queue; None: the queue is unbounded."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """The tags that the digests in item names stand for."""
@@ -217,9 +202,10 @@ class QueueState:
         """Parse the name of an item or dead letter; return None if it is not one."""
         return ItemName.parse(name)
 
-    def dead(self, claim: Claim) -> str:
-        """Return the path of the dead letter for a message."""
-        return self.paths.dead(claim.name)
+    def dead(self, name: str, version: int) -> str:
+        """Return the path of the dead letter for a message, given the name and version of its item."""
+        del version
+        return self.paths.dead(name)
 
     def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
         """Return the operations that wake idle consumers after locks are removed, which a watch on items misses.
@@ -438,13 +424,13 @@ class QueueState:
 
     def retry_at(self, due: int, message_id: str) -> None:
         """Pass the end of a backoff on to the claim listener."""
-        if self.claim_listener is not None:
-            self.claim_listener.retry_at(due, message_id)
+        for listener in self.claim_listeners:
+            listener.retry_at(due, message_id)
 
-    def keep(self, claim: Claim, delay: float) -> None:
+    def keep(self, claim: object, delay: float) -> None:
         """Hold a claim for ``delay`` more seconds, and then release it."""
-        if self.claim_listener is not None:
-            self.claim_listener.keep(claim, delay)
+        if self.claim_listeners:
+            self.claim_listeners[0].keep(claim, delay)
 
     async def _try_open(self) -> None:
         paths, invalidations = self.paths, self._invalidations

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.zookeeper.connection import Connection
 
-    from .ensemble import Ensemble
-    from .server import Server, ServerSession
+    from .server import Network, Server, ServerSession
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ class SimulatedConnection:
 class SimulatedSession(Session):
     """The package's session, on simulated connections."""
 
-    def __init__(self, ensemble: Ensemble, name: str, *, timeout: float, jitter: Random, max_request: int) -> None:
+    def __init__(self, ensemble: Network, name: str, *, timeout: float, jitter: Random, max_request: int) -> None:
         hosts = parse_hosts(",".join(server.name for server in ensemble.servers))
         super().__init__(hosts, timeout=timeout, max_request=max_request, jitter=jitter)
         self.name = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from aiozkqueue.zookeeper.errors import SessionExpiredError, ZooKeeperError
 from aiozkqueue.zookeeper.interface import EventKind, WatchEvent
@@ -13,11 +13,12 @@ from .requests import Fault, Kind, Pipe, Request
 from .tree import Change, Tree, parent_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
+    from contextvars import Context
 
-    from .connection import SimulatedConnection
-    from .ensemble import Ensemble
     from .loop import Process
+    from .requests import Delays
 
 
 @dataclass(eq=False)
@@ -58,10 +59,67 @@ class Entry:
         self.result: object = None
 
 
+class ClientEnd(Protocol):
+    """The client's end of a connection."""
+
+    name: str
+    loop: asyncio.AbstractEventLoop
+    stream: Pipe[tuple[int, object]]
+
+    def told_cut(self, why: str) -> None:
+        """Learn that the server has closed the connection."""
+        ...
+
+
+class Network(Protocol):
+    """The ensemble, as its servers and its clients see it."""
+
+    arrivals: int
+    context: Context
+    dead: bool
+    delays: Delays
+    loop: asyncio.AbstractEventLoop
+    max_request: int
+    newcomers: list[Newcomer]
+    servers: list[Server]
+    trace: list[tuple[object, ...]] | None
+    tree: Tree
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one server."""
+        ...
+
+    @property
+    def judge(self) -> Callable[[ServerConnection, Request], Fault | None]:
+        """Decides which fault meets a request."""
+        ...
+
+    def at_leader(self, server: Server, connection: ServerConnection, entry: Entry) -> None:
+        """Order a request."""
+        ...
+
+    def linger(self, connection: ServerConnection, request: Request) -> None:
+        """Apply a request later than its connection lived."""
+        ...
+
+    def welcome(self, server: Server) -> None:
+        """Answer the clients whose new session a server knows."""
+        ...
+
+    def open_session(self, timeout: float, process: Process | None) -> tuple[ServerSession, int]:
+        """Order a new session; return it with the zxid of its creation."""
+        ...
+
+    def resume_session(self, session_id: int, password: bytes) -> ServerSession | None:
+        """Return a session that is alive."""
+        ...
+
+
 class ServerConnection:
     """The server's end of a connection."""
 
-    def __init__(self, server: Server, session: ServerSession, client: SimulatedConnection) -> None:
+    def __init__(self, server: Server, session: ServerSession, client: ClientEnd) -> None:
         self.server = server
         self.session = session
         self.client = client
@@ -141,7 +199,7 @@ class ServerConnection:
 class Server:
     """One server: its copy of the tree, and the watches of its connections."""
 
-    def __init__(self, ensemble: Ensemble, name: str, tree: Tree) -> None:
+    def __init__(self, ensemble: Network, name: str, tree: Tree) -> None:
         self.ensemble = ensemble
         self.name = name
         self.tree: Tree = tree

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.redelivery import attempts
+from aiozkqueue.queue.claim import deliver
 from aiozkqueue.testing.simulator import SimulatedClient
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import leave_out
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @mutation()
 def attempt_recorded_after_hand_over(patch: pytest.MonkeyPatch) -> None:
-    record = attempts._record
+    record = deliver._record
     tasks: set[asyncio.Task[Any]] = set()
 
     async def later(engine: Any, dispatcher: Any, claims: list[Any], limit: float | None) -> list[Any]:
@@ -31,7 +31,7 @@ def attempt_recorded_after_hand_over(patch: pytest.MonkeyPatch) -> None:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return claims
 
-    patch.setattr(attempts, "_record", later)
+    patch.setattr(deliver, "_record", later)
 
 
 @mutation()

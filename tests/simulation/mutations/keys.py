@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.claim import claimer, collapse
+from aiozkqueue.queue.claim import claimer, collapse, deliver
 from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
 from aiozkqueue.queue.commit import alterations, unique_keys
-from aiozkqueue.queue.redelivery import attempts
 from aiozkqueue.zookeeper import Check, Create, Delete, Operation
 from tests.simulation.mutations import mutation
 from tests.simulation.mutations.sending import is_lock, leave_out, send_instead
@@ -108,4 +107,4 @@ def a_key_left_behind(patch: pytest.MonkeyPatch) -> None:
 @mutation(lives_end_while_messages_are_taken)
 def an_ended_message_handed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claimer.Claimer, "examine_name", lambda *_: None)
-    patch.setattr(attempts, "_lives", lambda *_: True)
+    patch.setattr(deliver, "_lives", lambda *_: True)

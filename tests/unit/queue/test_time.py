@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aiozkqueue.queue.candidates.watches import Timers
 from aiozkqueue.queue.runtime.clock import SAMPLE_LIFETIME, Clock, ServerClock
-from aiozkqueue.queue.state.claim import EPHEMERAL_CAP, SessionBudget
+from aiozkqueue.queue.runtime.lock_budget import EPHEMERAL_CAP, SessionBudget
 
 if TYPE_CHECKING:
     from aiozkqueue.zookeeper import ZooKeeper

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.layout import QueueConfig
-    from aiozkqueue.queue.session_core import SessionCore
+    from aiozkqueue.queue.commit.runtime import Runtime
 
 #: Round trips measured of each kind.
 ROUND_TRIPS: Final = 20
@@ -58,7 +58,7 @@ _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
 
 
-async def examine(engine: SessionCore, names: Sequence[str]) -> Diagnosis:
+async def examine(engine: Runtime, names: Sequence[str]) -> Diagnosis:
     """Read the facts of the servers and of these queues (of all, when none is named), and judge them."""
     return await _Examination(engine).run(names)
 
@@ -66,7 +66,7 @@ async def examine(engine: SessionCore, names: Sequence[str]) -> Diagnosis:
 class _Examination:
     """One reading of everything."""
 
-    def __init__(self, engine: SessionCore) -> None:
+    def __init__(self, engine: Runtime) -> None:
         self._engine = engine
         self._zookeeper = engine.zookeeper
         self._root = engine.root

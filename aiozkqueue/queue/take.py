@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aiozkqueue.errors import SessionExpiredError, TransactionTooLargeError
-from aiozkqueue.queue.redelivery.attempts import deliver_claims, deliver_claims_now
-from aiozkqueue.queue.state.claim import EPHEMERAL_CAP
+from aiozkqueue.queue.claim.deliver import deliver_claims, deliver_claims_now
+from aiozkqueue.queue.runtime.lock_budget import EPHEMERAL_CAP
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.unit_of_work import UnitOfWork
 
-    from .dispatcher import ClaimDispatcher
+    from .claim.dispatcher import ClaimDispatcher
 
 
 async def take(

@@ -15,8 +15,6 @@ from aiozkqueue.zookeeper import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from aiozkqueue.queue.commit.dispositions import Disposition
-    from aiozkqueue.queue.commit.write import AtomicWrite
     from aiozkqueue.queue.state.claim import Claim
 
 #: Upper bounds in seconds: from the time of an immediate delivery to an hour in the queue.
@@ -85,11 +83,9 @@ class Meter:
             figures = self.queues[queue] = QueueFigures()
         return figures
 
-    def applied(self, group: Sequence[AtomicWrite]) -> None:
-        """Count atomic writes that were applied in one request."""
-        self.groups.observe(len(group))
-        for atomic_write in group:
-            atomic_write.tally(self)
+    def applied(self, count: int) -> None:
+        """Count writes that were applied in one request."""
+        self.groups.observe(count)
 
     def put(self, queue: str) -> None:
         """Count a stored message."""
@@ -101,16 +97,16 @@ class Meter:
         for claim in claims:
             claim.handed_at = now
 
-    def ended(self, claim: Claim, disposition: Disposition) -> None:
+    def ended(self, claim: Claim, kind: str) -> None:
         """Count the end of a claim."""
         figures = self.of(claim.store.name)
-        if disposition.kind == "dead":
+        if kind == "dead":
             figures.dead += 1
         if not claim.handed:
             return
-        if disposition.kind == "consume":
+        if kind == "consume":
             figures.consumed += 1
-        elif disposition.kind == "release":
+        elif kind == "release":
             figures.retried += 1
         if claim.handed_at is not None:
             figures.handling.observe(self._monotonic() - claim.handed_at)

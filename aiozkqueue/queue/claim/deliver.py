@@ -11,12 +11,12 @@ from aiozkqueue.queue.runtime.tasks import wait_settled
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.claim.dispatcher import ClaimDispatcher
+    from aiozkqueue.queue.claim.runtime import ClaimRuntime
     from aiozkqueue.queue.destination import Destination
-    from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.claim import Claim
 
 
-def deliver_claims_now(engine: SessionCore, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
+def deliver_claims_now(engine: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
     """Return the result of `deliver_claims` if that need not record attempts; None if it must be awaited."""
     if claims[0].store.policy.counts_at_hand_over:
         return None
@@ -24,7 +24,7 @@ def deliver_claims_now(engine: SessionCore, queue: Destination[Any], claims: lis
 
 
 async def deliver_claims(
-    engine: SessionCore, queue: Destination[Any], claims: list[Claim], limit: float | None = None
+    engine: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: float | None = None
 ) -> list[Claim]:
     """Return the claims that may be delivered now, after recording the attempt if the policy counts deliveries.
 
@@ -43,7 +43,7 @@ async def deliver_claims(
     return _mark_delivered(engine, deliverable)
 
 
-def _deliverable(engine: SessionCore, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+def _deliverable(engine: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
     """Return the claims that can be delivered; the others are settled here, or lost with their session."""
     deliverable: list[Claim] = []
     current = engine.zookeeper.generation
@@ -61,14 +61,14 @@ def _deliverable(engine: SessionCore, queue: Destination[Any], claims: list[Clai
     return deliverable
 
 
-def outlived(engine: SessionCore, claims: list[Claim]) -> bool:
+def outlived(engine: ClaimRuntime, claims: list[Claim]) -> bool:
     """Return whether one of these claims has expired, as far as known; the holder must then not wait for more."""
     clock = engine.server_clock
     ends = [claim.fields.expires for claim in claims if claim.fields is not None and claim.fields.expires is not None]
     return bool(ends) and clock.sampled and clock.now() >= min(ends)
 
 
-def _mark_delivered(engine: SessionCore, claims: list[Claim]) -> list[Claim]:
+def _mark_delivered(engine: ClaimRuntime, claims: list[Claim]) -> list[Claim]:
     """Return the claims, marked as delivered."""
     for claim in claims:
         claim.handed = True
@@ -77,7 +77,7 @@ def _mark_delivered(engine: SessionCore, claims: list[Claim]) -> list[Claim]:
     return claims
 
 
-def _in_time(engine: SessionCore, claim: Claim) -> bool:
+def _in_time(engine: ClaimRuntime, claim: Claim) -> bool:
     """Return whether a claim has not expired since it was claimed, as far as known; expire it otherwise."""
     end = None if claim.fields is None else claim.fields.expires
     if end is None or not engine.server_clock.sampled or engine.server_clock.now() < end:
@@ -87,7 +87,7 @@ def _in_time(engine: SessionCore, claim: Claim) -> bool:
 
 
 async def _record(
-    engine: SessionCore, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
+    engine: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
 ) -> list[Claim]:
     """Record the attempts, in one group commit, before a handler sees the messages."""
     attempts = [AttemptWrite(engine.ids.next(), claim) for claim in claims]
