@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from aiozkqueue.http.keys import Keys
-from aiozkqueue.http.permissions import Verb
 from pydantic import BaseModel
 
 from aiozkqueue.bus import Bus, Buses
+from aiozkqueue.http.core.keys import Keys
+from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
