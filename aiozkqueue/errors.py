@@ -1,34 +1,34 @@
-"""Everything aiozkqueue raises and warns of.
+"""All errors and warnings of aiozkqueue.
 
 QueueError
-├── NotCommittedError            nothing of the commit was applied; doing the work again is safe
+├── NotCommittedError            nothing of the commit was applied; repeating the work is safe
 │   ├── SessionExpiredError      the ZooKeeper session that held the claims is over
-│   ├── ClaimLostError           the claim was forced open or taken over
-│   ├── ItemNotEmptyError        znodes lie below the message's item, so ZooKeeper does not delete it
-│   ├── TransactionTooLargeError more than one ZooKeeper request, or one session's locks, can hold
+│   ├── ClaimLostError           the claim was removed by force or taken over
+│   ├── ItemNotEmptyError        the message's item has child znodes, so ZooKeeper does not delete it
+│   ├── TransactionTooLargeError the transaction exceeds one ZooKeeper request, or the locks of one session
 │   ├── QueueFullError           the queue is at its limit
-│   ├── ConflictError            what the commit was to change has been taken or changed by others first
-│   └── DuplicateKeyError        the unique key is waiting already
-├── OutcomeUnknownError          the commit is still being found out; `session.outcome(id)` will tell
-├── ConnectionLostError          no server could be reached in the time given
+│   ├── ConflictError            other clients have taken or changed what the commit was to change
+│   └── DuplicateKeyError        a message with the unique key exists already
+├── OutcomeUnknownError          the commit's outcome is not known yet; `session.outcome(id)` returns it later
+├── ConnectionLostError          no server could be reached in time
 ├── CheckpointError              the checkpoint of a Spark stream does not belong to the ledger
 │   └── UnreadBatchError         Spark committed a batch that no task has read
 ├── AccessDeniedError            ZooKeeper refused the credentials, or a znode's ACL refused the access
-├── ConfigConflictError          another policy or configuration has been chosen for this queue
-├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name is there already
+├── ConfigConflictError          the queue has another policy or configuration
+├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name exists already
 ├── NotFoundError                (LookupError) there is no job, notification queue or subscriber group of this name
-├── UnknownMoveError             (LookupError) there is no move of this reference
-├── MissingExtraError            (ModuleNotFoundError) what an extra brings is not installed, or in another version
-├── TransactionClosedError       (RuntimeError) the transaction or delivery has been settled already
+├── UnknownMoveError             (LookupError) there is no move with this reference
+├── MissingExtraError            (ModuleNotFoundError) a package of an extra is not installed, or has another version
+├── TransactionClosedError       (RuntimeError) the transaction or delivery has already been settled
 ├── SessionClosedError           (RuntimeError) the session has been closed
 ├── WrongLoopError               (RuntimeError) used on another event loop, or in a forked child
 ├── PayloadError                 (ValueError) the value does not fit the queue's type, or the payload does not decode
-├── MessageTooLargeError         (ValueError) the message is larger than ZooKeeper takes
-├── InvalidNameError             (ValueError) not a name for a queue
+├── MessageTooLargeError         (ValueError) the message exceeds ZooKeeper's limit
+├── InvalidNameError             (ValueError) the name is not valid for a queue
 └── InvalidOptionError           (ValueError) an option is out of range, of the wrong type, or not supported
-    └── InvalidScheduleError     no cron expression, no time zone, or a date that never comes
+    └── InvalidScheduleError     a cron expression or time zone is invalid, or the date never occurs
 
-Retry, Reject                    (Exception) raised *by* handlers, to say how a delivery ends
+Retry, Reject                    (Exception) raised *by* handlers, to decide how a delivery ends
 UncommittedWarning, DirectPutWarning, ImplicitSettleWarning, BlockedLoopWarning      (UserWarning)
 """
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 class QueueError(Exception):
-    """The root of what aiozkqueue raises."""
+    """The base of all errors of aiozkqueue."""
 
 
 class NotCommittedError(QueueError):
-    """The commit did not happen, none of it: doing the work again is safe. The subclass says why."""
+    """Nothing of the commit was applied, so repeating the work is safe. The subclass gives the reason."""
 
 
 class SessionExpiredError(NotCommittedError):
@@ -54,13 +54,13 @@ class SessionExpiredError(NotCommittedError):
 
 
 class ClaimLostError(NotCommittedError):
-    """A claim was forced open or taken over; the message belongs to another consumer."""
+    """A claim was removed by force or taken over; the message belongs to another consumer."""
 
 
 class ItemNotEmptyError(NotCommittedError):
-    """A message cannot be removed: somebody has created znodes below its item, and ZooKeeper deletes no such znode.
+    """A message cannot be removed: its item has child znodes, and ZooKeeper does not delete such a znode.
 
-    The message comes again after a growing delay, up to one hour. Delete what lies below the item to end this.
+    The message is redelivered after a growing delay, up to one hour. Delete the child znodes to end this.
     """
 
     def __init__(self, message: str, message_id: str) -> None:
@@ -73,19 +73,19 @@ class TransactionTooLargeError(NotCommittedError):
 
 
 class QueueFullError(NotCommittedError):
-    """The queue is at its limit and had no room in the time given."""
+    """The queue is at its limit, and there was no room in time."""
 
 
 class ConflictError(NotCommittedError):
-    """Others were first with what the commit was to change: they took, replaced or removed it. Do the work again."""
+    """Other clients have taken, replaced or removed what the commit was to change. Repeat the work."""
 
 
 class DuplicateKeyError(NotCommittedError):
-    """A message with this unique key is waiting already."""
+    """A message with this unique key exists already."""
 
 
 class OutcomeUnknownError(QueueError):
-    """Whether the commit was applied is not known yet; ``await session.outcome(error.transaction_id)`` tells."""
+    """The commit's outcome is not known yet; ``await session.outcome(error.transaction_id)`` returns it."""
 
     def __init__(self, message: str, transaction_id: str) -> None:
         super().__init__(message)
@@ -93,7 +93,7 @@ class OutcomeUnknownError(QueueError):
 
 
 class ConnectionLostError(QueueError):
-    """No ZooKeeper server could be reached in the time given."""
+    """No ZooKeeper server could be reached in time."""
 
 
 class CheckpointError(QueueError):
@@ -105,15 +105,15 @@ class UnreadBatchError(CheckpointError):
 
 
 class AccessDeniedError(QueueError):
-    """ZooKeeper refused the credentials, or a znode's ACL refuses this user."""
+    """ZooKeeper refused the credentials, or a znode's ACL refused access to this user."""
 
 
 class ConfigConflictError(QueueError):
-    """The queue's stored configuration says otherwise; `Queue.configure` changes it."""
+    """The queue's stored configuration differs; change it with `Queue.configure`."""
 
 
 class AlreadyExistsError(QueueError):
-    """A job, a notification queue or a subscriber group of this name is there already."""
+    """A job, a notification queue or a subscriber group of this name exists already."""
 
 
 class NotFoundError(QueueError, LookupError):
@@ -121,11 +121,11 @@ class NotFoundError(QueueError, LookupError):
 
 
 class MissingExtraError(QueueError, ModuleNotFoundError):
-    """A package that an extra brings is not installed, or in another version; the text says which, and what to do."""
+    """A package of an extra is not installed, or has another version; the message says which, and what to do."""
 
 
 class TransactionClosedError(QueueError, RuntimeError):
-    """The transaction or delivery has been committed, rolled back or rejected already."""
+    """The transaction or delivery has already been committed, rolled back or rejected."""
 
 
 class SessionClosedError(QueueError, RuntimeError):
@@ -133,7 +133,7 @@ class SessionClosedError(QueueError, RuntimeError):
 
 
 class WrongLoopError(QueueError, RuntimeError):
-    """The session belongs to another event loop, or to the parent of this process; or no loop of asyncio's runs."""
+    """The session belongs to another event loop or to the parent process, or no asyncio loop is running."""
 
 
 class PayloadError(QueueError, ValueError):
@@ -141,11 +141,11 @@ class PayloadError(QueueError, ValueError):
 
 
 class MessageTooLargeError(QueueError, ValueError):
-    """The message is larger than ZooKeeper stores in one znode."""
+    """The message exceeds ZooKeeper's limit for one znode."""
 
 
 class InvalidNameError(QueueError, ValueError):
-    """Not a name a queue can have."""
+    """The name is not valid for a queue."""
 
 
 class InvalidOptionError(QueueError, ValueError):
@@ -153,27 +153,27 @@ class InvalidOptionError(QueueError, ValueError):
 
 
 class InvalidScheduleError(InvalidOptionError):
-    """No cron expression, no time zone that is known here, or one whose date never comes."""
+    """A cron expression or time zone is invalid, or the date never occurs."""
 
 
 #: The delays of killbill-queue's scheduled retries: 5 and 15 minutes, 1, 6 and 24 hours.
 RETRY_SCHEDULE: Final = (300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
 
 
-class Retry(Exception):  # noqa: N818 - handlers raise it to say how a delivery ends; it reports no error
-    """Raise in a handler: roll the delivery back and offer it again after ``delay`` seconds (None: the policy's).
+class Retry(Exception):  # noqa: N818 - handlers raise it to decide how a delivery ends; it reports no error
+    """Raise in a handler: roll the delivery back, and redeliver it after ``delay`` seconds (None: the policy's delay).
 
-    With a ``schedule`` (seconds, `RETRY_SCHEDULE` for one) the n-th retry comes ``schedule[n - 1]`` after the message's
-    own date: when it was put, or, for one that was put with a delay, when it was due. When the schedule is used up, the
-    message goes to the dead letters, and before that ``exhausted(delivery)`` is awaited: what it puts is committed with
-    the dead letter, all or nothing. If that commit fails, or the process dies before it, the message is handed over
-    again, which calls it again.
+    With a ``schedule`` (seconds, such as `RETRY_SCHEDULE`), the n-th retry comes ``schedule[n - 1]`` after the put or,
+    if the message was put with a delay, after its due time. When the schedule is used up, ``exhausted(delivery)`` is
+    awaited, and then the message goes to the dead letters. Puts by ``exhausted`` are committed with the dead letter,
+    all or nothing. If that commit fails, or the process dies before it, the message is redelivered, and ``exhausted``
+    is called again.
 
-    The schedule replaces the limit of `ConsumeTimes`. That limit comes on top of the schedule for hand-overs that end
-    in a crash or in another error, also those of ``exhausted``. `ConsumeOnce` allows no retry: ``exhausted`` is called,
-    and the message goes to the dead letters. n counts the hand-overs that are recorded: see `Message.attempt`.
+    The schedule replaces the limit of `ConsumeTimes`. That limit is added to the schedule for attempts that end in a
+    crash or in another error, including those of ``exhausted``. `ConsumeOnce` allows no retry: ``exhausted`` is called,
+    and the message goes to the dead letters. n counts the recorded attempts: see `Message.attempt`.
 
-    ``headers`` are kept for the next attempt, over the message's own.
+    ``headers`` are kept for the next attempt, and override the message's own.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Retry(Exception):  # noqa: N818 - handlers raise it to say how a delivery 
 
 
 class Reject(Exception):  # noqa: N818 - as Retry
-    """Raise in a handler: put the message into the dead letters, with this reason."""
+    """Raise in a handler: move the message to the dead letters, with this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -207,7 +207,7 @@ class Reject(Exception):  # noqa: N818 - as Retry
 
 
 class UncommittedWarning(UserWarning):
-    """``session.transaction()`` was left cleanly, without a commit, and undid takes or puts."""
+    """``session.transaction()`` was left without an error and without a commit; its takes or puts were rolled back."""
 
 
 class DirectPutWarning(UserWarning):
@@ -215,15 +215,15 @@ class DirectPutWarning(UserWarning):
 
 
 class ImplicitSettleWarning(UserWarning):
-    """A delivery that the loop settled by itself could not be committed; it comes again."""
+    """A delivery that the loop settled implicitly could not be committed; it will be redelivered."""
 
 
 class BlockedLoopWarning(UserWarning):
-    """The event loop was blocked for a third of the session timeout or more; at the whole of it, claims are lost."""
+    """The event loop was blocked for at least a third of the session timeout; after all of it, claims are lost."""
 
 
 class UnknownMoveError(QueueError, LookupError):
-    """There is no move of this reference: it was never begun here, or ended long ago."""
+    """There is no move with this reference: it was not started here, or ended long ago."""
 
     def __init__(self, reference: object) -> None:
         super().__init__(f"there is no move {reference!r}; list those that there are with `session.moves.all()`")

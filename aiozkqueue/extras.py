@@ -1,4 +1,4 @@
-"""What the extras bring: an import that fails names the package that is absent or has another version."""
+"""The optional dependencies (extras). An import that fails names the package that is missing or has another version."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 
 def missing(module: str, extra: str) -> MissingExtraError:
-    """Return the error for a module that is not installed, which an extra brings (or several: ``"spark,embedded"``)."""
+    """Return the error for a missing module of an extra (or of several: ``"spark,embedded"``)."""
     return MissingExtraError(f"{module} is not installed: pip install 'aiozkqueue[{extra}]'", name=module)
 
 
 def _unfit(module: str, extra: str, cause: ImportError) -> MissingExtraError:
-    """Return the error for a module that is installed, in a version that lacks what is imported from it."""
+    """Return the error for a module that is installed in a version without what is imported from it."""
     package = metadata.packages_distributions().get(module, [module])[0]
     try:
-        found = f"{package} {metadata.version(package)}"
+        installed = f"{package} {metadata.version(package)}"
     except metadata.PackageNotFoundError:
-        found = package
+        installed = package
     wanted = _requirement(package, extra)
     needed = wanted or "another version"
-    msg = f"{found} is installed, and aiozkqueue needs {needed} ({cause}): pip install 'aiozkqueue[{extra}]'"
+    msg = f"{installed} is installed, and aiozkqueue needs {needed} ({cause}): pip install 'aiozkqueue[{extra}]'"
     return MissingExtraError(msg, name=module)
 
 
 def _requirement(package: str, extra: str) -> str | None:
-    """Return how an extra names a package and its versions; None when that is not known."""
+    """Return the requirement of an extra on a package; None if it is unknown."""
     try:
-        all_of_them = metadata.requires("aiozkqueue") or []
-    except metadata.PackageNotFoundError:  # it runs from its sources
+        requirements = metadata.requires("aiozkqueue") or []
+    except metadata.PackageNotFoundError:  # the package runs from its sources
         return None
-    for one in all_of_them:
-        wanted, _, condition = (part.strip() for part in one.partition(";"))
-        name = re.split(r"[^\w.-]", wanted, maxsplit=1)[0]
+    for requirement in requirements:
+        package_spec, _, condition = (part.strip() for part in requirement.partition(";"))
+        name = re.split(r"[^\w.-]", package_spec, maxsplit=1)[0]
         if _normal(name) == _normal(package) and any(f"'{part}'" in condition for part in extra.split(",")):
-            return wanted
+            return package_spec
     return None
 
 
@@ -52,10 +52,10 @@ def _normal(name: str) -> str:
 
 @contextmanager
 def needs(extra: str) -> Generator[None]:
-    """Import in this block what an extra brings.
+    """Import the packages of an extra in this block.
 
     Raises:
-        MissingExtraError: a package of it is not installed, or in a version that lacks what is imported.
+        MissingExtraError: a package is not installed, or its version lacks what is imported.
     """
     try:
         yield
@@ -63,10 +63,10 @@ def needs(extra: str) -> Generator[None]:
         raise
     except ImportError as error:
         module = (error.name or "").partition(".")[0]
-        if module in {"", "aiozkqueue"}:  # a mistake of ours, which no installation mends
+        if module in {"", "aiozkqueue"}:  # a defect of this package, which no installation repairs
             raise
         if error.name == module and isinstance(error, ModuleNotFoundError):
             raise missing(module, extra) from error
-        if find_spec(module) is None:  # an import of a part of it, without the whole
+        if find_spec(module) is None:  # an import of a submodule, without the package
             raise missing(module, extra) from error
         raise _unfit(module, extra, error) from error

@@ -1,7 +1,7 @@
-"""Moments and lengths of time as the package stores and compares them: whole milliseconds.
+"""Times and durations as the package stores and compares them: whole milliseconds.
 
-One rule: what is finer than a millisecond is rounded up. A message is never handed out before its date, a wait is never
-shorter than was asked for, and two moments keep their order: what is scheduled at a date is found by a search up to it.
+Fractions of a millisecond are rounded up. So a message is never delivered before its due time, a wait is never shorter
+than requested, and two times keep their order: a search up to a time finds what is scheduled at that time.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def milliseconds_at(moment: datetime) -> int:
-    """Return an aware moment in milliseconds since 1970, rounded up; exact, as no float is."""
+    """Return an aware datetime in milliseconds since 1970, rounded up and exact, as a float would not be."""
     return -((_EPOCH - moment) // _MILLISECOND)
 
 
 def milliseconds_in(seconds: float) -> int:
-    """Return a length of time in milliseconds, rounded up. Less than half a microsecond counts as nothing."""
+    """Return a duration in milliseconds, rounded up. Less than half a microsecond counts as 0."""
     try:
         return -(timedelta(seconds=-seconds) // _MILLISECOND)
     except OverflowError:  # millions of years
@@ -28,5 +28,5 @@ def milliseconds_in(seconds: float) -> int:
 
 
 def moment_at(milliseconds: int) -> datetime:
-    """Return a moment given in milliseconds since 1970, in UTC."""
+    """Return a time given in milliseconds since 1970 as a datetime in UTC."""
     return _EPOCH + timedelta(milliseconds=milliseconds)

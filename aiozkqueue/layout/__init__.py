@@ -1,12 +1,13 @@
-"""What is stored in ZooKeeper, and how: paths, names, and the bytes of every znode.
+"""The stored format: paths, names, and the bytes of every znode.
 
-Pure functions and frozen values; no I/O, no clock, no asyncio. Imports nothing of the package but its errors.
+This package has pure functions and frozen values: no I/O, no clock, no asyncio. It imports nothing of the package
+except its errors.
 
-A message's way through here: `IdSource` makes its id, `item_prefix` its name, `encode` the bytes of its znode under
-`QueuePaths.items`. A consumer reads names with `item_id`, `item_sequence` and `ItemName.parse`, claims with a
-`LockRecord`, reads with `decode`, and counts its hand-overs in an `AttemptRecord`. `QueueConfig` holds the `Policy`
-that says how often and how soon. Names and bytes are pinned by tests, so that another language can follow them;
-whatever another program wrote is read within bounds and refused with `MalformedError`.
+For a put, `IdSource` makes the id, `item_prefix` the name, and `encode` the bytes of a znode under `QueuePaths.items`.
+A consumer parses names with `item_id`, `item_sequence` and `ItemName.parse`, claims with a `LockRecord`, reads with
+`decode`, and counts its attempts in an `AttemptRecord`. `QueueConfig` holds the `Policy`, which determines how often
+and how soon a message is redelivered. Tests pin names and bytes, so that other languages can implement them. Bytes that
+another program wrote are read within bounds, and refused with `MalformedError`.
 """
 
 from __future__ import annotations

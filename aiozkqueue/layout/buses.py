@@ -1,7 +1,7 @@
-"""Buses, as they are stored: ``<root>/.buses/<bus>``, ``{"groups": ["audit", …]}``.
+"""Stored buses: ``<root>/.buses/<bus>``, ``{"groups": ["audit", …]}``.
 
-Each post checks the version of this znode, so that a group gets every event that is posted after it joined. The bus's
-own events are in the queue ``<bus>``, those of a group in ``<bus>@<group>``.
+Each post checks the version of this znode, so a group gets every event posted after it joined. The events of the bus
+itself are in the queue ``<bus>``, those of a group in ``<bus>@<group>``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHAT: Final = "the groups of a bus"
 
 
 def buses_base(root: str) -> str:
-    """The folder of all buses below a root. Raises: InvalidOptionError: see `check_root`."""
+    """Return the parent of all buses below a root. Raises: InvalidOptionError: see `check_root`."""
     check_root(root)
     return f"{root}/.buses"
 
@@ -35,7 +35,7 @@ class BusPaths:
 
     Raises:
         InvalidOptionError: see `check_root`.
-        InvalidNameError: not a name for a bus: as for a queue, without ``@``.
+        InvalidNameError: the name is not valid for a bus: as for a queue, without ``@``.
     """
 
     __slots__ = ("base", "buses", "name")
@@ -47,7 +47,7 @@ class BusPaths:
         self.base: Final = f"{self.buses}/{name}"
 
     def queue(self, group: str | None) -> str:
-        """The queue of a group, or of the bus itself. Raises: InvalidNameError."""
+        """Return the name of the queue of a group, or of the bus itself. Raises: InvalidNameError."""
         if group is None:
             return self.name
         _check(group, "subscriber group")
@@ -58,24 +58,24 @@ class BusPaths:
 
 @dataclass(frozen=True, slots=True)
 class BusRecord:
-    """What is stored of a bus."""
+    """The stored record of a bus."""
 
     groups: tuple[str, ...] = ()
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the record is rewritten."""
 
     def encode(self) -> bytes:
-        """The bytes to store."""
+        """Return the bytes to store."""
         return write_object({**self.unknown, "groups": list(self.groups)})
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a record; no bytes are a bus without groups. Raises: MalformedError."""
+        """Decode a record; empty bytes are a bus without groups. Raises: MalformedError."""
         if not data:
             return cls()
         fields = read_object(data, _WHAT)
         groups = fields.pop("groups", [])
-        texts = [one for one in groups if isinstance(one, str)] if isinstance(groups, list) else None
+        texts = [group for group in groups if isinstance(group, str)] if isinstance(groups, list) else None
         if texts is None or not isinstance(groups, list) or len(texts) != len(groups):
             raise MalformedError(f"{_WHAT} are no list of texts")
         return cls(tuple(texts), unknown_fields(fields, _WHAT))

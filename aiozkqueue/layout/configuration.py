@@ -2,15 +2,18 @@
 
 ``{"policy": {"kind": "consume-times", "times": 5, "exhausted": "dead-letter", "backoff": {"kind": "fixed", …}},
 "shards": 4, "width": 8, "generations": {"0": [0, 1]}, "priorities": {"-5": {}, "10": {"0": [0, 1]}},
-"groups": 4, "collapse": true, "ttl": 60.0, "expired": "dead-letter"}``: ``shards`` are put to, ``width`` is how many
-there have ever been, ``generations`` tells the oldest and newest of the shards whose first counter is used up (see
-`lanes`), ``priorities`` are those but 0 that have been put with, each with its generations, ``groups`` over how many
-shards groups are spread, for good, once there have been any; ``"scheduled": true`` tells that messages have been put
-for a later time, ``"counted": true`` that hand-overs were counted by an earlier policy, ``"staged": true`` that there
-may be items of batches that nobody sees before these are complete.
+"groups": 4, "collapse": true, "ttl": 60.0, "expired": "dead-letter"}``
 
-Fields unknown here belong to newer versions and are kept when the configuration is rewritten; a policy of unknown kind
-is an error, because this client could not follow it.
+- ``shards`` is the number of shards for new messages, and ``width`` the largest number there has ever been.
+- ``generations`` holds the oldest and the newest generation of each shard whose first counter is used up (see `lanes`).
+- ``priorities`` holds the priorities in use except 0, each with its generations.
+- ``groups`` is the number of shards for groups. It is set by the first put with a group, and never changes.
+- ``"scheduled": true`` means that messages have been put with a delay, ``"counted": true`` that an earlier policy
+  counted attempts, and ``"staged": true`` that there may be items of pending batches, which are invisible until the
+  batch is complete.
+
+Unknown fields belong to newer versions and are kept when the configuration is rewritten. A policy of unknown kind is an
+error, because this client could not follow it.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "paused": (True, False),
 }
 
-#: Messages of a sticky queue that one look hands on, at most: the bodies of all of them are in memory at once.
+#: Maximum number of messages of a sticky queue that one check reassigns: all their bodies are in memory at once.
 MOST_REAPED: Final = 1000
 
 _INTEGERS: Final = {
@@ -84,35 +87,33 @@ _WHAT: Final = "the configuration of the queue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """What has been decided for a queue and all its clients.
+    """The settings of a queue, which apply to all its clients. A setting of None keeps its stored or default value.
 
     Args:
-        policy: how often and how soon messages are offered; None: nobody has chosen yet.
-        shards: over how many lanes new messages are spread, 1 to 1,024; None: as it is, 1 at first. More than one
-            keeps every listing of a deep queue short, and gives up the put order between messages.
-        history: what is kept of messages that have come to their end; False: nothing more from now on; None: as it is,
-            nothing at first.
-        clean_every: how often the queue is cleaned, seconds or a timedelta; None: as it is, five minutes at first.
-        max_size: how many messages the queue takes, those claimed and those not yet due among them; 0: any number;
-            None: as it is, any number at first. A put waits for room, or raises `QueueFullError`.
-        collapse: whether messages of one key (or of one payload, where no key is given) that lie in the queue at a
-            take are delivered as one, the newest of them; None: as it is, no at first.
-        ttl: seconds that a message may wait to be taken, from when it is due; ``math.inf``: for ever; None: as it is,
-            for ever at first. A put's own ``ttl=`` rules.
-        affinity: ``"producer"``: a message is taken by the node that put it (`connect`'s ``node``); ``"any"``: by any;
-            None: as it is, by any at first.
-        reap_after: seconds after a message's date at which one that its node has left lying goes to all; None: as it
-            is, ten minutes at first.
-        reap_every: seconds between two looks for such; None: as it is, three minutes at first.
-        reap_limit: how many messages one such look hands on, 1 to 1,000; None: as it is, ten at first.
-        expired: what becomes of a message whose life has ended; None: as it is, ``"drop"`` at first.
-        ordered: whether messages are handed over strictly one after the other, in the order of their puts; None: as
-            it is, not at first. For order among some of the messages only, put them with ``group=``.
-        paused: whether nothing is claimed, by anybody; what is held already is finished, and puts go on; None: as it
-            is, not at first.
+        policy: how often and how soon failed messages are redelivered; None: not chosen yet.
+        shards: the number of lanes for new messages, 1 to 1,024; default: 1. More than one keeps every listing of a
+            deep queue short, but gives up the put order between messages.
+        history: the records to keep of ended messages; False: write no more records; default: no history.
+        clean_every: the interval of the queue's clean-up, in seconds or a timedelta; default: five minutes.
+        max_size: the maximum number of messages, including claimed and delayed ones; 0: unlimited; default: unlimited.
+            A put waits for room, or raises `QueueFullError`.
+        collapse: compaction: whether of the messages with one key (or one payload, if there is no key) that are in the
+            queue at a take, only the newest is delivered; default: no.
+        ttl: the seconds that a message may wait to be taken, from its due time; ``math.inf``: forever; default:
+            forever. A put's own ``ttl=`` takes precedence.
+        affinity: ``"producer"``: a message is taken by the node that put it (`connect`'s ``node``); ``"any"``: by any
+            node; default: by any node.
+        reap_after: the seconds after a message's due time when a message that its node has not taken is reassigned to
+            all nodes; default: ten minutes.
+        reap_every: the seconds between two checks for such messages; default: three minutes.
+        reap_limit: the maximum number of messages that one check reassigns, 1 to 1,000; default: ten.
+        expired: what happens to an expired message; default: ``"drop"``.
+        ordered: whether messages are delivered strictly one after the other, in the order of their puts; default: no.
+            For an order among some of the messages only, put them with ``group=``.
+        paused: whether no client may claim messages; claimed messages are finished, and puts continue; default: no.
 
     Raises:
-        InvalidOptionError: ``policy`` is not one of this package's, another setting is out of range, ``ordered`` comes
+        InvalidOptionError: ``policy`` is not one of this package's, a setting is out of range, ``ordered`` is combined
             with more than one shard, or shards and priorities make more than 4,096 lanes.
     """
 
@@ -131,10 +132,10 @@ class QueueConfig:
     ordered: bool | None = None
     paused: bool | None = None
     groups: int | None = field(default=None, repr=False, compare=False)
-    """Over how many shards groups are spread, as many as there were at the first put with a group; None: there are no
-    groups. It stays, so that a group stays where it is."""
+    """The number of shards for groups, fixed at the first put with a group, so that a group stays in its shard; None:
+    there are no groups."""
     width: int = field(default=1, repr=False, compare=False)
-    """How many shards there have ever been: consumers visit them all."""
+    """The largest number of shards there has ever been; consumers visit them all."""
     generations: Mapping[int, tuple[int, int]] = field(
         default_factory=dict[int, tuple[int, int]], repr=False, compare=False
     )
@@ -142,18 +143,18 @@ class QueueConfig:
     priorities: Mapping[int, Mapping[int, tuple[int, int]]] = field(
         default_factory=dict[int, dict[int, tuple[int, int]]], repr=False, compare=False
     )
-    """The generations of each priority but 0 that has been put with: consumers visit them all."""
+    """The generations of each priority in use except 0; consumers visit them all."""
     scheduled: bool = field(default=False, repr=False, compare=False)
-    """Whether a message has ever been put for a later time: consumers look for those."""
+    """Whether a message has ever been put with a delay; consumers look for delayed messages."""
     counted: bool = field(default=False, repr=False, compare=False)
-    """Whether hand-overs were counted by a policy before: an item that looks untouched may have a record of them."""
+    """Whether an earlier policy counted attempts, so that an item at version 0 may have an attempt record."""
     staged: bool = field(default=False, repr=False, compare=False)
-    """Whether a batch has ever been put that is seen as a whole: consumers look whether it is complete."""
+    """Whether a batch has ever been put that is visible only when complete; consumers check that it is."""
     stored: Mapping[str, JsonValue] = field(default_factory=no_fields, repr=False, compare=False)
-    """The JSON this was read from. `encode` keeps what is unknown here of it, so change a stored configuration with
+    """The JSON that this was decoded from. `encode` keeps its unknown fields, so change a stored configuration with
     `dataclasses.replace`."""
 
-    def __post_init__(self) -> None:  # noqa: C901 - one setting after the other
+    def __post_init__(self) -> None:  # noqa: C901 - one check per setting
         if self.policy is not None and not isinstance(self.policy, AtLeastOnce | ConsumeTimes | ConsumeOnce):
             raise InvalidOptionError(
                 f"policy is {type(self.policy).__name__}: it must be an AtLeastOnce, ConsumeTimes or ConsumeOnce"
@@ -170,7 +171,7 @@ class QueueConfig:
                 object.__setattr__(self, name, positive_seconds(name, getattr(self, name)))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in (None, *choices):
-                words = " or ".join(repr(one) for one in choices)
+                words = " or ".join(repr(choice) for choice in choices)
                 raise InvalidOptionError(f"{name}={getattr(self, name)!r}: it must be {words}")
         if self.ordered and self.collapse:
             raise InvalidOptionError("ordered=True, collapse=True: what is collapsed has no order")
@@ -182,24 +183,24 @@ class QueueConfig:
 
     @property
     def grouped(self) -> bool:
-        """Whether messages may be locked by groups: whoever takes has to look for that."""
+        """Whether messages may be locked by group; consumers must check for that."""
         return self.groups is not None or self.ordered is not None
 
     @property
     def lifetime(self) -> float | None:
-        """Seconds that a message may wait; None: for ever."""
+        """The seconds that a message may wait; None: forever."""
         return None if self.ttl is None or self.ttl == math.inf else lifetime(self.ttl)
 
     def changed(self, by: QueueConfig) -> QueueConfig:
-        """Return this with the settings of the other one that are not None."""
-        settings = (one.name for one in fields(self) if one.default is None)
+        """Return a copy with the settings of ``by`` that are not None."""
+        settings = (setting.name for setting in fields(self) if setting.default is None)
         chosen = {name: value for name in settings if (value := getattr(by, name)) is not None}
         merged = replace(self, **chosen)
         return replace(merged, counted=True) if self.counts and not merged.counts else merged
 
     @property
     def counts(self) -> bool:
-        """Whether an item may have a record of attempts though it was not touched since its put."""
+        """Whether an item may have an attempt record even if it has not changed since its put."""
         return self.counted or (self.policy is not None and self.policy.counts_at_hand_over)
 
     @property
@@ -211,7 +212,7 @@ class QueueConfig:
 
     @property
     def lane_count(self) -> int:
-        """How many `lanes` there are, without making a list of them."""
+        """The number of `lanes`, computed without building them."""
         return count_lanes(self._width, {**self.priorities, 0: self.generations}.values())
 
     @property
@@ -224,17 +225,17 @@ class QueueConfig:
         return tuple(lane for tier in self.tiers for shard in tier.shard_lanes for lane in shard)
 
     def grown(self, priority: int, shard: int, oldest: int, newest: int) -> QueueConfig:
-        """Return this with other generations of one shard of a priority."""
+        """Return a copy with other generations of one shard of a priority."""
         if not priority:
             return replace(self, generations={**self.generations, shard: (oldest, newest)})
         generations = {**self.priorities.get(priority, {}), shard: (oldest, newest)}
         return replace(self, priorities={**self.priorities, priority: generations})
 
     def encode(self) -> bytes:
-        """The bytes to store, readable in zkCli.
+        """Return the bytes to store, readable in zkCli.
 
         Raises:
-            InvalidOptionError: with all that newer versions have stored, they are more than 64 KiB.
+            InvalidOptionError: they exceed 64 KiB, together with the fields of newer versions.
         """
         known: dict[str, JsonValue] = {
             "policy": None if self.policy is None else _store_policy(self.policy),
@@ -249,7 +250,7 @@ class QueueConfig:
             "scheduled": self.scheduled or None,
             "counted": self.counted or None,
             "staged": self.staged or None,
-            "priorities": {str(one): _store_generations(spans) for one, spans in self.priorities.items()} or None,
+            "priorities": {str(key): _store_generations(spans) for key, spans in self.priorities.items()} or None,
             "max_size": self.max_size,
             "collapse": self.collapse,
             "ttl": self.lifetime,
@@ -266,7 +267,7 @@ class QueueConfig:
 
     @classmethod
     def decode(cls, data: bytes) -> QueueConfig:
-        """Read a configuration; no bytes are the default one, of a queue that another program made.
+        """Decode a configuration; empty bytes are the default one, of a queue that another program made.
 
         Raises:
             MalformedError: it is not a configuration that this version can follow.
@@ -302,7 +303,7 @@ class QueueConfig:
             scheduled=read["scheduled"],
             counted=read["counted"],
             staged=read["staged"],
-            priorities={one: spans for one, spans in read["priorities"].items() if one},
+            priorities={priority: spans for priority, spans in read["priorities"].items() if priority},
             max_size=read["max_size"],
             collapse=read["collapse"],
             ttl=read["ttl"],
@@ -321,7 +322,7 @@ def _refuse(excess: str | None) -> None:
 
 
 class _Configuration(TypedDict):
-    """What is read, all of it checked but for what the policies' own constructors check."""
+    """The decoded JSON, checked except for what the policies' own constructors check."""
 
     policy: dict[str, Any] | None
     shards: int | None
@@ -353,28 +354,28 @@ def _span(span: list[int]) -> tuple[int, int]:
     return oldest, newest
 
 
-# Schemas of pydantic's core: to make models of them takes longer than the rest of the layout takes to import.
+# Schemas of pydantic's core: building models takes longer than importing the rest of the layout.
 _STRICT: Final = CoreConfig(strict=True, allow_inf_nan=False)
 
 
 def _kind(kind: str, **more: CoreSchema) -> CoreSchema:
-    """An object of this kind, with these fields."""
+    """Return the schema of an object of this kind with these fields."""
     return _object(kind=schema.literal_schema([kind]), **more)
 
 
 def _object(**fields: CoreSchema) -> CoreSchema:
     return schema.typed_dict_schema(
-        {name: schema.typed_dict_field(one) for name, one in fields.items()}, config=_STRICT, strict=True
+        {name: schema.typed_dict_field(shape) for name, shape in fields.items()}, config=_STRICT, strict=True
     )
 
 
-def _default(value: object, one: CoreSchema) -> CoreSchema:
-    """What need not be there."""
-    return schema.with_default_schema(one, default=value)
+def _default(value: object, shape: CoreSchema) -> CoreSchema:
+    """Return the schema of a field with a default."""
+    return schema.with_default_schema(shape, default=value)
 
 
-def _optional(one: CoreSchema) -> CoreSchema:
-    return _default(None, schema.nullable_schema(one))
+def _optional(shape: CoreSchema) -> CoreSchema:
+    return _default(None, schema.nullable_schema(shape))
 
 
 def _choice(*values: str) -> CoreSchema:

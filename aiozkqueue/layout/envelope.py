@@ -1,16 +1,16 @@
-"""The bytes of an item: the bare payload, or an envelope of header and payload.
+"""The bytes of an item: the bare payload, or an envelope with a header and the payload.
 
-A payload without a header is stored as it is, readable in zkCli. With a header, or when it begins with the magic
-itself, the znode holds::
+A payload without a header is stored unchanged, and is readable in zkCli. With a header, or if the payload begins with
+the magic bytes, the znode holds::
 
     f5 7a 71 31 | header length, 4 bytes, most significant first | header, a JSON object in UTF-8 | payload
 
-UTF-8 never begins with ``f5``, so no text is taken for an envelope. The header's fields, all optional: ``headers``
-(texts by text), ``key``, ``group``, ``priority`` (integer), ``enqueued_at`` (milliseconds since 1970), ``dead``
-(``reason``, ``attempts``, ``at``), ``filters`` (texts and integers by text). Fields unknown here are kept when the item
-is rewritten.
+UTF-8 never begins with ``f5``, so no text is mistaken for an envelope. The header's fields are all optional:
+``headers`` (an object of texts), ``key``, ``group``, ``priority`` (integer), ``enqueued_at`` (milliseconds since 1970),
+``dead`` (``reason``, ``attempts``, ``at``), ``filters`` (an object of texts and integers). Unknown fields are kept when
+the item is rewritten.
 
-A writer's header has at most 32 KiB, readers take 64 KiB: what could be put can always become a dead letter.
+Writers limit a header to 32 KiB, and readers accept 64 KiB, so every message that can be put can become a dead letter.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from .filters import Tags
 
 MAGIC: Final = b"\xf5zq1"
-"""How an envelope begins."""
+"""The first bytes of an envelope."""
 
 HEADER_LIMIT: Final = 32 * 1024
-"""Bytes of header JSON a message may be put with."""
+"""Maximum bytes of a put message's header as JSON."""
 
 _START: Final = len(MAGIC) + 4
 _WHAT: Final = "the header of an item"
@@ -55,13 +55,13 @@ _WHAT: Final = "the header of an item"
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Why a message is among the dead letters."""
+    """The reason why a message is a dead letter."""
 
     reason: str
-    """At most 4 KiB of UTF-8; longer ones are cut."""
+    """At most 4 KiB of UTF-8; longer reasons are cut."""
     attempts: int
     at: int
-    """When, in milliseconds since 1970 in ZooKeeper's time."""
+    """The time of dead-lettering, in milliseconds since 1970 in ZooKeeper's time."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", storable_text(self.reason))
@@ -69,27 +69,27 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is stored with a payload."""
+    """The data stored with a payload."""
 
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     key: str | None = None
     group: str | None = None
     priority: int = 0
     enqueued_at: int | None = None
-    """When it was first put, in milliseconds since 1970; only in items that have been rewritten."""
+    """The time of the first put, in milliseconds since 1970; only in items that have been rewritten."""
     dead: DeadLetter | None = None
     filters: Tags = field(default_factory=dict[str, TagValue])
-    """The tags that consumers may choose by."""
+    """The tags that consumers may filter by."""
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the item is rewritten."""
 
 
 EMPTY_HEADER: Final = Header(headers=MappingProxyType({}), filters=MappingProxyType({}), unknown=MappingProxyType({}))
-"""The header of every bare payload; one object for all."""
+"""The header of every bare payload, shared."""
 
 
 def encode(payload: bytes, header: Header | None = None) -> bytes:
-    """The bytes to store.
+    """Return the bytes to store.
 
     Raises:
         InvalidOptionError: the header is larger than 32 KiB (64 KiB with a dead letter's reason), or has fields of
@@ -102,7 +102,7 @@ def encode(payload: bytes, header: Header | None = None) -> bytes:
 
 
 def encoded_size(payload: bytes, header: Header | None = None) -> int:
-    """How many bytes `encode` will make of this.
+    """Return the size of the result of `encode`.
 
     Raises:
         InvalidOptionError: as `encode`.
@@ -114,10 +114,10 @@ def encoded_size(payload: bytes, header: Header | None = None) -> int:
 
 
 def decode(data: bytes) -> tuple[Header, bytes]:
-    """The header and the payload of stored bytes; a bare payload is given back as it is.
+    """Return the header and the payload of stored bytes; a bare payload is returned unchanged.
 
     Raises:
-        MalformedError: they begin as an envelope and are none.
+        MalformedError: the bytes begin like an envelope but are not a valid one.
     """
     if data[:4] != MAGIC:
         return EMPTY_HEADER, data

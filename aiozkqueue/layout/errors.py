@@ -1,10 +1,10 @@
-"""What reading stored data can raise.
+"""The error raised for malformed stored data.
 
-MalformedError (ValueError)   bytes or a name found in ZooKeeper are not what the format says
+MalformedError (ValueError)   bytes or a name found in ZooKeeper violate the format
 """
 
 from __future__ import annotations
 
 
 class MalformedError(ValueError):
-    """Stored bytes, or a name, are not what the format says: another program wrote them, or they were damaged."""
+    """Stored bytes or a name violate the format: another program wrote them, or they are damaged."""

@@ -1,7 +1,7 @@
-"""JSON objects as they are stored: read strictly and within bounds, written compactly.
+"""Stored JSON objects: read strictly and within bounds, written compactly.
 
-Every record but the payload is one JSON object. Whatever the bytes are, reading gives an object or `MalformedError`:
-the length is bounded before parsing, the parser refuses nesting beyond 200 levels, lone surrogates and NaN.
+Every record except the payload is one JSON object. For any bytes, reading returns an object or raises `MalformedError`.
+The length is bounded before parsing, and the parser refuses nesting beyond 200 levels, lone surrogates and NaN.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 OBJECT_LIMIT: Final = 64 * 1024
-"""Bytes of JSON read at most: more is refused unread."""
+"""Maximum bytes of JSON to read. Longer data is refused unread."""
 
 TEXT_LIMIT: Final = 4 * 1024
-"""Bytes of UTF-8 kept of an error text or a reason."""
+"""Maximum bytes of UTF-8 kept of an error text or a reason."""
 
 LAST_MOMENT: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, UTC: what a datetime can hold."""
+"""The last millisecond of the year 9999 in UTC, the maximum of a datetime."""
 
 LARGEST_NUMBER: Final = 2**31 - 1
-"""The largest count or priority, that of a Java int."""
+"""The maximum count or priority, equal to that of a Java int."""
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def write_object(fields: Mapping[str, JsonValue]) -> bytes:
-    """Compact JSON in UTF-8.
+    """Return compact JSON in UTF-8.
 
     Raises:
         ValueError: a text has lone surrogates, or a number is not finite.
@@ -43,10 +43,10 @@ def write_object(fields: Mapping[str, JsonValue]) -> bytes:
 
 
 def read_object(data: bytes, what: str) -> dict[str, JsonValue]:
-    """The JSON object that ``data`` holds; ``what`` names it in the error.
+    """Return the JSON object in ``data``; errors name it ``what``.
 
     Raises:
-        MalformedError: it is not one JSON object in UTF-8 of at most 64 KiB.
+        MalformedError: the data is not one JSON object in UTF-8 of at most 64 KiB.
     """
     if len(data) > OBJECT_LIMIT:
         raise MalformedError(f"{what} has {len(data)} bytes, more than {OBJECT_LIMIT}")
@@ -60,15 +60,15 @@ def read_object(data: bytes, what: str) -> dict[str, JsonValue]:
 
 
 def no_fields() -> dict[str, JsonValue]:
-    """The unknown fields of a record that has none."""
+    """Return an empty mapping, the unknown fields of a record that has none."""
     return {}
 
 
 def unknown_fields(fields: dict[str, JsonValue], what: str) -> dict[str, JsonValue]:
-    """The fields that nobody popped, once it is sure that they can be written again.
+    """Return the fields that were not popped, after checking that they can be written again.
 
     Raises:
-        MalformedError: they hold a number that JSON readers take for infinite.
+        MalformedError: they hold a number that JSON readers parse as infinite.
     """
     if fields:
         try:
@@ -79,10 +79,10 @@ def unknown_fields(fields: dict[str, JsonValue], what: str) -> dict[str, JsonVal
 
 
 def pop_text(fields: dict[str, JsonValue], field: str, what: str) -> str | None:
-    """Take an optional text out of ``fields``.
+    """Remove an optional text from ``fields`` and return it.
 
     Raises:
-        MalformedError: the field is something else.
+        MalformedError: the field is not a text.
     """
     value = fields.pop(field, None)
     if value is None or isinstance(value, str):
@@ -93,10 +93,10 @@ def pop_text(fields: dict[str, JsonValue], field: str, what: str) -> str | None:
 def pop_number(
     fields: dict[str, JsonValue], field: str, what: str, least: int = 0, most: int = LAST_MOMENT
 ) -> int | None:
-    """Take an optional integer between ``least`` and ``most`` out of ``fields``.
+    """Remove an optional integer between ``least`` and ``most`` from ``fields`` and return it.
 
     Raises:
-        MalformedError: the field is something else.
+        MalformedError: the field is not such an integer.
     """
     value = fields.pop(field, None)
     if value is None:
@@ -107,11 +107,11 @@ def pop_number(
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text, of a value that callers who are not type-checked may have got wrong."""
+    """Whether a value is a text, for values whose callers may not be type-checked."""
     return isinstance(value, str)
 
 
 def storable_text(text: str) -> str:
-    """``text`` cut to 4 KiB of UTF-8 between two characters, lone surrogates replaced: it can always be stored."""
+    """Return ``text`` cut to 4 KiB of UTF-8 at a character boundary, with lone surrogates replaced, ready to store."""
     data = text[:TEXT_LIMIT].encode("utf-8", "replace")
     return data[:TEXT_LIMIT].decode("utf-8", "ignore")

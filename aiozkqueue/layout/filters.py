@@ -1,9 +1,9 @@
-"""Tags of messages, and filters of consumers: which messages a consumer takes. Pure.
+"""The tags of messages, and the filters of consumers by which they select messages. Pure.
 
-A message bears tags, texts and integers by name. They are stored once for each combination, as compact JSON with the
-names in order, in ``filters/<digest>``; the item's name bears the digest, so that a consumer can choose by names alone.
-A consumer's filter is a `Filter` on one tag, or several combined by `All` and `AnyOf`. A tag that is missing, or of
-another type than the filter's, fails the filter; whatever else is stored there breaks nobody.
+Tags are texts and integers by name. Each combination is stored once in ``filters/<digest>``, as compact JSON with
+sorted names. An item's name contains the digest, so a consumer can select items by name alone. A consumer's filter is a
+`Filter` on one tag, or a combination by `All` and `AnyOf`. A tag that is missing, or whose type differs from the
+filter's, fails the filter. Malformed tags harm no consumer.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ TagValue: TypeAlias = "str | int"
 Tags: TypeAlias = "Mapping[str, TagValue]"
 Operator: TypeAlias = Literal["eq", "gt", "ge", "lt", "le"]
 
-#: Bytes of JSON that the tags of one message may take.
+#: Maximum bytes of JSON of one message's tags.
 TAGS_LIMIT: Final = 4 * 1024
-#: Integers that any language's 64 bits hold.
+#: The maximum of a signed 64-bit integer, available in most languages.
 _LARGEST: Final = 2**63 - 1
 _DIGEST_BYTES: Final = 10
 _OPERATORS: Final[Mapping[str, Callable[[object, object], bool]]] = {
     name: getattr(operator, name) for name in get_args(Operator)
 }
-# As `names` reads it: the first field of this letter before the id, which is the last of the fields.
+# As `names` parses it: the first field with this letter before the id, which is the last field.
 _DIGEST: Final = re.compile(r"item-(?:[^-/]*-)*?f([^-/]+)-(?:[^-/]*-)*?i[^-/]{1,24}-(?:[0-9]{10}|-[0-9]{9,10})")
 
 
 def check_tags(queue: str, tags: object) -> dict[str, TagValue]:
-    """Return the tags of a put.
+    """Return the validated tags of a put.
 
     Raises:
-        InvalidOptionError: not a mapping of non-empty texts to texts and integers, or larger than 4 KiB.
+        InvalidOptionError: they are not a mapping of non-empty texts to texts and integers, or exceed 4 KiB.
     """
     if tags is None:
         return {}
@@ -71,7 +71,7 @@ def check_tags(queue: str, tags: object) -> dict[str, TagValue]:
 
 
 def encode_tags(tags: Tags) -> bytes:
-    """The bytes to store: equal tags are equal bytes.
+    """Return the bytes to store: equal tags give equal bytes.
 
     Raises:
         ValueError: a text has lone surrogates.
@@ -80,7 +80,7 @@ def encode_tags(tags: Tags) -> bytes:
 
 
 def decode_tags(data: bytes) -> dict[str, TagValue]:
-    """The tags in stored bytes; never raises: what is no tag is left out."""
+    """Decode stored tags; never raises: invalid tags are left out."""
     try:
         fields = read_object(data, "tags")
     except MalformedError:
@@ -89,19 +89,19 @@ def decode_tags(data: bytes) -> dict[str, TagValue]:
 
 
 def usable_tags(fields: object) -> dict[str, TagValue]:
-    """What of a JSON value can be a tag."""
+    """Return the entries of a JSON value that are valid tags."""
     if not isinstance(fields, dict):
         return {}
     return {name: value for name, value in cast("dict[str, object]", fields).items() if _is_value(value)}
 
 
 def tags_digest(data: bytes) -> str:
-    """What stands for encoded tags in an item's name: 80 bits of SHA-256 as 16 letters of base32, small."""
+    """Return the digest of encoded tags for item names: 80 bits of SHA-256 as 16 lower-case base32 characters."""
     return b32encode(sha256(data).digest()[:_DIGEST_BYTES]).decode().lower()
 
 
 def name_digest(name: str) -> str | None:
-    """The digest in an item's name, as `ItemName.parse` finds it, at a fraction of its cost; None: it has no tags."""
+    """Return the digest in an item's name like `ItemName.parse`, at a fraction of the cost; None: there are no tags."""
     if "-f" not in name:
         return None
     match = _DIGEST.fullmatch(name)
@@ -113,7 +113,7 @@ class OrderedEnum:
     """A tag whose values have an order of their own, the lowest first.
 
     Raises:
-        InvalidOptionError: no name, fewer than one value, one that is no text, or one twice.
+        InvalidOptionError: the name is empty, there are no values, or a value is not a text or is repeated.
     """
 
     name: str
@@ -129,7 +129,7 @@ class OrderedEnum:
         object.__setattr__(self, "values", chosen)
 
     def absolute(self, value: str) -> Filter:
-        """For a consumer of this class: it takes what is tagged with just this class.
+        """Return the filter of a consumer of this class that takes only messages tagged with exactly this class.
 
         Raises:
             InvalidOptionError: there is no such value.
@@ -137,9 +137,9 @@ class OrderedEnum:
         return Filter(self, "eq", value)
 
     def at_least(self, value: str) -> Filter:
-        """For a consumer of this class: it takes what asks for this class at the most.
+        """Return the filter of a consumer of this class that takes messages tagged with this class or a lower one.
 
-        A message tagged ``standard`` asks for a consumer that is ``standard`` at least: ``performance`` takes it too.
+        A message tagged ``standard`` requires a consumer of at least ``standard``, so ``performance`` takes it too.
 
         Raises:
             InvalidOptionError: there is no such value.
@@ -151,11 +151,11 @@ class OrderedEnum:
 class Filter:
     """A condition on one tag: ``Filter("region", "eq", "eu")`` takes messages whose ``region`` is ``"eu"``.
 
-    The type of ``value`` is the tag's: texts are compared by code point, integers by size, and the values of an
-    `OrderedEnum`, given in place of the name, by its order.
+    ``value`` must have the type of the tag. Texts are compared by code point, and integers by size. With an
+    `OrderedEnum` in place of the name, its values are compared by its order.
 
     Raises:
-        InvalidOptionError: no such operator, or a value of none of these types.
+        InvalidOptionError: the operator is unknown, or the value has another type.
     """
 
     tag: str | OrderedEnum
@@ -163,9 +163,9 @@ class Filter:
     value: TagValue
 
     def __post_init__(self) -> None:
-        given: object = self.operator
-        if not isinstance(given, str) or given not in _OPERATORS:
-            raise InvalidOptionError(f"filter operator {given!r}: there are {', '.join(_OPERATORS)}")
+        operator_given: object = self.operator
+        if not isinstance(operator_given, str) or operator_given not in _OPERATORS:
+            raise InvalidOptionError(f"filter operator {operator_given!r}: there are {', '.join(_OPERATORS)}")
         if isinstance(self.tag, OrderedEnum):
             if self.value not in self.tag.values:
                 raise InvalidOptionError(
@@ -177,21 +177,21 @@ class Filter:
             raise InvalidOptionError(f"filter on {self.tag!r}: {self.value!r} is no str, nor an int of 64 bits")
 
     def accepts(self, tags: Tags) -> bool:
-        """Tell whether a message with these tags passes."""
+        """Return whether a message with these tags passes."""
         compare = _OPERATORS[self.operator]
         if isinstance(self.tag, OrderedEnum):
-            values, found = self.tag.values, tags.get(self.tag.name)
-            return found in values and compare(values.index(found), values.index(cast("str", self.value)))
+            values, value = self.tag.values, tags.get(self.tag.name)
+            return value in values and compare(values.index(value), values.index(cast("str", self.value)))
         value = tags.get(self.tag)
         return value is not None and type(value) is type(self.value) and compare(value, self.value)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class All:
-    """Every one of these must pass.
+    """A condition that passes if all of these pass.
 
     Raises:
-        InvalidOptionError: there is none, or one is no filter.
+        InvalidOptionError: there are no filters, or one is not a filter.
     """
 
     filters: tuple[Condition, ...]
@@ -200,16 +200,16 @@ class All:
         object.__setattr__(self, "filters", _conditions("All", filters))
 
     def accepts(self, tags: Tags) -> bool:
-        """Tell whether a message with these tags passes."""
-        return all(one.accepts(tags) for one in self.filters)
+        """Return whether a message with these tags passes."""
+        return all(condition.accepts(tags) for condition in self.filters)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class AnyOf:
-    """At least ``n`` of these must pass.
+    """A condition that passes if at least ``n`` of these pass.
 
     Raises:
-        InvalidOptionError: ``n`` is not from 1 to their number, or one is no filter.
+        InvalidOptionError: ``n`` is not from 1 to the number of filters, or one is not a filter.
     """
 
     n: int
@@ -223,18 +223,18 @@ class AnyOf:
         object.__setattr__(self, "filters", chosen)
 
     def accepts(self, tags: Tags) -> bool:
-        """Tell whether a message with these tags passes."""
-        return sum(one.accepts(tags) for one in self.filters) >= self.n
+        """Return whether a message with these tags passes."""
+        return sum(condition.accepts(tags) for condition in self.filters) >= self.n
 
 
 Condition: TypeAlias = "Filter | All | AnyOf"
 
 
 def check_condition(filters: object) -> Condition | None:
-    """Return what a consumer filters by, as given; None: it takes everything.
+    """Return a consumer's filter unchanged, after a check of its type; None: the consumer takes everything.
 
     Raises:
-        InvalidOptionError: it is no `Filter`, `All` or `AnyOf`.
+        InvalidOptionError: it is not a `Filter`, `All` or `AnyOf`.
     """
     if filters is None or isinstance(filters, Filter | All | AnyOf):
         return filters
@@ -242,13 +242,13 @@ def check_condition(filters: object) -> Condition | None:
 
 
 def condition_digest(condition: Condition) -> str:
-    """What stands for a consumer's filter in the registry: consumers of the same one share what it takes."""
+    """Return the digest of a consumer's filter for the registry; consumers with equal filters share their messages."""
     return tags_digest(repr(condition).encode("utf-8", "surrogatepass"))
 
 
 def _conditions(what: str, filters: tuple[object, ...]) -> tuple[Condition, ...]:
-    checked = [check_condition(one) for one in filters]
-    chosen = tuple(one for one in checked if one is not None)
+    checked = [check_condition(condition) for condition in filters]
+    chosen = tuple(condition for condition in checked if condition is not None)
     if not chosen or len(chosen) != len(checked):
         raise InvalidOptionError(f"{what} takes one or more of Filter, All and AnyOf")
     return chosen

@@ -1,12 +1,14 @@
-"""What is kept of messages that have come to their end: ``history/<hour>/<ms>-<id>``.
+"""The stored history of ended messages: ``history/<hour>/<ms>-<id>``.
 
-An hour is named by the moment it begins, ``2026-03-01T17`` in UTC, a record by the moment (milliseconds since 1970,
-ZooKeeper's time) and the id of its message: names sort by time, and say all that clean-up needs. A record is one JSON
-object: ``{"outcome":"finished","put":<ms>,"claimed":<ms>,"attempts":<n>,"client":"…","host":"…","pid":<n>,"key":"…",
-"group":"…","reason":"…"}``, all but the first two optional. With the payload kept, it is the header of an envelope as
-items have (see `envelope`), with the message's ``headers`` besides.
+An hour is named after its start, ``2026-03-01T17`` in UTC. A record is named after the time of the end (milliseconds
+since 1970, ZooKeeper's time) and the message's id. So names sort by time, and hold all that the clean-up needs. A
+record is one JSON object:
+``{"outcome":"finished","put":<ms>,"claimed":<ms>,"attempts":<n>,"client":"…","host":"…","pid":<n>,"key":"…",
+"group":"…","reason":"…"}``. All fields except the first two are optional. If the payload is kept, the object is the
+header of an envelope like an item's (see `envelope`), with the message's ``headers`` added.
 
-``history/.pins/<name>`` holds an hour: nothing of it, or later, is cleaned while the pin is there.
+``history/.pins/<name>`` holds an hour: a retention hold. The clean-up keeps all records from that hour on while it
+exists.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from .policy import Seconds
 
 MOST_RECORDS: Final = 10_000_000
-"""The most records that a history may be told to keep."""
+"""The maximum number of records that a history may be configured to keep."""
 
 _HOUR_MS: Final = 3_600_000
 _HOUR: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
@@ -55,16 +57,16 @@ _WEEK: Final = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a queue keeps of messages that have come to their end.
+    """The settings of a queue's history, its records of ended messages.
 
     Args:
-        lifetime: seconds (or a timedelta) for which a record is kept, up to 10**9; a week unless told.
-        most: so many records are kept at the most, the oldest go first; 100,000 unless told. Both are seen to by
-            clean-up, at its interval: what has come since the last one is beyond them.
-        payload: whether the payload and the headers are kept too. A dead letter keeps its own.
+        lifetime: the seconds (or a timedelta) for which a record is kept, up to 10**9; default: a week. most: the
+        maximum number of records to keep, the newest ones; default: 100,000. The clean-up enforces both limits
+            at its interval, so the history may exceed them in between.
+        payload: whether to keep the payload and the headers too. A dead letter keeps its own.
 
     Raises:
-        InvalidOptionError: one is out of its range.
+        InvalidOptionError: a setting is out of range.
     """
 
     lifetime: Seconds = _WEEK
@@ -85,49 +87,49 @@ class History:
 
 
 class End(enum.Enum):
-    """How a message came to its end."""
+    """The ways in which a message can end."""
 
     FINISHED = "finished"
     """Consumed by a commit."""
     DEAD = "dead-lettered"
     FAILED = "failed"
-    """It used up its attempts, and the policy drops such."""
+    """It used up its attempts, and the policy drops such messages."""
     EXPIRED = "expired"
-    """Its time to live was over."""
+    """Its time to live had passed."""
     CANCELLED = "cancelled"
     REMOVED = "removed"
-    """By an operator: purged."""
+    """An operator purged it."""
     COLLAPSED = "collapsed"
     """A newer message of its key was delivered in its place."""
     REAPED = "reaped"
-    """Handed on as another message, since its owner was gone."""
+    """It was reassigned as another message, because its node was gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRecord:
-    """One message that has come to its end."""
+    """The record of one ended message."""
 
     id: str
     ended: int
-    """When, in milliseconds since 1970 in ZooKeeper's time."""
+    """The time of the end, in milliseconds since 1970 in ZooKeeper's time."""
     outcome: End
     put: int
-    """When it was put, alike."""
+    """The time of the put, in the same unit."""
     claimed: int | None = None
-    """When whoever ended it had claimed it; None: nobody held it."""
+    """The time when the session that ended it had claimed it; None: it was not claimed."""
     attempts: int = 0
-    """How many hand-overs had been counted; `AtLeastOnce` counts none that the death of its process cut short."""
+    """The number of counted attempts. `AtLeastOnce` does not count attempts that the death of a process cut short."""
     client: str = ""
-    """The session that ended it."""
+    """The id of the client that ended it."""
     host: str = ""
     pid: int = 0
     key: str | None = None
     group: str | None = None
     reason: str = ""
-    """Why it failed; at most 4 KiB of UTF-8, longer ones are cut."""
+    """The reason of the failure; at most 4 KiB of UTF-8, longer reasons are cut."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     payload: bytes | None = None
-    """None when the history does not keep it, or the dead letter does."""
+    """The payload; None if the history does not keep it, or if the dead letter does."""
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields, repr=False)
     """Fields of other versions."""
 
@@ -136,26 +138,26 @@ class HistoryRecord:
 
     @property
     def put_at(self) -> datetime:
-        """When it was put, in ZooKeeper's time."""
+        """The time of the put, in ZooKeeper's time."""
         return datetime.fromtimestamp(self.put / 1000, UTC)
 
     @property
     def claimed_at(self) -> datetime | None:
-        """When whoever ended it had claimed it."""
+        """The time when the session that ended it had claimed it."""
         return None if self.claimed is None else datetime.fromtimestamp(self.claimed / 1000, UTC)
 
     @property
     def ended_at(self) -> datetime:
-        """When it ended, in ZooKeeper's time."""
+        """The time of the end, in ZooKeeper's time."""
         return datetime.fromtimestamp(self.ended / 1000, UTC)
 
     @property
     def place(self) -> str:
-        """Where it lies, relative to the history."""
+        """The record's place, relative to the history."""
         return f"{hour_of(self.ended)}/{self.ended:013d}-{self.id}"
 
     def encode(self) -> bytes:
-        """The bytes to store."""
+        """Return the bytes to store."""
         fields: dict[str, JsonValue] = {**self.unknown, "outcome": self.outcome.value, "put": self.put}
         if self.claimed is not None:
             fields["claimed"] = self.claimed
@@ -168,16 +170,16 @@ class HistoryRecord:
         if self.payload is None:
             return write_object(fields)
         data = write_object({**fields, "headers": dict(self.headers)}) if self.headers else write_object(fields)
-        if len(data) > OBJECT_LIMIT:  # what can be read again goes before what others may want to know
+        if len(data) > OBJECT_LIMIT:  # a record that can be decoded matters more than the headers
             data = write_object(fields)
         return MAGIC + len(data).to_bytes(4, "big") + data + self.payload
 
     @classmethod
     def decode(cls, name: str, data: bytes) -> Self:
-        """Read a record.
+        """Decode a record.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the name or the data is not a record's.
         """
         moment = parse_record(name)
         if moment is None:
@@ -217,7 +219,7 @@ _ENDS: Final = {end.value: end for end in End}
 
 
 def hour_of(ms: int) -> str:
-    """The hour that a moment (milliseconds since 1970) belongs to.
+    """Return the name of the hour that a time (milliseconds since 1970) belongs to.
 
     Raises:
         MalformedError: the moment is not between 1970 and the end of the year 9999.
@@ -228,7 +230,7 @@ def hour_of(ms: int) -> str:
 
 
 def parse_hour(name: str) -> int | None:
-    """When an hour begins, in milliseconds since 1970; None when it names none."""
+    """Return the start of an hour in milliseconds since 1970, given its name; None if the name is not an hour's."""
     if _HOUR.fullmatch(name) is None:
         return None
     try:
@@ -238,12 +240,12 @@ def parse_hour(name: str) -> int | None:
 
 
 def hour_end(begin: int) -> int:
-    """When the hour that begins then ends."""
+    """Return the end of the hour that begins at ``begin``."""
     return begin + _HOUR_MS
 
 
 def parse_record(name: str) -> tuple[int, str] | None:
-    """The moment and the id in a record's name; None when it names none."""
+    """Return the time and the id in a record's name; None if the name is not a record's."""
     match = _RECORD.fullmatch(name)
     return None if match is None else (min(int(match[1]), LAST_MOMENT), match[2])
 

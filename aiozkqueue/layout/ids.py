@@ -1,4 +1,4 @@
-"""Ids made by the client: unique without asking anyone, and known before the commit."""
+"""Ids that clients make: unique without coordination, and known before the commit."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BASE62: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-"""The digits of ids, in the order of their values and of ASCII."""
+"""The digits of ids, ordered by value and by ASCII code."""
 
 CLIENT_DIGITS: Final = 12
-"""With so many digits, the client's own name, its first ids begin."""
+"""The length of the client's own id, with which the ids that it makes begin at first."""
 
 _HIGH_DIGITS: Final = 4
 _PAIRS: Final = tuple(high + low for high, low in product(BASE62, repeat=2))
 
 
 class IdSource:
-    """Makes ids for one session: a random nonce of 12 base62 digits (71 bits), then a counter of 6.
+    """Makes ids for one session: a random nonce of 12 base62 digits (71 bits), then a counter of 6 digits.
 
-    Ids of one nonce sort in the order they were made. After 62**6 of them the source takes a new nonce.
+    Ids with the same nonce sort in the order of their creation. After 62**6 ids the source draws a new nonce.
 
     Args:
-        entropy: gives that many random bytes; `os.urandom` unless told.
+        entropy: returns a given number of random bytes; default: `os.urandom`.
     """
 
     __slots__ = ("_entropy", "_head", "_high", "_nonce", "_pairs", "client")
@@ -33,13 +33,13 @@ class IdSource:
     def __init__(self, entropy: Callable[[int], bytes] = os.urandom) -> None:
         self._entropy = entropy
         self.client: Final = _nonce(entropy)
-        """Names this client in ZooKeeper, as long as it lives."""
+        """The id of this client in ZooKeeper, for its whole life."""
         self._nonce = self.client
         self._start(0)
 
     def next(self) -> str:
-        """A new id: 18 base62 digits, safe in URLs and znode names."""
-        # The last two digits come from a ready list: an id costs one iteration and one concatenation.
+        """Return a new id: 18 base62 digits, safe in URLs and znode names."""
+        # The last two digits come from a prepared list: an id costs one iteration and one concatenation.
         for pair in self._pairs:
             return self._head + pair
         if self._high + 1 < len(BASE62) ** _HIGH_DIGITS:
@@ -56,7 +56,7 @@ class IdSource:
 
 
 def _nonce(entropy: Callable[[int], bytes]) -> str:
-    # 128 bits for 71: what the remainder favours is beyond anyone's counting.
+    # 128 bits are reduced to 71, so the bias of the remainder is negligible.
     return _digits(int.from_bytes(entropy(16), "big") % len(BASE62) ** CLIENT_DIGITS, CLIENT_DIGITS)
 
 

@@ -1,9 +1,9 @@
-"""Recurring jobs, as they are stored: ``<root>/.schedule/<name>``, a JSON object each.
+"""Stored recurring jobs: ``<root>/.schedule/<name>``, one JSON object each.
 
 ``{"cron": "0 3 * * *", "zone": "Europe/Berlin", "queue": "reports", "body": "…", "options": {…}, "missed": "last",
-"limit": 100, "tolerance": 60.0, "paused": false, "last": <ms>}``. A payload that is not UTF-8 is ``body_base64``.
-``last`` is the occurrence up to which everything has been decided: put, or left out. It is set, at the version read,
-in the same multi that puts the message.
+"limit": 100, "tolerance": 60.0, "paused": false, "last": <ms>}``. A payload that is not UTF-8 is stored as
+``body_base64``. ``last`` is the last occurrence that has been decided: put, or skipped. It is set, at the version read,
+by the same multi that puts the message.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 Missed = Literal["skip", "last", "all"]
 
 MOST_MISSED: Final = 1000
-"""Occurrences that ``missed="all"`` makes up for at the most."""
+"""Maximum number of missed occurrences that ``missed="all"`` puts later."""
 
 _WHAT: Final = "a recurring job"
 
 
 class SchedulePaths:
-    """Where the jobs are stored. Raises: InvalidOptionError: see `check_root`."""
+    """The znodes of the jobs. Raises: InvalidOptionError: see `check_root`."""
 
     __slots__ = ("base",)
 
@@ -42,14 +42,14 @@ class SchedulePaths:
         self.base: Final = f"{root}/.schedule"
 
     def job(self, name: str) -> str:
-        """A job's znode. Raises: InvalidNameError."""
+        """Return the path of a job. Raises: InvalidNameError."""
         check_queue_name(name, "job")
         return f"{self.base}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is stored of a job."""
+    """The stored record of a job."""
 
     cron: str
     zone: str
@@ -66,10 +66,10 @@ class JobRecord:
     """Fields of other versions, kept when the record is rewritten."""
 
     def encode(self) -> bytes:
-        """The bytes to store.
+        """Return the bytes to store.
 
         Raises:
-            InvalidOptionError: they are more than 64 KiB.
+            InvalidOptionError: they exceed 64 KiB.
         """
         fields: dict[str, JsonValue] = {
             **self.unknown,
@@ -97,10 +97,10 @@ class JobRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a job.
+        """Decode a job.
 
         Raises:
-            MalformedError: it is none that this version can follow.
+            MalformedError: it is not a job that this version can follow.
         """
         fields = read_object(data, _WHAT)
         try:

@@ -1,11 +1,11 @@
 """Lanes: the parents over which a queue's items are spread, each with its own sequence counter.
 
-The plain lane is ``items``. A queue with shards has further ones, ``lanes/s<shard>g<generation>``: a shard whose
-counter nears its end (ZooKeeper's does not wrap: after 2147483647 every create fails for ever) goes on in its next
-generation. Producers put to the newest generation of each shard; consumers visit all there have ever been.
+The plain lane is ``items``. A queue with shards has further lanes, ``lanes/s<shard>g<generation>``. ZooKeeper's counter
+does not wrap: after 2147483647 every create fails forever. So a shard whose counter nears its end continues in its next
+generation. Producers put to the newest generation of each shard. Consumers visit all generations.
 
-Each priority in use but 0 has lanes of its own beside those, ``lanes/p<priority + 128>s<shard>g<generation>``, as many
-shards as the queue has: a `Tier`. What is scheduled lies in ``later/<hour>``, hours since 1970, until it is taken.
+Each priority in use except 0 has additional lanes, ``lanes/p<priority + 128>s<shard>g<generation>``, one per shard of
+the queue: a `Tier`. Delayed items are in ``later/<hour>``, hours since 1970, until they are taken.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-#: Past this sequence number producers open the lane's next generation.
+#: Above this sequence number producers open the lane's next generation.
 LANE_END: Final = 2**30
 
-#: Shards a queue may have.
+#: Maximum number of a queue's shards.
 MOST_SHARDS: Final = 1024
 
-#: Generations of one shard that may hold items at the same time.
+#: Maximum number of a shard's generations that may hold items at the same time.
 MOST_GENERATIONS: Final = 16
 
-#: Lanes a queue may have in all: its shards and their generations, for each priority. Consumers visit every one.
+#: Maximum number of a queue's lanes: its shards and their generations, for each priority. Consumers visit every lane.
 MOST_LANES: Final = 4096
 
-#: The most urgent priority, and the least.
+#: The most and the least urgent priority.
 FIRST_PRIORITY: Final = -128
 LAST_PRIORITY: Final = 127
 PRIORITY_DIGITS: Final = 3
 
-#: Milliseconds of due times that share a folder of ``later/``.
+#: Milliseconds of due times that share a znode in ``later/``.
 HOUR: Final = 3_600_000
 
 _LANE: Final = re.compile(r"/(?:p([0-9]{3}))?s[0-9]+g([0-9]+)$")
@@ -46,9 +46,9 @@ class Tier(NamedTuple):
 
     priority: int
     put_lanes: tuple[str, ...]
-    """Where producers put to: the newest generation of each shard."""
+    """The lanes for new items: the newest generation of each shard."""
     shard_lanes: tuple[tuple[str, ...], ...]
-    """What may hold items: of every shard there has ever been, from the oldest generation not yet empty."""
+    """The lanes that may hold items: for every shard there has ever been, from the oldest generation not yet empty."""
 
     @property
     def newest_lanes(self) -> tuple[str, ...]:
@@ -57,14 +57,14 @@ class Tier(NamedTuple):
 
 
 def lane_of(shard: int, generation: int, priority: int = 0) -> str:
-    """The lane of a shard, relative to the queue."""
+    """Return the lane of a shard, relative to the queue."""
     if priority:
         return f"lanes/p{priority - FIRST_PRIORITY:03d}s{shard}g{generation}"
     return "items" if shard == generation == 0 else f"lanes/s{shard}g{generation}"
 
 
 def tier_of(priority: int, shards: int, width: int, generations: Mapping[int, tuple[int, int]]) -> Tier:
-    """The lanes of a priority: ``shards`` are put to, ``width`` is how many there have ever been."""
+    """Return the lanes of a priority: ``shards`` get new items, ``width`` is the largest number there has ever been."""
     lanes: list[tuple[str, ...]] = []
     for shard in range(width):
         oldest, newest = generations.get(shard, (0, 0))
@@ -73,7 +73,7 @@ def tier_of(priority: int, shards: int, width: int, generations: Mapping[int, tu
 
 
 def count_lanes(width: int, generations: Iterable[Mapping[int, tuple[int, int]]]) -> int:
-    """How many lanes a queue of this width has, given the generations of each of its priorities, 0 included."""
+    """Return the number of lanes for a width, given the generations of each priority, including 0."""
     return sum(
         width + sum(newest - oldest for shard, (oldest, newest) in spans.items() if shard < width)
         for spans in generations
@@ -81,7 +81,7 @@ def count_lanes(width: int, generations: Iterable[Mapping[int, tuple[int, int]]]
 
 
 def excess_of(width: int, generations: Collection[Mapping[int, tuple[int, int]]]) -> str | None:
-    """What is wrong with a queue of this width that has more lanes than it may; None: it has not."""
+    """Return a description of the excess if a width makes too many lanes; None if it does not."""
     number = count_lanes(width, generations)
     if number <= MOST_LANES:
         return None
@@ -89,34 +89,34 @@ def excess_of(width: int, generations: Collection[Mapping[int, tuple[int, int]]]
 
 
 def later_of(due: int) -> str:
-    """The folder, relative to the queue, of what is due at a time, milliseconds since 1970."""
+    """Return the parent of items that are due at a time (milliseconds since 1970), relative to the queue."""
     return f"later/{due // HOUR}"
 
 
 def is_later(place: str) -> bool:
-    """Whether a folder relative to the queue, or the place of an item, is one of what is scheduled."""
+    """Whether a parent or an item's place, relative to the queue, is that of delayed items."""
     return place.startswith("later/")
 
 
 def generation_of(lane: str) -> int:
-    """The generation of a lane, given by itself or at the end of a path; what is put to a later one came later."""
+    """Return the generation of a lane, given alone or at the end of a path; items in a later one were put later."""
     match = _LANE.search(lane)
     return 0 if match is None else int(match[2])
 
 
 def priority_of(lane: str) -> int:
-    """The priority whose lane this is, given by itself or at the end of a path; 0 of any other folder."""
+    """Return the priority of a lane, given alone or at the end of a path; 0 for any other parent."""
     match = _LANE.search(lane)
     return 0 if match is None or match[1] is None else int(match[1]) + FIRST_PRIORITY
 
 
 def priority_at(place: str) -> int:
-    """The priority of an item, by its place or path: by its lane, or of one that is scheduled by its name."""
+    """Return the priority of an item from its place or path: from its lane or, if it is delayed, from its name."""
     lane, _, name = place.rpartition("/")
     match = _URGENT.match(name)
     return priority_of(lane) if match is None else int(match[1]) + FIRST_PRIORITY
 
 
 def is_lane(text: str) -> bool:
-    """Whether this can hold items: a lane, or a folder of what is scheduled, relative to the queue."""
+    """Whether a text names a parent of items: a lane, or a parent of delayed items, relative to the queue."""
     return _PLACE.fullmatch(text) is not None

@@ -1,11 +1,11 @@
-"""Moves of a queue's messages to another queue, as they are stored: ``<root>/.moves/<reference>``, JSON.
+"""Stored moves of a queue's messages to another queue: ``<root>/.moves/<reference>``, JSON.
 
 ``{"source": "…", "target": "…", "state": "running" | "done" | "failed", "moved": 120, "ended": <ms>, "error": "…",
-"counters": {"<lane>": 42}}``. A queue of another program is an object in the place of the name: its path and its
-layout, ``{"path": "/app/jobs", "program": "kazoo", "locking": true}``. The counters tell how many items each lane had
-been given when the move began. They are there where an item may be created again under its old number: in a queue whose
-messages may be handed on, and in a queue of another program. The child ``runner`` is ephemeral: the session that works
-on the move now.
+"counters": {"<lane>": 42}}``. A queue of another program is an object instead of a name, with its path and its layout:
+``{"path": "/app/jobs", "program": "kazoo", "locking": true}``. The counters hold the number of items that each lane had
+been given when the move began. They are stored only where an item may be created again under its old number: in a queue
+whose messages may be reassigned, and in a queue of another program. The child ``runner`` is ephemeral: the session that
+is working on the move.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STATES: Final = ("running", "done", "failed")
 
 
 class MovePaths:
-    """Where the moves are stored. Raises: InvalidOptionError: see `check_root`."""
+    """The znodes of the moves. Raises: InvalidOptionError: see `check_root`."""
 
     __slots__ = ("base",)
 
@@ -38,11 +38,11 @@ class MovePaths:
         self.base: Final = f"{root}/.moves"
 
     def move(self, reference: str) -> str:
-        """A move's znode."""
+        """Return the path of a move."""
         return f"{self.base}/{reference}"
 
     def runner(self, reference: str) -> str:
-        """Who works on it."""
+        """Return the path of the ephemeral of the session that works on a move."""
         return f"{self.base}/{reference}/runner"
 
 
@@ -51,18 +51,18 @@ class MoveEnd:
     """One of the two queues of a move."""
 
     name: str
-    """Its name; of a queue of another program its path."""
+    """The queue's name, or the path of a queue of another program."""
     layout: Mapping[str, JsonValue] | None = None
-    """How another program lays it out, as `dialects` describes it; None: it is a queue of ours."""
+    """The other program's layout, as `dialects` describes it; None: the queue is one of ours."""
 
     def field(self) -> JsonValue:
-        """The field of the record."""
+        """Return the record's field."""
         return self.name if self.layout is None else {**self.layout, "path": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRecord:
-    """What is stored of a move. Times are milliseconds since 1970, ZooKeeper's."""
+    """The stored record of a move. Times are milliseconds since 1970, ZooKeeper's."""
 
     source: MoveEnd
     target: MoveEnd
@@ -71,10 +71,10 @@ class MoveRecord:
     ended: int | None = None
     error: str | None = None
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By lane, the sequence number of the first item that came after the move began."""
+    """For each lane, the sequence number of the first item put after the move began."""
 
     def encode(self) -> bytes:
-        """The bytes to store."""
+        """Return the bytes to store."""
         fields: dict[str, JsonValue] = {
             "source": self.source.field(),
             "target": self.target.field(),
@@ -91,10 +91,10 @@ class MoveRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read what is stored of a move.
+        """Decode a move.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the data is not a move's record.
         """
         fields = read_object(data, _WHAT)
         source, target = _pop_end(fields, "source"), _pop_end(fields, "target")

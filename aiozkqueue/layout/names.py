@@ -1,17 +1,17 @@
-"""Names: of queues, and of items, which carry what a consumer must know to choose.
+"""The names of queues and of items. An item's name holds what a consumer needs to select it.
 
-``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``, maybe
-``-r<row>``, and then ``-i<id>-<sequence>``.
+``item[-t<due ms>][-p<priority>][-e<end ms>][-g<group hash>][-k<key hash>][-u1][-b<batch>][-f<filter digest>]``,
+optionally ``-r<row>``, and then ``-i<id>-<sequence>``.
 
-``p``, the priority + 128 in three digits, is there only with ``t``: others have theirs from their lane.
-``e`` is when the message's life ends, ``u1`` says that its key is unique: a znode under ``keys/`` goes with it.
-``r`` is what its writer knows it by, who looks whether it has been put; consumers need not.
+- ``p``, the priority + 128 in three digits, appears only with ``t``. Other items have the priority of their lane.
+- ``e`` is the time of expiry. ``u1`` says that the key is unique: the item has a znode under ``keys/``.
+- ``r`` is the writer's own identification, by which it checks whether a message has been put. Consumers ignore it.
 
-Fields stand between dashes and start with their letter. The id is the last of them. A field of another letter, an empty
-one, a second one of the same letter, or a due time that is no number is kept with the name and means nothing here.
-The sequence is ZooKeeper's: ten digits, or a minus and nine or ten once the counter has overflowed.
-An id has at most 24 characters and the whole name 1,024: a longer one is no item's.
-A plain ``item-0000000042``, put by another program, has its digits as id; a negative one, ``n`` and its digits.
+Fields are separated by dashes and start with their letter. The id is the last field. A field is kept with the name but
+ignored if its letter is unknown or repeated, if it is empty, or if it is a due time that is not a number. The sequence
+is ZooKeeper's: ten digits, or a minus and nine or ten digits once the counter has overflowed. An id has at most 24
+characters, and the whole name 1,024: a longer name is not an item's. The id of a plain ``item-0000000042``, put by
+another program, is its digits; for a negative sequence it is ``n`` and the digits.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .lanes import FIRST_PRIORITY, LAST_PRIORITY, PRIORITY_DIGITS
 
 _QUEUE: Final = re.compile(r"[A-Za-z0-9_:@-][A-Za-z0-9._:@-]{0,254}")
 
-# Groups: the id when it is the first field (nearly always), the id behind other fields, the sequence.
-# Whoever may put may choose names. An id of any length would make locks whose paths, all in one transaction when their
-# session ends, are more than a server survives; names of any length would make requests that it does not take.
+# Groups: the id if it is the first field (the usual case), the id behind other fields, the sequence.
+# Producers choose names freely, so lengths are limited. Unlimited ids would make lock paths that together exceed what a
+# server survives in the one transaction at their session's end. Unlimited names would make requests that it refuses.
 _ITEM: Final = re.compile(
     r"(?s:(?!.{1025}))item-(?:i([^-/]{1,24})-|(?:[^-/]*-)*?i([^-/]{1,24})-)?([0-9]{10}|-[0-9]{9,10})"
 )
@@ -47,10 +47,10 @@ _SHOWN: Final = 80
 
 
 def check_queue_name(name: str, what: str = "queue") -> None:
-    """Refuse what cannot name a queue, or ``what`` else follows the same rule.
+    """Check that a name is valid for a queue, or for another object ``what`` under the same rule.
 
     Raises:
-        InvalidNameError: not 1 to 255 of ``A-Z a-z 0-9 . _ : @ -``, or it starts with a dot.
+        InvalidNameError: it is not 1 to 255 of ``A-Z a-z 0-9 . _ : @ -``, or it starts with a dot.
     """
     if not is_text(name) or not _QUEUE.fullmatch(name):
         shown = name[:_SHOWN] if is_text(name) else name
@@ -61,29 +61,29 @@ def check_queue_name(name: str, what: str = "queue") -> None:
 
 @dataclass(frozen=True, slots=True)
 class ItemName:
-    """What an item's name says; ``text`` is the whole of it."""
+    """The parsed name of an item; ``text`` is the whole name."""
 
     text: str
     id: str
     sequence: int
     due: int | None = None
-    """When it may be taken, in milliseconds since 1970 in ZooKeeper's time; None: at once."""
+    """The due time, in milliseconds since 1970 in ZooKeeper's time; None: no delay."""
     group: str | None = None
     key: str | None = None
     batch: str | None = None
     filters: str | None = None
     expires: int | None = None
-    """When its life ends, in milliseconds since 1970 in ZooKeeper's time; None: never."""
+    """The time of expiry, in milliseconds since 1970 in ZooKeeper's time; None: never."""
     unique: bool = False
-    """Whether its key is unique among the messages that wait or are held."""
+    """Whether its key is unique among the messages in the queue."""
     priority: int = 0
-    """Of one that is scheduled; others have theirs from their lane."""
+    """The priority of a delayed item; other items have the priority of their lane."""
     unknown: tuple[str, ...] = ()
-    """Fields that mean nothing here, with their letter, in their order."""
+    """The ignored fields with their letters, in their order."""
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read the name of an item; None when it is none."""
+        """Parse the name of an item; return None if it is not one."""
         match = _match(text)
         if match is None:
             return None
@@ -119,7 +119,7 @@ class ItemName:
 
     @property
     def prefix(self) -> str:
-        """Everything before the sequence, for creating the item again with all its fields, unknown ones too."""
+        """The part before the sequence, which creates the item again with all its fields, including ignored ones."""
         match = _match(self.text)
         return self.text if match is None else self.text[: match.start(3)]
 
@@ -135,20 +135,20 @@ def item_prefix(
     expires: int | None = None,
     unique: bool = False,
 ) -> str:
-    """The name to create a sequential item under: everything before the sequence, ending in a dash.
+    """Return the name to create a sequential item under: the part before the sequence, ending in a dash.
 
     Args:
         id: the item's id.
-        due: when it may be taken, in milliseconds since 1970.
+        due: the due time, in milliseconds since 1970.
         group: `key_hash` of its group.
         key: `key_hash` of its key, or `payload_hash`.
-        batch: the staged batch it belongs to.
+        batch: the batch it belongs to, pending until complete.
         filters: the digest of its filters.
-        expires: when its life ends, in milliseconds since 1970.
-        unique: whether a znode under ``keys/`` goes with it.
+        expires: the time of expiry, in milliseconds since 1970.
+        unique: whether the item has a znode under ``keys/``.
 
     Raises:
-        MalformedError: a field is empty or holds a dash or slash, or a moment is out of range.
+        MalformedError: a field is empty or contains a dash or slash, or a time is out of range.
     """
     _check_field("id", id)
     head = "item-"
@@ -170,12 +170,12 @@ def item_prefix(
 
 
 def plain_prefix(id: str) -> str:
-    """What `item_prefix` makes of an id of ours alone, which needs no check."""
+    """Return the result of `item_prefix` for one of our own ids without options; it needs no check."""
     return f"item-i{id}-"
 
 
 def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:
-    """The prefix of an item's name with a due time, in milliseconds since 1970, and a priority in the place of any.
+    """Return an item's prefix with a due time (milliseconds since 1970) and priority in place of any it has.
 
     Raises:
         MalformedError: the due time is out of range.
@@ -185,13 +185,13 @@ def scheduled_prefix(prefix: str, due: int, priority: int = 0) -> str:
 
 
 def unscheduled_prefix(prefix: str) -> str:
-    """The prefix of an item's name without due time and priority."""
+    """Return an item's prefix without due time and priority."""
     match = _SCHEDULED.match(prefix)
     return prefix if match is None else f"item-{prefix[match.end() :]}"
 
 
 def item_id(text: str) -> str:
-    """The id in an item's name, as `ItemName.parse` finds it, at a fraction of its cost.
+    """Return the id in an item's name like `ItemName.parse`, at a fraction of the cost.
 
     Raises:
         MalformedError: it is not the name of an item.
@@ -203,7 +203,7 @@ def item_id(text: str) -> str:
 
 
 def id_at(path: str) -> str:
-    """The id in the path of an item, whose name has been read before: as `item_id` finds it, at a third of its cost.
+    """Return the id in the path of an item whose name has been checked before, at a third of the cost of `item_id`.
 
     Raises:
         MalformedError: it is not the path of an item.
@@ -214,7 +214,7 @@ def id_at(path: str) -> str:
 
 
 def item_sequence(text: str) -> int:
-    """The sequence in an item's name, as `ItemName.parse` finds it, at a fraction of its cost.
+    """Return the sequence in an item's name like `ItemName.parse`, at a fraction of the cost.
 
     Raises:
         MalformedError: it is not the name of an item.
@@ -226,9 +226,9 @@ def item_sequence(text: str) -> int:
 
 
 def item_group(text: str) -> str | None:
-    """The hash of the group in an item's name; None when it is in no group, or no item's name.
+    """Return the hash of the group in an item's name; None if it is in no group, or if it is not an item's name.
 
-    A group field that is no `key_hash` makes no group: its lock might be taken for that of an item.
+    A group field that is not a `key_hash` is ignored, because its lock could be mistaken for an item's.
     """
     if "-g" not in text:
         return None
@@ -237,7 +237,7 @@ def item_group(text: str) -> str | None:
 
 
 def key_hash(key: str) -> str:
-    """What names a unique key or a group in ZooKeeper: the first 160 bits of SHA-256 as 32 letters of base32, small.
+    """Return the hash of a key or group for names: the first 160 bits of SHA-256 as 32 lower-case base32 characters.
 
     Raises:
         InvalidOptionError: the key is not a text that UTF-8 can hold.
@@ -250,9 +250,9 @@ def key_hash(key: str) -> str:
 
 
 def payload_hash(payload: bytes) -> str:
-    """What stands for the key of a message that was given none: equal payloads have equal ones.
+    """Return the hash that replaces the key of a message without one; equal payloads have equal hashes.
 
-    It is never the `key_hash` of a key: no text in UTF-8 begins with the byte that is put before the payload.
+    It never equals the `key_hash` of a key: no text in UTF-8 begins with the byte that is prefixed to the payload.
     """
     return _hash(b"\xff" + payload)
 
@@ -262,7 +262,7 @@ def _hash(data: bytes) -> str:
 
 
 def _foreign_id(digits: str) -> str:
-    # Ids hold no dash; a negative sequence must not take the id of a positive one either.
+    # Ids contain no dash, and the id of a negative sequence must differ from that of a positive one.
     return "n" + digits[1:] if digits[0] == "-" else digits
 
 

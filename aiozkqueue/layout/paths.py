@@ -1,4 +1,4 @@
-"""Where everything of a queue and of a client is stored."""
+"""The paths of all znodes of a queue and of a client."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .errors import MalformedError
 from .fields import LAST_MOMENT, is_text
 from .names import check_queue_name
 
-# What ZooKeeper refuses in paths: control characters, surrogates (so all beyond the first plane, which Java spells with
-# them), private use, and the last of the first plane.
+# Characters that ZooKeeper refuses in paths: control characters, surrogates (so everything beyond the first plane,
+# which Java encodes with them), private use, and the end of the first plane.
 _REFUSED: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 _DUE: Final = re.compile(r"([0-9]{13,15})-([^/]{1,24})")
 _LOCK: Final = "lock-"
@@ -20,10 +20,10 @@ _META: Final = "meta-"
 
 
 def check_root(root: str) -> None:
-    """Refuse what cannot be the root of all queues.
+    """Check that a path is valid as the root of all queues.
 
     Raises:
-        InvalidOptionError: not an absolute path of at least one part, or a part is empty, ``.`` or ``..``, or has
+        InvalidOptionError: it is not an absolute path of at least one part, or a part is empty, ``.`` or ``..``, or has
             characters that ZooKeeper refuses, or the path is ZooKeeper's own.
     """
     if not is_text(root) or not root.startswith("/"):
@@ -44,7 +44,7 @@ def check_root(root: str) -> None:
 
 
 class QueuePaths:
-    """The znodes of one queue. Parents are attributes, their children are made by methods.
+    """The znodes of one queue. Attributes are parents, and methods return the paths of their children.
 
     Raises:
         InvalidOptionError: see `check_root`.
@@ -102,62 +102,62 @@ class QueuePaths:
         return f"QueuePaths({self.root!r}, {self.name!r})"
 
     def item(self, name: str) -> str:
-        """An item of the plain lane, by its whole name."""
+        """Return the path of an item of the plain lane, given its whole name."""
         return f"{self.items}/{name}"
 
     def at(self, place: str) -> str:
-        """What lies at a place relative to the queue: a lane, or ``<lane>/<name>`` of an item."""
+        """Return the path for a place relative to the queue: of a lane, or of an item, ``<lane>/<name>``."""
         return f"{self.base}/{place}"
 
     def place_of(self, path: str) -> str:
-        """The place relative to the queue of what lies at a path."""
+        """Return the place of a path, relative to the queue."""
         return path[len(self.base) + 1 :]
 
     def lock_of(self, name: str) -> str | None:
-        """What a child of ``locks`` locks; None when it is no lock."""
+        """Return the id in the name of a lock; None if the name is not a lock's."""
         return parse_lock(name)
 
     def lock(self, id: str) -> str:
-        """The lock of an item, by its id; of a group, by ``g`` and its hash.
+        """Return the path of the lock of an item, given its id, or of a group, given ``g`` and its hash.
 
-        The two never meet: an id has at most 24 characters, a hash has 32.
+        The two never collide: an id has at most 24 characters, and a hash has 32.
         """
         return f"{self.locks}/{_LOCK}{id}"
 
     def meta(self, id: str) -> str:
-        """The attempts at an item, by its id."""
+        """Return the path of the attempt record of an item, given its id."""
         return f"{self.metas}/{_META}{id}"
 
     def key(self, hash: str) -> str:
-        """What a unique key is held by, by its hash; its data is the id of the message."""
+        """Return the path of a unique key, given its hash; the znode's data is the id of the message."""
         return f"{self.keys}/{hash}"
 
     def dead(self, name: str) -> str:
-        """A dead letter, by the name it had as an item."""
+        """Return the path of a dead letter, given its name as an item."""
         return f"{self.dlq}/{name}"
 
     def consumer(self, id: str) -> str:
-        """A taking session's entry in the registry."""
+        """Return the path of a consumer's entry in the registry."""
         return f"{self.consumers}/{id}"
 
     def tags(self, digest: str) -> str:
-        """What the digest in an item's name stands for: the tags that consumers may choose by."""
+        """Return the path of the tags for the digest in an item's name."""
         return f"{self.filters}/{digest}"
 
     def waiter(self, id: str) -> str:
-        """The entry of a session that waits for room to put."""
+        """Return the path of the entry of a session that waits for room to put."""
         return f"{self.waiting}/{id}"
 
     def record(self, place: str) -> str:
-        """A record of history, by its place there, or an hour by its name."""
+        """Return the path of a record of history, given its place there, or of an hour, given its name."""
         return f"{self.history}/{place}"
 
     def pin(self, name: str) -> str:
-        """What keeps clean-up from an hour of history and all later ones."""
+        """Return the path of a retention hold, which keeps an hour of history and all later ones."""
         return f"{self.pins}/{name}"
 
     def due_node(self, ms: int, id: str) -> str:
-        """What tells that the timed lock of item ``id`` ends at ``ms`` milliseconds since 1970.
+        """Return the path of the due node of item ``id``, whose timed lock expires at ``ms`` milliseconds since 1970.
 
         Raises:
             MalformedError: the moment is not between 1970 and the end of the year 9999.
@@ -185,21 +185,21 @@ class ClientPaths:
         return f"ClientPaths({self.base!r})"
 
     def slot(self, k: int) -> str:
-        """The ``k``-th commit slot."""
+        """Return the path of the ``k``-th commit slot."""
         return f"{self.base}/slot-{k}"
 
 
 def parse_due(name: str) -> tuple[int, str] | None:
-    """The end in milliseconds and the id in a child of ``due/``; None when it is none of ours."""
+    """Return the time in milliseconds and the id in a child of ``due/``; None if the name is not one of ours."""
     match = _DUE.fullmatch(name)
     return None if match is None else (min(int(match[1]), LAST_MOMENT), match[2])
 
 
 def parse_lock(name: str) -> str | None:
-    """The id in a child of ``locks/``; None when it is no lock."""
+    """Return the id in a child of ``locks/``; None if the name is not a lock's."""
     return name[len(_LOCK) :] or None if name.startswith(_LOCK) else None
 
 
 def parse_meta(name: str) -> str | None:
-    """The id in a child of ``meta/``; None when it records no attempts."""
+    """Return the id in a child of ``meta/``; None if the name is not an attempt record's."""
     return name[len(_META) :] or None if name.startswith(_META) else None

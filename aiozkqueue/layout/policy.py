@@ -1,4 +1,4 @@
-"""What is done with a message that failed: how often, how soon, and what then.
+"""Policies: how often and how soon a failed message is redelivered, and what happens when its attempts are used up.
 
 Policies belong to a queue and are stored in its configuration, so they are values: frozen, comparable, hashable.
 """
@@ -22,13 +22,13 @@ Seconds: TypeAlias = "float | timedelta"
 Exhausted: TypeAlias = Literal["dead-letter", "drop"]
 
 LONGEST_DELAY: Final = 1_000_000_000.0
-"""Seconds a retry may be delayed at most, about 31 years."""
+"""Maximum delay of a retry in seconds, about 31 years."""
 
 SHORTEST_LIFE: Final = 0.001
-"""Seconds that a message lives at least: its end is stored in milliseconds."""
+"""Minimum lifetime of a message in seconds: the time of expiry is stored in milliseconds."""
 
 MOST_DELAYS: Final = 1_000
-"""Delays a `Schedule` holds at most: it is stored in the queue's configuration."""
+"""Maximum number of delays in a `Schedule`, which is stored in the queue's configuration."""
 
 
 def _seconds(option: str, value: Seconds) -> float:
@@ -38,10 +38,10 @@ def _seconds(option: str, value: Seconds) -> float:
 
 
 def positive_seconds(option: str, value: Seconds) -> float:
-    """A duration of more than nothing, in seconds.
+    """Return a positive duration in seconds.
 
     Raises:
-        InvalidOptionError: it is not more than 0 and up to 10**9 seconds, as a number or timedelta.
+        InvalidOptionError: it is not a number or timedelta of more than 0 and up to 10**9 seconds.
     """
     seconds = _seconds(option, value)
     if not seconds:
@@ -50,21 +50,21 @@ def positive_seconds(option: str, value: Seconds) -> float:
 
 
 def check_integer(option: str, value: object, least: int, most: int, meaning: str = "") -> None:
-    """Check a whole number; ``meaning`` tells in the error what the least one stands for.
+    """Check that a value is an integer within bounds; errors add ``meaning`` to the least value.
 
-    Raises: InvalidOptionError: it is no integer from ``least`` to ``most``.
+    Raises: InvalidOptionError: it is not an integer from ``least`` to ``most``.
     """
     if type(value) is not int or not least <= value <= most:
         raise InvalidOptionError(f"{option}={value!r}: it must be an integer from {least}{meaning} to {most}")
 
 
 def lifetime(value: Seconds) -> float:
-    """Seconds that a message may wait to be taken; ``math.inf``: for ever. Raises: InvalidOptionError."""
+    """Return a lifetime in seconds; ``math.inf``: unlimited. Raises: InvalidOptionError."""
     if value == math.inf:
         return math.inf
     allowed = f"seconds from {SHORTEST_LIFE:g} to 10**9, as a number or timedelta, or math.inf (for ever)"
-    given = value.total_seconds() if isinstance(value, timedelta) else value
-    return _number("ttl", given, SHORTEST_LIFE, LONGEST_DELAY, allowed)
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    return _number("ttl", number, SHORTEST_LIFE, LONGEST_DELAY, allowed)
 
 
 def _number(option: str, value: object, least: float, most: float, allowed: str) -> float:
@@ -79,35 +79,35 @@ def _number(option: str, value: object, least: float, most: float, allowed: str)
 
 
 class Backoff:
-    """How long to wait before a failed message is offered again: `Exponential`, `Fixed` or `Schedule`."""
+    """The delay before a failed message is redelivered: `Exponential`, `Fixed` or `Schedule`."""
 
     __slots__ = ()
 
     def delay(self, attempt: int, random: Callable[[], float] = randomness.random) -> float:
-        """Seconds to wait after the ``attempt``-th failed attempt, the first being 1.
+        """Return the seconds to wait after the ``attempt``-th failed attempt, the first being 1.
 
         Args:
-            attempt: how many attempts have failed.
-            random: gives numbers from 0 up to 1.
+            attempt: the number of failed attempts.
+            random: returns numbers from 0 up to but excluding 1.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Exponential(Backoff):
-    """Wait ``initial`` seconds, then ``factor`` times as long after each failure, up to ``maximum``.
+    """Wait ``initial`` seconds, then ``factor`` times as long after each further failure, up to ``maximum``.
 
-    A random share of each delay, up to ``jitter`` of it, is left out, so that what failed together is not retried
+    Each delay is reduced by a random share of up to ``jitter``, so that messages that failed together are not retried
     together.
 
     Args:
-        initial: seconds after the first failure, not more than ``maximum``.
-        factor: 1 or more.
-        maximum: seconds, up to 10**9.
-        jitter: from 0 to 1.
+        initial: the seconds after the first failure, at most ``maximum``.
+        factor: the growth per failure, 1 or more.
+        maximum: the maximum delay in seconds, up to 10**9.
+        jitter: the maximum random reduction, from 0 to 1.
 
     Raises:
-        InvalidOptionError: one is out of its range.
+        InvalidOptionError: an argument is out of range.
     """
 
     initial: float
@@ -124,7 +124,7 @@ class Exponential(Backoff):
         object.__setattr__(self, "jitter", _number("jitter", jitter, 0, 1, "a number from 0 to 1"))
 
     def delay(self, attempt: int, random: Callable[[], float] = randomness.random) -> float:
-        """Seconds to wait after the ``attempt``-th failed attempt; never more than ``maximum``."""
+        """Return the seconds to wait after the ``attempt``-th failed attempt; never more than ``maximum``."""
         try:
             longest = min(self.initial * self.factor ** max(attempt - 1, 0), self.maximum)
         except OverflowError:
@@ -134,10 +134,10 @@ class Exponential(Backoff):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Fixed(Backoff):
-    """Wait ``delay`` seconds after every failure; 0 is at once.
+    """Wait ``delay`` seconds after every failure; 0: redeliver immediately.
 
     Raises:
-        InvalidOptionError: not from 0 to 10**9.
+        InvalidOptionError: the delay is not from 0 to 10**9.
     """
 
     seconds: float
@@ -148,17 +148,17 @@ class Fixed(Backoff):
     def __repr__(self) -> str:
         return f"Fixed({self.seconds!r})"
 
-    def delay(self, attempt: int, random: Callable[[], float] = randomness.random) -> float:  # noqa: ARG002 - always the same
-        """Seconds to wait, the same after every attempt."""
+    def delay(self, attempt: int, random: Callable[[], float] = randomness.random) -> float:  # noqa: ARG002 - fixed
+        """Return the seconds to wait, the same after every attempt."""
         return self.seconds
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schedule(Backoff):
-    """Wait each of ``delays`` seconds in turn; the last one repeats.
+    """Wait the seconds in ``delays`` in turn; the last delay repeats.
 
     Raises:
-        InvalidOptionError: none or more than 1,000 are given, or one is not from 0 to 10**9.
+        InvalidOptionError: there are no delays or more than 1,000, or one is not from 0 to 10**9.
     """
 
     delays: tuple[float, ...]
@@ -167,16 +167,16 @@ class Schedule(Backoff):
         if isinstance(delays, str | bytes):
             raise InvalidOptionError(f"delays={delays!r}: it must be a sequence of seconds")
         try:
-            given = tuple(delays)
+            items = tuple(delays)
         except TypeError as error:
             raise InvalidOptionError(f"delays={delays!r}: it must be a sequence of seconds") from error
-        if not 1 <= len(given) <= MOST_DELAYS:
-            raise InvalidOptionError(f"delays has {len(given)} entries: it must have 1 to {MOST_DELAYS}")
-        seconds = tuple(_seconds(f"delays[{index}]", delay) for index, delay in enumerate(given))
+        if not 1 <= len(items) <= MOST_DELAYS:
+            raise InvalidOptionError(f"delays has {len(items)} entries: it must have 1 to {MOST_DELAYS}")
+        seconds = tuple(_seconds(f"delays[{index}]", delay) for index, delay in enumerate(items))
         object.__setattr__(self, "delays", seconds)
 
     def delay(self, attempt: int, random: Callable[[], float] = randomness.random) -> float:  # noqa: ARG002 - as listed
-        """Seconds to wait after the ``attempt``-th failed attempt."""
+        """Return the seconds to wait after the ``attempt``-th failed attempt."""
         return self.delays[min(max(attempt, 1), len(self.delays)) - 1]
 
 
@@ -185,32 +185,32 @@ _AT_ONCE: Final = Fixed(0)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Policy:
-    """How often a message may be handed over: `AtLeastOnce`, `ConsumeTimes` or `ConsumeOnce`; not made itself."""
+    """The base of `AtLeastOnce`, `ConsumeTimes` and `ConsumeOnce`: how often a message may be delivered. Abstract."""
 
     limit: int | None
-    """Hand-overs allowed; None: no limit."""
+    """The maximum number of attempts; None: unlimited."""
     counts_at_hand_over: bool
-    """Whether each attempt is recorded before the handler sees the message, so that the limit holds in a crash."""
+    """Whether each attempt is recorded before delivery, so that the limit holds even after a crash."""
     backoff: Backoff
-    """When it is offered again after a failure; means nothing where one hand-over is all."""
+    """The delay before a failed message is redelivered; unused if there is only one attempt."""
     exhausted: Exhausted
-    """What becomes of a message that has used up its hand-overs."""
+    """What happens to a message that has used up its attempts."""
 
     def __init__(self) -> None:
         raise TypeError("a policy is an AtLeastOnce, a ConsumeTimes or a ConsumeOnce")
 
     def allowed(self, retries: int) -> int | None:
-        """Return how many hand-overs a message may have whose handler gave a schedule of so many retries.
+        """Return the maximum number of attempts at a message whose handler gave a schedule of ``retries`` retries.
 
-        None: there is no limit. A handler that keeps raising the schedule ends the message itself, after ``retries`` +
-        1 hand-overs. The limit comes on top, for what ends without it: a crash, or another error.
+        None: unlimited. A handler that keeps raising the schedule ends the message itself, after ``retries`` + 1
+        attempts. The policy's limit is added for attempts that end otherwise: in a crash, or in another error.
         """
         return None if self.limit is None else self.limit + retries
 
 
 def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhausted) -> None:
     if not isinstance(backoff, Exponential | Fixed | Schedule):
-        # Other clients follow the stored policy: it must be one they know.
+        # Other clients follow the stored policy, so it must be one that they know.
         raise InvalidOptionError(f"backoff={backoff!r}: it must be an Exponential, Fixed or Schedule")
     if exhausted not in ("dead-letter", "drop"):
         raise InvalidOptionError(f"exhausted={exhausted!r}: it must be 'dead-letter' or 'drop'")
@@ -221,14 +221,14 @@ def _fill(policy: Policy, limit: int | None, backoff: Backoff, exhausted: Exhaus
 
 
 class AtLeastOnce(Policy):
-    """Offer the message until it is committed, however often it fails.
+    """Redeliver the message until it is committed, however often it fails.
 
-    A hand-over is counted when it ends in a rollback, a failure or a lease. One that is cut short, because its process
-    dies or its session is lost, is not counted: a message that kills each of its consumers comes again with attempt 1,
-    at once and without limit. `ConsumeTimes` counts those, too.
+    An attempt is counted when it ends in a rollback, a failure or a lease. It is not counted if it is cut short because
+    the process dies or the session is lost. So a message that kills each of its consumers is redelivered with attempt
+    1, immediately and without limit. `ConsumeTimes` counts such attempts too.
 
     Args:
-        backoff: when it is offered again.
+        backoff: the delay before a failed message is redelivered.
 
     Raises:
         InvalidOptionError: ``backoff`` is not one of this package's.
@@ -244,17 +244,17 @@ class AtLeastOnce(Policy):
 
 
 class ConsumeTimes(Policy):
-    """Hand the message over ``times`` times at most, counting also those that a crash ended.
+    """Deliver the message up to ``times`` times, counting attempts that end in a crash.
 
     A schedule that a handler raises (`Retry`) replaces this limit: the message then gets all retries of the schedule.
 
     Args:
-        times: 1 or more.
-        backoff: when it is offered again.
-        exhausted: what then becomes of it: ``"dead-letter"`` or ``"drop"``.
+        times: the maximum number of attempts, 1 or more.
+        backoff: the delay before a failed message is redelivered.
+        exhausted: what happens to the message after the last attempt: ``"dead-letter"`` or ``"drop"``.
 
     Raises:
-        InvalidOptionError: one is out of its range.
+        InvalidOptionError: an argument is out of range.
     """
 
     __slots__ = ()
@@ -272,7 +272,7 @@ class ConsumeTimes(Policy):
 
     @property
     def times(self) -> int:
-        """Hand-overs allowed."""
+        """The maximum number of attempts."""
         return self.limit or 0
 
     def __repr__(self) -> str:
@@ -280,15 +280,15 @@ class ConsumeTimes(Policy):
 
 
 class ConsumeOnce(Policy):
-    """Hand the message over once at most: never twice, even if the handler or its process dies.
+    """Deliver the message at most once: never twice, even if the handler or its process dies.
 
-    A handler that raises `Retry` gets no retry: not with a delay, and not with a schedule.
+    A handler that raises `Retry` gets no retry, neither after a delay nor by a schedule.
 
     Args:
-        exhausted: what becomes of a message that failed: ``"dead-letter"`` or ``"drop"``.
+        exhausted: what happens to a failed message: ``"dead-letter"`` or ``"drop"``.
 
     Raises:
-        InvalidOptionError: ``exhausted`` is neither.
+        InvalidOptionError: ``exhausted`` is neither of the two.
     """
 
     __slots__ = ()
@@ -296,8 +296,8 @@ class ConsumeOnce(Policy):
     def __init__(self, *, exhausted: Exhausted = "dead-letter") -> None:
         _fill(self, 1, _AT_ONCE, exhausted)
 
-    def allowed(self, retries: int) -> int | None:  # noqa: ARG002 - a schedule does not lift the promise
-        """Return 1, whatever the schedule: the message is never handed over twice."""
+    def allowed(self, retries: int) -> int | None:  # noqa: ARG002 - a schedule does not lift the limit
+        """Return 1, whatever the schedule: the message is never delivered twice."""
         return 1
 
     def __repr__(self) -> str:

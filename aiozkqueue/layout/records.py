@@ -1,8 +1,8 @@
-"""Lock and attempt records: small JSON objects beside the items.
+"""Lock records and attempt records: small JSON objects next to the items.
 
-A lock: ``{"claim":"…","owner":"…","end":<ms>,"leased":true}``, ``end`` only when it is timed, ``leased`` only when it
-then is a lease. Attempts: ``{"attempts":<n>,"claim":"…","error":"…","due":<ms>,"retries":<n>}``, all but the first
-optional.
+A lock: ``{"claim":"…","owner":"…","end":<ms>,"leased":true}``. ``end`` appears only in a timed lock, and ``leased``
+only if the timed lock is a lease. Attempts: ``{"attempts":<n>,"claim":"…","error":"…","due":<ms>,"retries":<n>}``. All
+fields except the first are optional.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _ATTEMPTS: Final = "a record of attempts"
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """Who holds an item."""
+    """The holder of an item."""
 
     claim: str
-    """The id of the claim; empty in a lock that another program made."""
+    """The id of the claim; empty in another program's lock."""
     owner: str
-    """The client that made it."""
+    """The client that created the lock."""
     end: int | None = None
-    """When a timed lock ends, in milliseconds since 1970; None: with the ZooKeeper session that made it."""
+    """The end of a timed lock, in milliseconds since 1970; None: the lock ends with its ZooKeeper session."""
     leased: bool = False
-    """Whether somebody handles the item until then; else a timed lock keeps it until its next attempt."""
+    """Whether a holder handles the item until then; otherwise the timed lock delays the item's next attempt."""
 
     def encode(self) -> bytes:
-        """The bytes to store.
+        """Return the bytes to store.
 
         Raises:
             ValueError: a text has lone surrogates.
         """
-        # Letters and digits need no escapes in JSON: the common lock is made without the encoder.
+        # Letters and digits need no escapes in JSON, so the usual lock is written without the encoder.
         if self.claim.isalnum() and self.owner.isalnum():
             end = "" if self.end is None else f',"end":{self.end}{_LEASED if self.leased else ""}'
             return f'{{"claim":"{self.claim}","owner":"{self.owner}"{end}}}'.encode()
@@ -65,10 +65,10 @@ class LockRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a lock; never raises.
+        """Decode a lock; never raises.
 
-        Bytes of any other form, or none, are a foreign lock, ``LockRecord("", "", None)``: it holds the item all the
-        same, until its session ends or someone forces it open.
+        Bytes of any other form, or no bytes, are a foreign lock, ``LockRecord("", "", None)``. It holds the item too,
+        until its session ends or the lock is removed by force.
         """
         try:
             fields = read_object(data, _LOCK)
@@ -84,17 +84,17 @@ class LockRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """How many hand-overs of an item have been counted, and how the last of them went."""
+    """The number of counted attempts at an item, and the result of the last one."""
 
     attempts: int
     claim: str = ""
-    """The claim under which it was last handed over."""
+    """The claim of the last attempt."""
     error: str | None = None
-    """What went wrong, at most 4 KiB of UTF-8; longer texts are cut."""
+    """The error of the last attempt, at most 4 KiB of UTF-8; longer texts are cut."""
     due: int | None = None
-    """When it is offered again, in milliseconds since 1970."""
+    """The time of the next attempt, in milliseconds since 1970."""
     retries: int = 0
-    """The retries of the schedule that a handler gave last, by which the policy allows more hand-overs; 0: none."""
+    """The length of the schedule that a handler gave last, by which the policy allows more attempts; 0: none."""
     unknown: Mapping[str, JsonValue] = field(default_factory=no_fields)
     """Fields of other versions, kept when the record is rewritten."""
 
@@ -103,7 +103,7 @@ class AttemptRecord:
             object.__setattr__(self, "error", storable_text(self.error))
 
     def encode(self) -> bytes:
-        """The bytes to store.
+        """Return the bytes to store.
 
         Raises:
             ValueError: the claim has lone surrogates.
@@ -118,15 +118,15 @@ class AttemptRecord:
         if self.retries:
             fields["retries"] = self.retries
         data = write_object({**self.unknown, **fields}) if self.unknown else write_object(fields)
-        # What can be read again goes before what others may want to know.
+        # A record that can be decoded matters more than the fields of other versions.
         return data if len(data) <= OBJECT_LIMIT else write_object(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read a record of attempts.
+        """Decode an attempt record.
 
         Raises:
-            MalformedError: it is none.
+            MalformedError: the data is not an attempt record.
         """
         fields = read_object(data, _ATTEMPTS)
         attempts = pop_number(fields, "attempts", _ATTEMPTS, most=LARGEST_NUMBER)

@@ -1,10 +1,10 @@
-"""Lease tokens: what stands for a leased message outside of this process, so that any session can settle it.
+"""Lease tokens: references to leased messages outside of this process, by which any session can settle them.
 
-``<lane>~<item name>~<check>``, with the slashes of the lane as tildes: where the item lies, and eight hexadecimal
-digits of the CRC-32 of queue and place. The digits detect a mangled token or one of another queue. They are not a
-signature: anyone can compute them, so a token proves nothing. Sessions that may write to the queue need no proof; the
-HTTP service signs what it gives its clients (`aiozkqueue.http.core.tokens`). A token only ever names a place that holds
-items, never a dead letter or a record.
+The form is ``<lane>~<item name>~<check>``, with the slashes of the lane as tildes: the item's place, and eight
+hexadecimal digits of the CRC-32 of queue and place. The digits detect a mangled token or one of another queue. They are
+not a signature: anyone can compute them, so a token proves nothing. Sessions that may write to the queue need no proof.
+The HTTP service signs the tokens that it gives its clients (`aiozkqueue.http.core.tokens`). A token can only name the
+place of an item, never that of a dead letter or a record.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _SHOWN: Final = 80
 
 
 def lease_token(queue: str, place: str) -> str:
-    """The token of an item at a place relative to its queue, ``<lane>/<name>``."""
+    """Return the token of an item at a place relative to its queue, ``<lane>/<name>``."""
     return f"{place.replace('/', '~')}~{_check(queue, place)}"
 
 
 def leased_place(queue: str, token: str) -> str:
-    """The place that a token of this queue names.
+    """Return the place in a token of this queue.
 
     Raises:
-        MalformedError: it is no token, or one of another queue.
+        MalformedError: it is not a token, or it is one of another queue.
     """
     place, _, check = token.rpartition("~")
     place = place.replace("~", "/")
