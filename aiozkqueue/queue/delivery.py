@@ -1,4 +1,4 @@
-"""A message handed to a handler, with the means to settle it."""
+"""Deliveries: messages given to a handler, with the means to settle them."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ LATE = (
 
 
 class Settling(Protocol):
-    """What a delivery needs to be settled: real, or recorded for a test."""
+    """The operations that settle a delivery, real or recorded for a test."""
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended."""
+        """The outcome."""
         ...
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is known to be gone."""
+        """Whether the claim is known to be lost."""
         ...
 
     @property
     def once(self) -> bool:
-        """Whether the policy allows one hand-over and no retry, not even of a schedule."""
+        """Whether the policy allows one delivery and no retry, not even a scheduled one."""
         ...
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
-        """Collect a put; return its id."""
+        """Add a put; return its id."""
         ...
 
     async def commit(self, timeout: float | None) -> None:
@@ -78,19 +78,19 @@ class Settling(Protocol):
         ...
 
     async def leave(self, error: BaseException) -> None:
-        """Settle as the error says that ended the handler."""
+        """Settle by the error that ended the handler."""
         ...
 
     async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
-        """Forget the puts, let ``last_act`` happen, and move the message, with what that put, to the dead letters."""
+        """Drop the puts, await ``last_act``, and move the message, with what that put, to the dead letters."""
         ...
 
 
 class Delivery(Message[T_co]):
-    """A message in the hands of a handler.
+    """A message that is being handled.
 
-    ``async with delivery:`` commits on success and rolls back on an exception. What `put` has collected is created
-    by the same commit that removes the message. It holds no reference to its consumer.
+    ``async with delivery:`` commits on success and rolls back on an exception. The messages that `put` collects are
+    created by the same commit that removes the message. A delivery holds no reference to its consumer.
     """
 
     __slots__ = ("_settling", "entered")
@@ -99,11 +99,11 @@ class Delivery(Message[T_co]):
         super().__init__(content, codec, value)
         self._settling = settling
         self.entered: bool = False
-        """Whether an ``async with`` block has taken charge of settling it."""
+        """Whether an ``async with`` block settles it."""
 
     @property
     def work(self) -> UnitOfWork:
-        """What is decided by it; for the package's own use. Raises: InvalidOptionError: it was made for a test."""
+        """Its unit of work; for the package's own use. Raises: InvalidOptionError: it was made for a test."""
         if not isinstance(self._settling, WorkSettling):
             msg = f"{self!r} was made for a test: only `put` adds to it"
             raise InvalidOptionError(msg)
@@ -111,12 +111,12 @@ class Delivery(Message[T_co]):
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended; a rejected one is `Outcome.COMMITTED`, since its move to the dead letters is."""
+        """Its outcome; a rejected delivery is `Outcome.COMMITTED`, since the move to the dead letters is a commit."""
         return self._settling.outcome
 
     @property
     def lost(self) -> bool:
-        """Whether the claim is known to be gone, so that a commit must fail: its ZooKeeper session is over."""
+        """Whether the claim is known to be lost, so that a commit must fail: its ZooKeeper session is over."""
         return self._settling.lost
 
     @overload
@@ -124,14 +124,14 @@ class Delivery(Message[T_co]):
     @overload
     def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
     def put(self, queue: Destination[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
-        """Put a message when this delivery commits; returns its id at once, and sends nothing.
+        """Put a message when this delivery commits; return its id at once, without sending anything.
 
         Raises: as `Transaction.put`.
         """
         return self._settling.put(queue, value, options)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
-        """Remove the message and create what was put, all or nothing. On return it has been applied.
+        """Remove the message and create the messages put, all or nothing. On return it has been applied.
 
         ``timeout`` is as for `Transaction.commit`.
 
@@ -140,21 +140,21 @@ class Delivery(Message[T_co]):
         await self._settling.commit(seconds(timeout, "timeout"))
 
     async def rollback(self, *, delay: Seconds | None = None) -> None:
-        """Give the message back, offered again after ``delay`` seconds (0: at once; None: the policy's).
+        """Release the message, to be redelivered after ``delay`` seconds (0: at once; None: the policy's delay).
 
         Raises: as `Transaction.rollback`.
         """
         await self._settling.rollback(None if delay is None else required_seconds(delay, "delay"))
 
     async def reject(self, reason: str) -> None:
-        """Move the message into the dead letters, now; what was put is forgotten.
+        """Move the message to the dead letters now, and drop the puts.
 
         Raises: as `Transaction.commit`.
         """
         await self._settling.reject(reason_text(reason))
 
     def leave_word(self, headers: Mapping[str, str]) -> None:
-        """Have it bear these headers, besides its own, when it is given back; for the package's own use."""
+        """Add these headers to the message if it is released; for the package's own use."""
         if isinstance(self._settling, WorkSettling):
             self._settling.word = headers
 
@@ -173,7 +173,7 @@ class Delivery(Message[T_co]):
             await self.leave(error)
 
     async def leave(self, error: BaseException) -> None:
-        """Settle as the error says that ended the handler: `Retry`, `Reject`, or any other."""
+        """Settle by the error that ended the handler: `Retry`, `Reject`, or any other."""
         if not isinstance(error, Retry) or error.schedule is None:
             await self._settling.leave(error)
         elif self._settling.once or self.attempt > len(error.schedule):
@@ -184,14 +184,14 @@ class Delivery(Message[T_co]):
 
 
 class WorkSettling:
-    """Settles a delivery by a unit of work of its own."""
+    """Settles a delivery by its own unit of work."""
 
     __slots__ = ("_claim", "word", "work")
 
     def __init__(self, engine: SessionCore, claim: Claim) -> None:
         self._claim = claim
         self.word: Mapping[str, str] = {}
-        """What a message that is given back bears besides its own headers."""
+        """Headers that are added to the message if it is released."""
         self.work: UnitOfWork = UnitOfWork(engine, engine.ids.next(), claim, LATE)
         self.work.hold((claim,))
 
@@ -231,7 +231,7 @@ class WorkSettling:
         await self.work.commit()
 
     async def leave(self, error: BaseException) -> None:
-        """Settle as the error says that ended the handler."""
+        """Settle by the error that ended the handler."""
         if isinstance(error, Retry):
             await self._retry(error)
         elif isinstance(error, Reject):
@@ -240,7 +240,7 @@ class WorkSettling:
             await leave(self.work, error, rewrite=self._rewritten(self.word))
 
     async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
-        """See `Settling`. What fails is tried again after the policy's delay."""
+        """See `Settling`. If it fails, it is repeated after the policy's delay."""
         self.work.drop_puts()
         try:
             await last_act()
@@ -263,17 +263,17 @@ class WorkSettling:
     async def _retry(self, error: Retry) -> None:
         claim = self._claim
         try:
-            delay = retry_delay(error, claim.attempt, due_of(claim), self.work.engine.server_clock.now())
+            delay = retry_delay(error, claim.attempt, due_date(claim), self.work.engine.server_clock.now())
             if error.schedule is not None:
                 claim.retries = len(error.schedule)
             rewrite = self._rewritten({**self.word, **(error.headers or {})})
-        except QueueError as refused:  # of a bad option: the message goes back all the same
+        except QueueError as refused:  # a bad option: the message is released all the same
             await self.work.rollback(None, describe(refused))
             raise
         await self.work.rollback(delay, describe(error.__cause__ or error), rewrite=rewrite)
 
     def _rewritten(self, headers: Mapping[str, str]) -> bytes | None:
-        """The message with these headers, which a dead letter has, too; None: it stays as it is. Raises: QueueError."""
+        """Return the message with these headers, which its dead letter has too; None: unchanged. Raises: QueueError."""
         if not headers:
             return None
         claim = self._claim
@@ -284,19 +284,19 @@ class WorkSettling:
 
 
 def retry_delay(error: Retry, attempt: int, due: int, now: int) -> float | None:
-    """Seconds after which a message comes again; None: the policy's delay. Pure; moments in ms.
+    """Return the seconds until redelivery; None: the policy's delay. Pure; times in ms.
 
     Raises:
-        InvalidOptionError: a delay is none.
+        InvalidOptionError: a delay is not a number of seconds.
     """
     if error.schedule is not None:
-        wait = required_seconds(error.schedule[attempt - 1], f"schedule[{attempt - 1}]")
-        return max(0.0, (due - now) / 1000 + wait)
+        extra = required_seconds(error.schedule[attempt - 1], f"schedule[{attempt - 1}]")
+        return max(0.0, (due - now) / 1000 + extra)
     return None if error.delay is None else required_seconds(error.delay, "delay")
 
 
-def due_of(claim: Claim) -> int:
-    """A message's own date, ms: when it was due, or else when it was put."""
+def due_date(claim: Claim) -> int:
+    """Return a message's own date, ms: when it was due, or otherwise when it was put."""
     name = ItemName.parse(claim.name)
     if name is not None and name.due is not None:
         return name.due
@@ -304,7 +304,7 @@ def due_of(claim: Claim) -> int:
 
 
 def used_up(error: Retry, attempts: int, *, once: bool) -> str:
-    """Say why a message whose scheduled retries are used up, or not allowed, becomes a dead letter."""
+    """Return the reason of a dead letter whose scheduled retries are used up, or not allowed."""
     if once:
         reason = "its handler failed and asked for scheduled retries, which the queue's policy, ConsumeOnce, rules out"
     else:
@@ -318,5 +318,5 @@ async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
 
 
 def deliver(engine: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
-    """Make the delivery of a claim that has been handed over."""
+    """Return the delivery of a claim."""
     return Delivery(content_of(claim), queue.codec, WorkSettling(engine, claim), claim.value)

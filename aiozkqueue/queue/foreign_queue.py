@@ -1,4 +1,4 @@
-"""Queues of other programs as users hold them."""
+"""Queues of other programs, as users hold them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class ForeignQueue(Queue[T]):
-    """A queue that another program's clients use, too; made by `QueueSession.kazoo_queue`.
+    """A queue shared with another program's clients; made by `QueueSession.kazoo_queue`.
 
-    A destination as any other: in transactions, with consumers and listeners, policies, dead letters and history. A
-    message's id is its item's name, which the server completes; what `put` returns names the put only. A failed message
-    keeps its place, priority and time: while it waits for its retry this session holds its lock, which peers respect,
-    and which ends with the session. Bare messages have no headers.
+    It is a destination like any other: in transactions, with consumers and listeners, policies, dead letters and
+    history. A message's id is its item's name, which the server completes; the id that `put` returns only names the
+    put. A failed message keeps its place, priority and due time: while it waits for its retry, this session holds its
+    lock, which other clients respect and which ends with the session. Plain messages have no headers.
     """
 
     def __init__(self, engine: SessionCore, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
@@ -46,37 +46,37 @@ class ForeignQueue(Queue[T]):
 
     @property
     def leases(self) -> Leases[T]:
-        """Not for these: a lease is a lock that no session ends. Raises: InvalidOptionError."""
-        msg = f"queue {self.name!r}: its other consumers know no lock with a time; take in a transaction instead"
+        """Not available: a lease is a lock that does not end with a session. Raises: InvalidOptionError."""
+        msg = f"queue {self.name!r}: no leases, because its other consumers know no timed locks; use a transaction"
         raise InvalidOptionError(msg)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Not for these. Raises: InvalidOptionError."""
+        """Not available. Raises: InvalidOptionError."""
         del id, key
         msg = f"queue {self.name!r}: an id that a put returns is not stored in another program's queue; take it instead"
         raise InvalidOptionError(msg)
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Not for these. Raises: InvalidOptionError."""
+        """Not available. Raises: InvalidOptionError."""
         del value
         return await self.cancel(id=id, key=key)
 
 
 class CuratorQueue(ForeignQueue[T]):
-    """A queue that Curator's clients use, too; made by `QueueSession.curator_queue`."""
+    """A queue shared with Curator's clients; made by `QueueSession.curator_queue`."""
 
     async def put_multi(
         self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
     ) -> str:
-        """Put several messages as one item, as Curator's ``putMulti``: all or none of them are stored.
+        """Put several messages as one item, as Curator's ``putMulti`` does: all of them are stored, or none.
 
-        The first consumer of ours that takes the item splits it, so that its messages come one by one, in their order.
+        The first of our consumers that takes the item splits it, so its messages are delivered one by one, in order.
 
         ``timeout`` is as for `put`.
 
-        Raises: as `put`; InvalidOptionError: items of a simple queue hold one.
+        Raises: as `put`; InvalidOptionError: an item of a simple queue holds one message.
         """
-        engine, patience = self.engine, seconds(timeout, "timeout")
+        engine, wait = self.engine, seconds(timeout, "timeout")
         self._warn_of_transaction(engine)
         listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
         payloads = [self.codec.encode(value, self.name) for value in listed]
@@ -84,11 +84,11 @@ class CuratorQueue(ForeignQueue[T]):
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
             raise InvalidOptionError(msg)
         put = prepare_foreign(engine, self.store, payloads, options)
-        await self._put(engine, [put], patience)
+        await self._put(engine, [put], wait)
         return put.id
 
     async def remove(self, key: str) -> int:
-        """Remove the items put with this ``key=`` that nobody holds; return how many. For ``kind="id"``.
+        """Remove the items put with this ``key=`` that no consumer holds; return how many. For ``kind="id"``.
 
         Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -99,10 +99,12 @@ class CuratorQueue(ForeignQueue[T]):
             return 0
         await store.open()
         placed = await list_items(engine, store, [store.paths.items], lambda name: bears_id(dialect, name, key))
-        places = [store.paths.place_of(one.path) for one in placed]
+        places = [store.paths.place_of(item.path) for item in placed]
         removed = 0
         async for page in find_pages(engine, store, places):
             removed += sum(
-                await apply(engine, [removal(engine, store, one, REMOVED) for one in page if not one.in_flight])
+                await apply(
+                    engine, [removal(engine, store, snapshot, REMOVED) for snapshot in page if not snapshot.in_flight]
+                )
             )
         return removed

@@ -1,4 +1,4 @@
-"""The queues that a Curator sharder spreads its items over, as users hold them."""
+"""The queues over which a Curator sharder spreads its items, as users hold them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CuratorShards(Generic[T]):
-    """The queues that a Curator ``QueueSharder`` spreads its items over; made by `QueueSession.curator_shards`."""
+    """The queues over which a Curator ``QueueSharder`` spreads its items; made by `QueueSession.curator_shards`."""
 
     def __init__(
         self, engine: SessionCore, path: str, queue: Callable[[str], CuratorQueue[T]], threshold: int, max_queues: int
@@ -34,17 +34,17 @@ class CuratorShards(Generic[T]):
         self._max_queues = max_queues
 
     async def queues(self) -> list[CuratorQueue[T]]:
-        """Return the shards that are there, each a queue of its own; the first one that a put would make if none is.
+        """Return the existing shards, each as a queue; if there are none, the first one, which a put would create.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return self._queues(await self._names())
 
     async def emptiest(self) -> CuratorQueue[T]:
-        """Return the shard to put to next, in a transaction, too: the one with the fewest items.
+        """Return the shard to put to next, also in a transaction: the one with the fewest items.
 
-        When each there is holds ``threshold`` items it is a new one, made by its first put; none is added beyond
-        ``max_queues``. Several sessions that find all full at once add the same one.
+        If every shard holds ``threshold`` items, it is a new one, created by its first put; no shard is added beyond
+        ``max_queues``. Several sessions that find all shards full at once add the same one.
 
         Raises: as `queues`.
         """
@@ -68,7 +68,7 @@ class CuratorShards(Generic[T]):
         return [self._queue(f"{self._path}/{name}") for name in names or [first_shard(self._path)]]
 
     async def _names(self) -> list[str]:
-        """The names of the shards that are there, sorted."""
+        """Return the names of the existing shards, sorted."""
         self._engine.check()
         with allowed(self._path):
             names = await below(self._engine.zookeeper, self._path)

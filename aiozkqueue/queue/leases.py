@@ -1,12 +1,13 @@
-"""Leases: messages held for a time, by whoever bears their token, in whatever process.
+"""Leases: messages that are locked for a time and settled by a token, from any process.
 
-A message is claimed as by any transaction; the commit swaps its ephemeral lock for a persistent one with an end, as a
-backoff does (see `EndClaims`), and counts the attempt. From then on no session holds it: its token, which names
-the item's place, is all that an acknowledgement needs. A lease that ends is taken off by any consumer (see `reaper`).
+A message is claimed as in any transaction. The commit replaces its ephemeral lock with a persistent one that has an
+end, as for a delayed retry (see `EndClaims`), and counts the attempt. From then on no session holds the message: its
+token, which names the item's place, is all that an acknowledgement needs. Any consumer removes the lock of a lease that
+has ended (see `timed_locks`).
 
-Each change below is one multi that a second copy of it fails, made from what was just read and applied only if that
-still holds; what has changed meanwhile is read again. So a lost reply or a dead process leaves a message either as it
-was or as it was to be.
+Each change below is one multi that fails if it is sent twice. It is made from what was just read, and applied only if
+that still holds; if it has changed, it is read again. So a lost reply or a dead process leaves a message either
+unchanged or changed completely.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Messages leased in one request.
-TOGETHER = 200
-#: How often a change is made anew from what others have left, before it is given up.
-TRIES = 20
+BATCH = 200
+#: How often a change is computed again after concurrent changes before it fails.
+MAX_TRIES = 20
 
 
 class Lease(Message[T]):
-    """A message that is held until `Leases.acknowledge`, or until the lease ends."""
+    """A message that is locked until `Leases.acknowledge`, or until the lease ends."""
 
     __slots__ = ("token",)
 
     def __init__(self, message: Message[T], token: str) -> None:
         super().__init__(message._content, message._codec, message._value)  # noqa: SLF001 - the same message
         self.token: str = token
-        """Settles it, from any session."""
+        """The token that settles it, from any session."""
 
 
 class Leases(Generic[T]):
@@ -69,101 +70,105 @@ class Leases(Generic[T]):
         self._codec = codec
 
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:
-        """Lease up to ``limit`` messages for ``lifetime`` seconds: as many as are there as soon as there is one.
+        """Lease up to ``limit`` messages for ``lifetime`` seconds: as many as are available once there is one.
 
-        None after ``timeout`` seconds (0: looks once; None: waits for ever). Each counts as an attempt.
+        Returns an empty list after ``timeout`` seconds (0: looks once; None: no limit). Each lease counts as an
+        attempt.
 
         Raises:
             InvalidOptionError: a lifetime of 0, or another bad option.
-            TransactionTooLargeError: more than a session may lock at once, or than a request takes.
-            NotCommittedError: they could not be leased; they go to other takers.
+            TransactionTooLargeError: more than a session may lock at once, or than a request may hold.
+            NotCommittedError: the messages could not be leased; they go to other takers.
             AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        lasting = required_seconds(lifetime, "lifetime")
-        if not lasting:
+        duration = required_seconds(lifetime, "lifetime")
+        if not duration:
             msg = "lifetime=0: a lease lasts for some time; use peek to look without leasing"
             raise InvalidOptionError(msg)
-        wanted, patience = positive(limit, "limit"), seconds(timeout, "timeout")
+        wanted, wait = positive(limit, "limit"), seconds(timeout, "timeout")
         leased: list[Lease[T]] = []
         try:
             while len(leased) < wanted:
-                together = min(TOGETHER, wanted - len(leased))
-                taken = await self._take(together, lasting, 0 if leased else patience)
+                batch = min(BATCH, wanted - len(leased))
+                taken = await self._take(batch, duration, 0 if leased else wait)
                 leased += taken
-                if len(taken) < together:
+                if len(taken) < batch:
                     break
         except BaseException:
-            # Nobody will learn their tokens: offer them again now, not when the leases end.
-            self._engine.tasks.spawn(self._give_back, [one.token for one in leased], name="leases given back")
+            # No caller receives these tokens: make the messages available now, not when the leases end.
+            self._engine.tasks.spawn(self._end_early, [lease.token for lease in leased], name="leases given back")
             raise
         return leased
 
     async def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Remove these messages for good. Needs no live lease, and may be repeated.
+        """Remove these messages for good. The lease may have ended, and the call may be repeated.
 
         Raises:
-            InvalidOptionError: one is no token of this queue; none was removed.
-            ItemNotEmptyError: one cannot be removed, since somebody has created znodes below it; the others were.
-            AccessDeniedError: likewise one that this user may not read.
+            InvalidOptionError: a token is not one of this queue; no message was removed.
+            ItemNotEmptyError: a message cannot be removed, because znodes were created below it; the others were.
+            AccessDeniedError: likewise, a message that this user may not read.
             SessionClosedError, WrongLoopError.
         """
-        await self._change(self._places(tokens), lambda found: removal(self._engine, self._store, found, CONSUME))
+        await self._change(self._places(tokens), lambda snapshot: removal(self._engine, self._store, snapshot, CONSUME))
 
     async def renew(self, tokens: Iterable[str], *, lifetime: Seconds = 30) -> None:
-        """Make these leases last for ``lifetime`` seconds from now, or as long as they do if that is longer.
+        """Extend these leases to ``lifetime`` seconds from now; a lease that lasts longer is unchanged.
 
-        One that has ended, or has never been, is made anew; a message that a transaction or delivery holds is left to
-        it, one that is gone is passed over. ``lifetime=0`` ends the leases: the messages are offered at once.
+        A lease that has ended, or never existed, is created again. A message that a transaction or delivery holds is
+        left to it, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
+        available at once.
 
         Raises: as `acknowledge`.
         """
-        lasting = required_seconds(lifetime, "lifetime")
+        duration = required_seconds(lifetime, "lifetime")
         places = self._places(tokens)
-        if not places or not await self._is_there():
+        if not places or not await self._opened():
             return
-        if lasting:
-            end = await self._engine.server_clock.learned(self._store.paths.due) + milliseconds_in(lasting)
-            await self._change(places, lambda found: self._extension(found, end))
+        if duration:
+            end = await self._engine.server_clock.learned(self._store.paths.due) + milliseconds_in(duration)
+            await self._change(places, lambda snapshot: self._extension(snapshot, end))
         else:
-            await self._change(places, lambda found: None if found.end is None else opening(self._store, found))
+            await self._change(
+                places, lambda snapshot: None if snapshot.end is None else opening(self._store, snapshot)
+            )
 
-    # -- inside
+    # -- internals
 
-    async def _take(self, limit: int, lasting: float, patience: float | None) -> list[Lease[T]]:
+    async def _take(self, limit: int, duration: float, wait: float | None) -> list[Lease[T]]:
         leases: list[Lease[T]] = []
         transaction: Transaction | None = None
         try:
             async with TransactionBlock(self._engine, commits=True) as transaction:
-                messages = await transaction.take_many(self._queue, limit, timeout=patience)
-                # One lease a group: what comes behind it waits for its end.
+                messages = await transaction.take_many(self._queue, limit, timeout=wait)
+                # One lease per group: later messages of the group wait for its end.
                 later = [
                     claim for claim in transaction.claims if claim.group_lock and claim.group_lock.live[0] is not claim
                 ]
                 await transaction.release_unseen(later)
-                messages = [one for one in messages if one.id not in {claim.id for claim in later}]
+                messages = [message for message in messages if message.id not in {claim.id for claim in later}]
                 places = {claim.id: claim.place for claim in transaction.claims}
                 for message in messages:
-                    held = Disposition("release", delay=lasting, leased=True)
-                    transaction._work.end(message.queue, message.id, held)  # noqa: SLF001 - as `Transaction.release`
+                    leasing = Disposition("release", delay=duration, leased=True)
+                    transaction._work.end(message.queue, message.id, leasing)  # noqa: SLF001 - as `Transaction.release`
                 leases = [Lease(message, lease_token(self._store.name, places[message.id])) for message in messages]
-        except BaseException:  # cancelled while the commit was under way, which then goes on
+        except BaseException:  # cancelled during the commit, which continues
             if transaction is not None and leases:
                 tokens = [lease.token for lease in leases]
-                self._engine.tasks.spawn(self._give_back_committed, transaction.id, tokens, name="leases given back")
+                self._engine.tasks.spawn(self._end_committed, transaction.id, tokens, name="leases given back")
             raise
         return leases
 
-    async def _give_back_committed(self, transaction_id: str, tokens: list[str]) -> None:
-        """Give back what was leased by a commit whose caller did not stay to learn of it."""
+    async def _end_committed(self, transaction_id: str, tokens: list[str]) -> None:
+        """End the leases of a commit whose caller was cancelled."""
         if await self._engine.outcome(transaction_id, None) is Outcome.COMMITTED:
-            await self._give_back(tokens)
+            await self._end_early(tokens)
 
-    async def _give_back(self, tokens: list[str]) -> None:
+    async def _end_early(self, tokens: list[str]) -> None:
         with suppress(QueueError, ZooKeeperError):
             await self.renew(tokens, lifetime=0)
 
-    async def _is_there(self) -> bool:
-        """Open the queue, if there is one: what tokens say of one that is gone makes none."""
+    async def _opened(self) -> bool:
+        """Open the queue if it exists: a token must not create a deleted queue."""
         if not self._store.ready:
             if not await self._store.exists():
                 return False
@@ -171,26 +176,26 @@ class Leases(Generic[T]):
         return True
 
     async def _change(self, places: list[str], make: Callable[[ItemSnapshot], Change | None]) -> None:
-        """Make and apply a change for each, anew for those that others were quicker with."""
-        if not places or not await self._is_there():
+        """Make and apply a change for each place; repeat it for those that were changed concurrently."""
+        if not places or not await self._opened():
             return
         obstructed: list[ItemNotEmptyError] = []
         sealed: Sealed = {}
-        for _ in range(TRIES):
-            # A server that lags would show a message that is there as gone, and its acknowledgement would be lost.
+        for _ in range(MAX_TRIES):
+            # A lagging server would show an existing message as gone, and its acknowledgement would be lost.
             await self._engine.zookeeper.sync(self._store.paths.base)
-            found = await find(self._engine, self._store, places, sealed)
-            made = [(one, change) for one in found if (change := make(one))]
+            snapshots = await find(self._engine, self._store, places, sealed)
+            made = [(snapshot, change) for snapshot in snapshots if (change := make(snapshot))]
             settled = await settle(self._engine, [change for _, change in made])
             places = []
-            for (one, _), atomic_write in zip(made, settled, strict=True):
+            for (snapshot, _), atomic_write in zip(made, settled, strict=True):
                 if atomic_write.obstacle is not None:
-                    obstructed.append(obstructed_by(self._store.name, one.id, atomic_write.obstacle))
+                    obstructed.append(obstructed_by(self._store.name, snapshot.id, atomic_write.obstacle))
                 elif atomic_write.left:
-                    places.append(one.place)
+                    places.append(snapshot.place)
             if not places:
                 break
-        for error in (*obstructed, *sealed.values()):  # the others are done
+        for error in (*obstructed, *sealed.values()):  # the other messages are settled
             raise error
         if not places:
             return
@@ -211,19 +216,19 @@ class Leases(Generic[T]):
         msg = f"queue {self._store.name!r}: a lease token is a str, not {type(token).__name__}"
         raise InvalidOptionError(msg)
 
-    def _extension(self, found: ItemSnapshot, end: int) -> Change | None:
+    def _extension(self, snapshot: ItemSnapshot, end: int) -> Change | None:
         paths = self._store.paths
-        grouped, path = is_group(found.locked_by), paths.lock(found.locked_by)
-        if grouped and (found.lock is None or LockRecord.decode(found.lock.data).claim != found.id):
-            return None  # another of its group may come first by now
-        claim = found.id if grouped else self._engine.ids.next()
+        grouped, path = is_group(snapshot.locked_by), paths.lock(snapshot.locked_by)
+        if grouped and (snapshot.lock is None or LockRecord.decode(snapshot.lock.data).claim != snapshot.id):
+            return None  # another message of its group may be first by now
+        claim = snapshot.id if grouped else self._engine.ids.next()
         lock = LockRecord(claim, self._engine.ids.client, end, leased=True).encode()
-        place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
-        due = Create(paths.due_node(end, found.id), place)
-        unchanged = Check(paths.at(found.place), found.item.stat.version)
-        if found.lock is None:
+        place = due_data(snapshot.place, snapshot.locked_by) if grouped else snapshot.place.encode()
+        due = Create(paths.due_node(end, snapshot.id), place)
+        unchanged = Check(paths.at(snapshot.place), snapshot.item.stat.version)
+        if snapshot.lock is None:
             return Change(self._store, [unchanged, Create(path, lock), due])
-        if found.end is None or found.end >= end:
+        if snapshot.end is None or snapshot.end >= end:
             return None
-        replaced = SetData(path, lock, found.lock.stat.version)
-        return Change(self._store, [unchanged, replaced, Delete(paths.due_node(found.end, found.id)), due])
+        replaced = SetData(path, lock, snapshot.lock.stat.version)
+        return Change(self._store, [unchanged, replaced, Delete(paths.due_node(snapshot.end, snapshot.id)), due])

@@ -1,4 +1,4 @@
-"""What users read: messages as they were put, and dead letters."""
+"""Messages as they were put, and dead letters, as users read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Content(NamedTuple):
-    """One item as it was read."""
+    """An item as it was read."""
 
     queue: str
     id: str
@@ -35,13 +35,13 @@ class Content(NamedTuple):
 
 
 def content_of(claim: Claim) -> Content:
-    """Return what a claim holds, as it is handed over."""
+    """Return the content of a claim for its delivery."""
     return _new_content(
         (claim.store.name, claim.id, claim.body, claim.header, claim.attempt, claim.created, None, None)
     )
 
 
-#: What the class itself does in Python, done in C.
+#: The constructor of the class, without its Python code.
 _new_content: Callable[[tuple[str, str, bytes, Header, int, int, None, None]], Content] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
     Content,
@@ -49,7 +49,7 @@ _new_content: Callable[[tuple[str, str, bytes, Header, int, int, None, None]], C
 
 
 class Message(Generic[T_co]):
-    """A message, read only. Whoever holds one because of `Transaction.take` settles it by the transaction."""
+    """A message, read only. A message from `Transaction.take` is settled by the transaction."""
 
     __slots__ = ("__weakref__", "_codec", "_content", "_value")
 
@@ -65,7 +65,7 @@ class Message(Generic[T_co]):
 
     @property
     def queue(self) -> str:
-        """The name of the queue it lies in."""
+        """The name of its queue."""
         return self._content.queue
 
     @property
@@ -78,7 +78,7 @@ class Message(Generic[T_co]):
         """The payload, decoded to the queue's type.
 
         Raises:
-            PayloadError: it does not decode; only for peeked messages and for queues with ``undecodable="raise"``.
+            PayloadError: it cannot be decoded; only for peeked messages and for queues with ``undecodable="raise"``.
         """
         if self._value is UNDECODED:
             self._value = self._codec.decode(self._content.body, self._content.queue)
@@ -86,26 +86,26 @@ class Message(Generic[T_co]):
 
     @property
     def attempt(self) -> int:
-        """The number of this hand-over, from 1; for a peeked message, the hand-overs counted so far.
+        """The number of this delivery, from 1; for a peeked message, the number of attempts counted so far.
 
-        `ConsumeTimes` and `ConsumeOnce` count every hand-over before it happens. `AtLeastOnce` counts one when it ends
-        in a rollback, a failure or a lease: one that the death of its process cut short is not counted.
+        `ConsumeTimes` and `ConsumeOnce` count every attempt before the delivery. `AtLeastOnce` counts an attempt when
+        it ends in a rollback, a failure or a lease: an attempt that ended with the death of its process is not counted.
         """
         return self._content.attempt
 
     @property
     def error(self) -> str | None:
-        """How the last attempt failed; told of peeked messages, None of one that is being delivered."""
+        """How the last attempt failed, for a peeked message; None for a delivery."""
         return self._content.error
 
     @property
     def due(self) -> datetime | None:
-        """When it can be taken, of a peeked message that is delayed, tried again or leased; None when it can be now."""
+        """When a peeked message can be taken that is delayed, retried or leased; None: it can be taken now."""
         return None if self._content.due is None else moment_at(self._content.due)
 
     @property
     def enqueued_at(self) -> datetime:
-        """When it was put, in ZooKeeper's time; kept by dead letters and when they are driven back."""
+        """When it was put, in ZooKeeper's time; dead letters and redriven messages keep it."""
         stamp = self._content.header.enqueued_at
         return moment_at(self._content.created if stamp is None else stamp)
 
@@ -116,7 +116,7 @@ class Message(Generic[T_co]):
 
     @property
     def filters(self) -> Mapping[str, str | int]:
-        """The tags it was put with, for consumers to choose by."""
+        """The tags it was put with, which consumers filter by."""
         return self._content.header.filters
 
     @property
@@ -145,13 +145,13 @@ class DeadLetter(Message[T_co]):
 
     @property
     def reason(self) -> str:
-        """Why it is here; empty when another program put it here without a word."""
+        """Why it is a dead letter; empty if another program gave no reason."""
         dead = self._content.header.dead
         return "" if dead is None else dead.reason
 
     @property
     def attempts(self) -> int:
-        """How many hand-overs had been counted; see `Message.attempt`."""
+        """The number of attempts counted; see `Message.attempt`."""
         dead = self._content.header.dead
         return 0 if dead is None else dead.attempts
 
@@ -162,5 +162,5 @@ class DeadLetter(Message[T_co]):
 
     @property
     def died_at(self) -> datetime:
-        """When it came here, in ZooKeeper's time."""
+        """When it became a dead letter, in ZooKeeper's time."""
         return moment_at(self._content.created)

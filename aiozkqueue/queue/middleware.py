@@ -1,4 +1,4 @@
-"""What is done around each call of a listener's handler: for tracing, measuring, opening what a handler needs."""
+"""Middleware: functions around each call of a listener's handler, for tracing, measuring or setup."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Middleware: TypeAlias = Callable[["Delivery[Any]", Callable[[], Awaitable[None]]
 
 
 def check_awaited(function: object, what: str) -> None:
-    """Refuse what is called and then awaited, and cannot be: each message would be handled, and fail after that.
+    """Refuse a function whose result cannot be awaited: each message would fail after it was handled.
 
-    Refused is what is certain: no callable, a generator, a function that says that it returns None, or whose body
-    returns nothing else.
+    Only certain cases are refused: an object that is not callable, a generator, and a function that is annotated to
+    return None, or whose body returns nothing else.
 
     Raises:
         InvalidOptionError.
@@ -41,16 +41,16 @@ def check_awaited(function: object, what: str) -> None:
 
 
 def check_middleware(middleware: object) -> None:
-    """Refuse what is no list of functions to await. Raises: InvalidOptionError."""
-    if not isinstance(middleware, Sequence):  # one that can be gone through once would be lost on the way
+    """Refuse a middleware list that is not a list of awaitable functions. Raises: InvalidOptionError."""
+    if not isinstance(middleware, Sequence):  # an iterator would be used up by the check
         msg = f"middleware takes a list, such as middleware=[timed], not {type(middleware).__name__}"
         raise InvalidOptionError(msg)
-    for one in cast("Sequence[object]", middleware):
-        check_awaited(one, "a middleware")
+    for layer in cast("Sequence[object]", middleware):
+        check_awaited(layer, "a middleware")
 
 
 def name_of(function: object) -> str:
-    """Return module and name of a function, a method, or what a partial calls; of another object, its class's."""
+    """Return the module and name of a function, a method, or a partial's function; of another object, its class's."""
     plain = _plain(function)
     if not hasattr(plain, "__qualname__"):
         plain = type(plain)
@@ -72,40 +72,42 @@ def _never_awaited(function: FunctionType) -> bool:
         return True
     if inspect.iscoroutinefunction(function):
         return False
-    says = ... if hasattr(function, "__wrapped__") else function.__annotations__.get("return", ...)  # else another's
+    says = (
+        ... if hasattr(function, "__wrapped__") else function.__annotations__.get("return", ...)
+    )  # a wrapper has its target's annotations
     return says in (None, "None") or _returns_nothing(function)
 
 
 def _returns_nothing(function: FunctionType) -> bool:
-    """Tell whether its body returns, and never anything but None; False wherever that cannot be seen for certain."""
+    """Whether the function returns, and always None; False if that cannot be determined."""
     returns = False
     before: dis.Instruction | None = None
-    for one in dis.get_instructions(function):
-        if one.opname == "RETURN_VALUE":
-            if one.is_jump_target or before is None or (before.opname, before.argval) != ("LOAD_CONST", None):
+    for instruction in dis.get_instructions(function):
+        if instruction.opname == "RETURN_VALUE":
+            if instruction.is_jump_target or before is None or (before.opname, before.argval) != ("LOAD_CONST", None):
                 return False
             returns = True
-        elif one.opname == "RETURN_CONST":  # of Python 3.12 and 3.13
-            if one.argval is not None:
+        elif instruction.opname == "RETURN_CONST":  # of Python 3.12 and 3.13
+            if instruction.argval is not None:
                 return False
             returns = True
-        before = one
+        before = instruction
     return returns
 
 
 def wrapped(
     handler: Callable[[Delivery[T]], Awaitable[None]], middleware: Sequence[Middleware]
 ) -> Callable[[Delivery[T]], Awaitable[None]]:
-    """Return the handler with these around it, the first outermost; the handler itself when there are none."""
-    for one in reversed(middleware):
-        handler = _around(one, handler)
+    """Return the handler wrapped in the middleware, the first outermost; the handler itself if there is none."""
+    for layer in reversed(middleware):
+        handler = _around(layer, handler)
     return handler
 
 
 def _around(
-    one: Middleware, handler: Callable[[Delivery[T]], Awaitable[None]]
+    layer: Middleware, handler: Callable[[Delivery[T]], Awaitable[None]]
 ) -> Callable[[Delivery[T]], Awaitable[None]]:
     async def call(delivery: Delivery[T]) -> None:
-        await one(delivery, partial(handler, delivery))
+        await layer(delivery, partial(handler, delivery))
 
     return call

@@ -1,4 +1,4 @@
-"""What callers pass, checked before anything is sent."""
+"""Checks of the options that callers pass, before anything is sent."""
 
 from __future__ import annotations
 
@@ -32,54 +32,56 @@ Seconds = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
 
 
-#: Iterable, but one value each.
+#: Types that can be iterated, but stand for one value.
 _ONE: tuple[type[object], ...] = (str, bytes, bytearray, memoryview, Mapping)
 
-#: A key is stored in the item's envelope; longer ones belong into the payload.
+#: A key is stored in the item's envelope; longer values belong in the payload.
 MAX_KEY = 1024
 
 
 class PutOptions(TypedDict, total=False):
-    """How a message is put. Every one has a default, and combines with the others as far as they say nothing else.
+    """The options of a put. Each has a default; they may be combined unless they contradict each other.
 
-    What is out of its range, or contradicts another, is an `InvalidOptionError` before anything is sent.
+    An option out of range, or a contradiction, raises `InvalidOptionError` before anything is sent.
     """
 
     priority: int
     """From -128, the most urgent, to 127; 0 by default."""
     delay: Seconds | None
-    """Seconds before which it is not handed over, counted from this call; None: at once."""
+    """Seconds before the message can be delivered, counted from this call; None: at once."""
     at: datetime | None
-    """The moment before which it is not handed over, with a time zone, in place of ``delay``."""
+    """The earliest time of delivery, with a time zone, instead of ``delay``."""
     key: str | None
-    """What ``unique``, collapsing, `Queue.cancel` and `Queue.update` know it by; up to 1,024 bytes of UTF-8."""
+    """The key for ``unique``, ``collapse``, `Queue.cancel` and `Queue.update`; up to 1,024 bytes of UTF-8."""
     group: str | None
-    """Messages of one group are handed over one at a time, in the order of their puts."""
+    """Messages of one group are delivered one at a time, in the order of their puts."""
     headers: Mapping[str, str] | None
-    """Texts that go with the payload."""
+    """Text values stored with the payload."""
     ttl: Seconds | None
-    """Seconds that it may wait to be taken, from when it is due; ``math.inf``: for ever; None: as the queue says."""
+    """Seconds that it may wait to be taken once it is due; ``math.inf``: forever; None: the queue's default."""
     unique: Literal[True, False, "raise", "ignore"]
-    """Put it only if no message with this ``key``, or with this payload where no key is given, waits or is handled:
-    else `DuplicateKeyError` (True, ``"raise"``), or the id of the one that is there (``"ignore"``)."""
+    """Put the message only if no message with this ``key`` (without a key: with this payload) is waiting or being
+    handled. Otherwise raise `DuplicateKeyError` (True, ``"raise"``), or return the id of the existing one
+    (``"ignore"``).
+    """
     filters: Mapping[str, str | int] | None
-    """Tags, texts and integers, by which consumers choose."""
+    """Tags, text or integers, which consumers filter by."""
 
 
-#: Options that let a message be taken out of the order of its group: they contradict ``group=``.
+#: Options by which a message leaves the order of its group: they contradict ``group=``.
 _OUT_OF_ORDER: dict[str, object] = {"priority": 0, "delay": None, "at": None}
 _OPTIONS = frozenset({"priority", "delay", "at", "key", "group", "headers", "ttl", "unique", "filters"})
 
 
 def seconds(value: object, option: str, *, endless: bool = True) -> float | None:
-    """Return a duration in seconds; None stands for ever, which the error offers if it may be ``endless``.
+    """Return a duration in seconds; None means no limit, which is an error unless it may be ``endless``.
 
     Raises:
         InvalidOptionError: not a number or timedelta, negative, or not a number at all (NaN).
     """
     if value is None:
         return None
-    if type(value) is int and value >= 0:  # most calls, and every call of a message has one or two
+    if type(value) is int and value >= 0:  # the usual case; each call for a message checks one or two
         return float(value)
     if isinstance(value, timedelta):
         number = value.total_seconds()
@@ -114,7 +116,7 @@ def positive(value: object, option: str) -> int:
 
 
 def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
-    """Return what holds several values. A str, bytes or mapping can be iterated too, which is never what is meant.
+    """Return a collection of values. A str, bytes or mapping is iterable too, but never what is meant.
 
     Raises:
         InvalidOptionError: it is one of these, or no collection at all.
@@ -136,7 +138,7 @@ def reason_text(value: object) -> str:
 
 
 def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
-    """Turn put options into the header to store; None when there is nothing to store.
+    """Turn put options into the header to store; None if there is none.
 
     Raises:
         InvalidOptionError: an option is unknown, of the wrong type, too long, or not supported.
@@ -163,7 +165,7 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
 
 
 def refuse_disorder(queue: str, ordered: str, options: Mapping[str, Any]) -> None:
-    """Refuse what contradicts an order of puts, which ``ordered`` asks for. Raises: InvalidOptionError."""
+    """Refuse options that contradict the order of puts, which ``ordered`` requires. Raises: InvalidOptionError."""
     for option, neutral in _OUT_OF_ORDER.items():
         if options.get(option, neutral) != neutral:
             msg = (
@@ -177,8 +179,8 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
     """Return the delay in seconds, or the due time in milliseconds of ZooKeeper's time; neither: at once.
 
     Raises:
-        InvalidOptionError: both are given; the delay is no finite number of seconds; the time has no zone, or is
-            beyond the year 9999.
+        InvalidOptionError: both are given; the delay is not a finite number of seconds; the time has no zone, or is
+        beyond the year 9999.
     """
     delay, at = options.get("delay"), options.get("at")
     if delay is None and at is None:
@@ -205,7 +207,7 @@ def schedule_of(queue: str, options: Mapping[str, Any]) -> tuple[float | None, i
 
 
 def unique_mode(queue: str, value: object) -> Literal["raise", "ignore"] | None:
-    """Return what becomes of a put whose key is taken; None where it need not be unique. Raises: InvalidOptionError."""
+    """Return how a put with a taken key is handled; None: it need not be unique. Raises: InvalidOptionError."""
     if value is None or value is False:
         return None
     if value is True or value == "raise":
@@ -217,7 +219,7 @@ def unique_mode(queue: str, value: object) -> Literal["raise", "ignore"] | None:
 
 
 def prefix_of(message_id: str, header: Header | None, *, unique: str | None = None) -> str:
-    """Return the item's name up to the sequence number; ``unique`` is the hash of its key when that must be unique."""
+    """Return the item's name up to the sequence number; ``unique`` is the hash of the key if that must be unique."""
     if header is None:
         return item_prefix(message_id, key=unique, unique=unique is not None)
     key = unique or (None if header.key is None else key_hash(header.key))

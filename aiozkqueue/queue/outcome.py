@@ -12,4 +12,4 @@ class Outcome(enum.Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
-    """A commit is under way, or was when the caller stopped waiting; `QueueSession.outcome` waits for the answer."""
+    """A commit is in flight, or was when the caller stopped waiting; `QueueSession.outcome` waits for the answer."""

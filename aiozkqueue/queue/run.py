@@ -1,4 +1,4 @@
-"""Run services, listeners above all: signals stop them, one deadline for all."""
+"""Runs services, mainly listeners: signals stop them, with one deadline for all."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ log: Final = logging.getLogger(__name__)
 async def run(
     *services: Service, signals: Collection[Signals] = (SIGTERM, SIGINT), drain_timeout: Seconds = 25
 ) -> None:
-    """Serve until a signal comes, all services stop, or one of them dies; then stop all together.
+    """Serve until a signal arrives, all services stop, or one of them fails; then stop all together.
 
-    Services are listeners, and what else has ``run``, ``stop`` and ``abort``, as `aiozkqueue.schedule.Scheduler`. What
-    the first service that died raised is raised here.
+    Services are listeners, and other objects with ``run``, ``stop`` and ``abort``, such as
+    `aiozkqueue.schedule.Scheduler`. The error of the first service that fails is raised here.
 
-    The first signal stops claiming and lets handlers finish within ``drain_timeout`` seconds, together; then, or at
-    the second signal, they are cancelled and their messages go back at once.
+    The first signal stops claiming, and lets all handlers together finish within ``drain_timeout`` seconds. Then, or at
+    the second signal, they are cancelled, and their messages are released at once.
 
     Raises:
         InvalidOptionError: a bad ``drain_timeout``.
-        as `Listener.run`.
+        The errors of `Listener.run`.
     """
     limit = seconds(drain_timeout, "drain_timeout")
     stop, hard = asyncio.Event(), asyncio.Event()
@@ -73,21 +73,21 @@ async def _drain(
     aborting: asyncio.Future[Any],
     limit: float | None,
 ) -> None:
-    """Wait until all have finished, for so many seconds, or until they are not to; tell who has not in time."""
-    pending = [one for one in served if not one.done()]
+    """Wait until all services have finished, the limit is over, or they are aborted; log those that are late."""
+    pending = [future for future in served if not future.done()]
     if not pending:
         return
     drained = asyncio.gather(*pending, return_exceptions=True)
     await asyncio.wait((drained, aborting), timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-    for service, one in zip(services, served, strict=True):
-        if not one.done() and not aborting.done():
+    for service, future in zip(services, served, strict=True):
+        if not future.done() and not aborting.done():
             log.warning("%r: handlers did not finish within %g s and are cancelled", service, limit)
 
 
 async def _until(served: Sequence[asyncio.Future[None]], stopping: asyncio.Future[Any]) -> None:
-    """Wait until one dies, all are done, or a signal comes."""
+    """Wait until one service fails, all are done, or a signal arrives."""
     while not stopping.done():
-        pending = [one for one in served if not one.done()]
-        if not pending or any(one.done() and not one.cancelled() and one.exception() for one in served):
+        pending = [future for future in served if not future.done()]
+        if not pending or any(future.done() and not future.cancelled() and future.exception() for future in served):
             return
         await asyncio.wait((*pending, stopping), return_when=asyncio.FIRST_COMPLETED)

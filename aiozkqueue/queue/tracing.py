@@ -1,6 +1,6 @@
-"""Who follows messages on their way: what a session tells of them, to OpenTelemetry for one, and how that is found.
+"""The tracing interface: what a session reports about its messages, for OpenTelemetry or another tracer.
 
-A session that nobody follows only asks whether anybody does. `aiozkqueue.tracing` is imported when it is switched on.
+A session without a tracer only checks whether there is one. `aiozkqueue.tracing` is imported when it is switched on.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ class Traced(Protocol):
 
 
 class Handling(Protocol):
-    """A delivery that is being handled by the loop of a consumer."""
+    """A delivery that a consumer's loop is handling."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """The loop has left it, with this error; called where the loop goes on."""
+        """Called in the loop's task when the loop has finished the delivery, with its error if it failed."""
         ...
 
 
 class Tracing(Protocol):
-    """What follows the messages of a session: `connect` takes one."""
+    """Traces the messages of a session: `connect` takes one."""
 
     def sending(self, queue: str, count: int | None) -> AbstractContextManager[None]:
-        """Around a put of one message (``count`` is None) or of many, until they are stored."""
+        """Return a context manager around a put of one message (``count`` is None) or many, until they are stored."""
         ...
 
     def creating(self, queue: str, message_id: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options of a put with what its headers are to carry."""
+        """Return the options of a put, with the tracing headers added."""
         ...
 
     def received(self, queue: str, messages: Sequence[Message[Any]], begun: int) -> None:
-        """A transaction has taken these; ``begun`` is when it asked for them, ns since 1970."""
+        """Called when a transaction has taken these messages; ``begun`` is when it asked for them, ns since 1970."""
         ...
 
     def settling(
@@ -87,13 +87,13 @@ class Tracing(Protocol):
         puts: Sequence[Put],
         sent: AtomicWrite,
     ) -> None:
-        """A transaction or delivery is being settled; ``sent`` tells when that is over."""
+        """Called when a transaction or delivery is being settled; ``sent`` says when that is done."""
         ...
 
     def handling(self, delivery: Traced) -> Handling:
-        """A consumer's loop begins with a delivery; called where its body is going to run."""
+        """Called in the loop's task when a consumer's loop begins with a delivery."""
         ...
 
     async def around(self, delivery: Traced, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Around a listener's handler: a middleware."""
+        """A middleware around a listener's handler."""
         ...

@@ -107,4 +107,4 @@ def a_key_left_behind(patch: pytest.MonkeyPatch) -> None:
 @mutation(lives_end_while_messages_are_taken)
 def an_ended_message_handed_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(claimer.Claimer, "examine_name", lambda *_: None)
-    patch.setattr(deliver, "_lives", lambda *_: True)
+    patch.setattr(deliver, "_in_time", lambda *_: True)

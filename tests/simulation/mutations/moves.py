@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiozkqueue.queue.admin import moves
+from aiozkqueue.queue.admin import mover
 from aiozkqueue.queue.commit.unclaimed import find_pages
 from aiozkqueue.zookeeper import Check, Create, Delete
 from tests.simulation.mutations import mutation
@@ -52,7 +52,7 @@ def moved_and_left_where_it_was_under_faults(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(partial(run, feature="moves"))
 def what_is_held_is_not_waited_for_by_a_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(moves, "find_pages", _free_ones(find_pages))
+    patch.setattr(mover, "find_pages", _free_ones(find_pages))
 
 
 def _free_ones(
