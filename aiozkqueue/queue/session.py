@@ -1,4 +1,4 @@
-"""Sessions: where a program's use of aiozkqueue begins and ends."""
+"""Sessions: the entry point of a program's use of aiozkqueue."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ T = TypeVar("T")
 
 
 class QueueSession:
-    """A program's access to its queues. It outlives lost connections and ZooKeeper sessions; made by `connect`.
+    """A program's access to its queues, made by `connect`. It outlives lost connections and ZooKeeper sessions.
 
-    For one event loop and one process.
+    It belongs to one event loop and one process.
     """
 
     def __init__(self, engine: SessionCore) -> None:
@@ -59,7 +59,7 @@ class QueueSession:
 
     @property
     def engine(self) -> SessionCore:
-        """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
+        """The session's core. Raises: SessionClosedError, WrongLoopError."""
         self._engine.check()
         return self._engine
 
@@ -82,16 +82,17 @@ class QueueSession:
         policy: Policy | None = None,
         undecodable: Undecodable = "dead-letter",
     ) -> Queue[Any]:
-        """Return a queue. It is made on the server by its first put or take.
+        """Return a queue. Its first put or take creates it on the server.
 
-        Values are bytes; with a ``type``, or a pydantic ``adapter``, they are JSON of that. A ``policy`` is stored in
-        the queue's configuration if none has been chosen yet. Payloads that do not decode go to the dead letters,
-        or, with ``undecodable="raise"``, are delivered, and reading ``value`` raises.
+        Values are bytes; with a ``type``, or a pydantic ``adapter``, they are stored as JSON. A ``policy`` is stored in
+        the queue's configuration if it has none yet. Messages whose payload cannot be decoded are moved to the dead
+        letters; with ``undecodable="raise"`` they are delivered, and reading ``value`` raises.
 
         Raises:
-            InvalidNameError: not a name for a queue.
-            InvalidOptionError: no type that pydantic knows, one not fully defined, or both a type and an adapter.
-            ConfigConflictError: another policy is known to be stored; else the first use raises it.
+            InvalidNameError: not a valid queue name.
+            InvalidOptionError: pydantic does not support the type, the type is not fully defined, or both a type and an
+            adapter are given.
+            ConfigConflictError: another policy is known to be stored; otherwise the first use raises it.
             SessionClosedError, WrongLoopError.
         """
         self._engine.check()
@@ -135,19 +136,19 @@ class QueueSession:
         policy: Policy | None = None,
         undecodable: Undecodable = "dead-letter",
     ) -> CuratorQueue[Any]:
-        """Return a queue that Apache Curator's clients use, too: a destination as any other.
+        """Return a queue shared with Apache Curator's clients: a destination like any other.
 
-        ``path`` is Curator's ``queuePath`` and ``lock_path`` its ``lockPath``, below the client's chroot; all who take
-        from the queue must give the same. Without a lock path a Curator consumer takes what one of ours is working on:
-        our commit then fails with `ClaimLostError`, and nothing of it is applied. ``kind`` is the recipe: ``"queue"``,
-        ``"priority"`` (puts take ``priority=``, lower first), ``"delay"`` (``delay=`` or ``at=``), ``"id"`` (``key=``)
-        or ``"simple"``. Options that the recipe has no place for are refused. Give ``compressed=True`` if the Java
-        clients use ``enableCompression()``: items are then written as gzip. Items of gzip that stand for more than
-        16 MiB become dead letters.
+        ``path`` is Curator's ``queuePath`` and ``lock_path`` its ``lockPath``, below the client's chroot; all consumers
+        of the queue must use the same. Without a lock path, a Curator consumer takes messages that one of ours is
+        processing: our commit then fails with `ClaimLostError`, and none of it is applied. ``kind`` is the recipe:
+        ``"queue"``, ``"priority"`` (puts take ``priority=``, lower first), ``"delay"`` (``delay=`` or ``at=``),
+        ``"id"`` (``key=``) or ``"simple"``. Options that the recipe does not support are refused. Use
+        ``compressed=True`` if the Java clients use ``enableCompression()``: items are then written as gzip. A gzip item
+        that decompresses to more than 16 MiB becomes a dead letter.
 
         Raises:
-            InvalidOptionError: not a path, or no such kind, or a lock path for a simple queue.
-            ConfigConflictError: this session uses the path in another layout; or as `queue`.
+            InvalidOptionError: not a path, an unknown kind, or a lock path for a simple queue.
+            ConfigConflictError: this session uses the path with another layout; or as `queue`.
             SessionClosedError, WrongLoopError.
         """
         queue: CuratorQueue[Any] = CuratorQueue(
@@ -196,11 +197,11 @@ class QueueSession:
     ) -> CuratorShards[Any]:
         """Return the queues below the ``queuePath`` of a Curator ``QueueSharder``.
 
-        ``lock_path`` gives the lock path of a shard by the shard's path, as the sharder's ``QueueAllocator`` does.
-        Consume with a listener for each of `CuratorShards.queues`; a shard that comes later, from either side, is in
-        the next answer of that. A put adds a shard when each there is holds ``threshold`` items, up to ``max_queues``:
-        the sharder's policies ``newQueueThreshold`` and ``maxQueues``, with its defaults. When a sharder's leader adds
-        one in the same instant, there is one more.
+        ``lock_path`` returns the lock path of a shard for the shard's path, as the sharder's ``QueueAllocator`` does.
+        Consume with a listener for each of `CuratorShards.queues`; call it again to find shards that were added later,
+        from either side. A put adds a shard when every shard holds ``threshold`` items, up to ``max_queues``: these are
+        the sharder's policies ``newQueueThreshold`` and ``maxQueues``, with its defaults. If a sharder's leader adds
+        one at the same moment, there is one more.
 
         Raises: as `curator_queue`; InvalidOptionError: a threshold or maximum below 1, or lock paths below ``path``,
             which a sharder takes for queues.
@@ -220,7 +221,7 @@ class QueueSession:
             check_shard_locks(shard, locks, path)
             return locks
 
-        locks_of(f"{path}/{first_shard(path)}")  # refused now, not by the first put
+        locks_of(f"{path}/{first_shard(path)}")  # refuse bad lock paths now, not at the first put
         return CuratorShards(engine, path, shard, threshold, max_queues)
 
     @overload
@@ -240,10 +241,10 @@ class QueueSession:
         policy: Policy | None = None,
         undecodable: Undecodable = "dead-letter",
     ) -> ForeignQueue[Any]:
-        """Return a queue that kazoo's clients use, too: its ``LockingQueue``, or, not ``locking``, its ``Queue``.
+        """Return a queue shared with kazoo's clients: its ``LockingQueue`` or, without ``locking``, its ``Queue``.
 
-        Puts take ``priority=``, from 0, the most urgent, to 999; 100 when none is given. Where kazoo locks nothing it
-        takes what one of ours is working on: our commit then fails with `ClaimLostError`.
+        Puts take ``priority=``, from 0, the most urgent, to 999; 100 by default. Without locking, a kazoo consumer
+        takes messages that one of ours is processing: our commit then fails with `ClaimLostError`.
 
         Raises: as `curator_queue`.
         """
@@ -257,23 +258,24 @@ class QueueSession:
     def on_connection_state(self, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
         """Call back with each change of the connection, as Curator's ``ConnectionStateListener`` does.
 
-        SUSPENDED: there is no connection; what is held may be lost. RECONNECTED: there is one again. LOST: the server
-        has declared the ZooKeeper session over, and with it every lock; a new one follows, with RECONNECTED. The
-        callback runs on the event loop and must not block. Returns what takes it off again.
+        SUSPENDED: there is no connection; this session's messages may be lost to other consumers. RECONNECTED: there is
+        a connection again. LOST: the server has ended the ZooKeeper session, and with it every lock; a new session
+        follows, with RECONNECTED. The callback runs on the event loop and must not block. Returns a function that
+        removes it.
 
         Raises: SessionClosedError, WrongLoopError.
         """
         return on_connection_state(self.engine.zookeeper, callback)
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction that commits when its block is left cleanly, and rolls back when it raises.
+        """Begin a transaction that commits when its block ends normally, and rolls back when the block raises.
 
         Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it.
         """
         return TransactionBlock(self._engine, commits=True)
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Begin a transaction that rolls back unless it was committed; it warns when that undoes anything.
+        """Begin a transaction that rolls back unless it was committed, with a warning if that undoes anything.
 
         Raises: SessionClosedError, WrongLoopError, on entering the block.
         """
@@ -293,13 +295,13 @@ class QueueSession:
     ) -> Listener[T]:
         """Return a listener that calls ``handler`` for each message, up to ``concurrency`` at a time.
 
-        ``drain_timeout`` is how long handlers may take to finish once it is stopped. With ``on_lost="cancel"`` a
-        handler is cancelled when its claim is known to be lost. With ``filters`` it takes those messages whose tags
-        pass, and leaves the others to others.
+        ``drain_timeout`` is how long handlers may take to finish after a stop, seconds. With ``on_lost="cancel"``, a
+        handler is cancelled when its claim is known to be lost. With ``filters``, the listener takes only messages
+        whose tags match.
 
-        Each of the ``middleware``, ``async def around(delivery, call_next)``, is called around the handler, the first
-        outermost. What it raises counts as if the handler had raised it; when it returns without having awaited
-        ``call_next()``, the delivery is committed, and the handler has not been called. It may settle the delivery.
+        Each ``middleware``, ``async def around(delivery, call_next)``, is called around the handler, the first
+        outermost. An error it raises counts as the handler's. If it returns without awaiting ``call_next()``, the
+        delivery is committed without a call of the handler. It may settle the delivery.
 
         Raises: InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
@@ -332,15 +334,15 @@ class QueueSession:
 
     @property
     def moves(self) -> Moves:
-        """Moves of a queue's messages to another, in the background. Raises: SessionClosedError, WrongLoopError."""
+        """Moves messages to another queue in the background. Raises: SessionClosedError, WrongLoopError."""
         self._engine.check()
         return Moves(self._engine)
 
     async def outcome(self, transaction_id: str, *, timeout: Seconds | None = None) -> Outcome:
-        """Tell how a transaction of this session ended, by the id that it or `OutcomeUnknownError` bears.
+        """Return the outcome of a transaction of this session; its id is also in `OutcomeUnknownError`.
 
-        Waits up to ``timeout`` seconds for a commit that is under way; UNKNOWN when that has not been decided then,
-        or when the id is none of the last 10,000.
+        Waits up to ``timeout`` seconds for a commit in flight; returns UNKNOWN if it is still undecided, or if the id
+        is not among the last 10,000.
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -348,11 +350,12 @@ class QueueSession:
         return await self._engine.outcome(transaction_id, seconds(timeout, "timeout"))
 
     async def diagnose(self, *queues: str) -> Diagnosis:
-        """Examine the servers and these queues (all, when none is named): what `aiozkqueue doctor` shows.
+        """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
 
-        Writes nothing but one ephemeral znode, for a few moments. Lists every queue it looks at.
+        It writes only one ephemeral znode, for a few moments. It lists every queue it examines.
 
-        Raises: InvalidNameError, SessionClosedError, WrongLoopError; AccessDeniedError when it may not even list;
+        Raises: InvalidNameError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not even list the
+        queues;
         ConnectionLostError: the connection was lost while its latency was measured.
         """
         self._engine.check()
@@ -368,7 +371,7 @@ class QueueSession:
             raise ConnectionLostError(msg) from error
 
     async def queues(self) -> list[str]:
-        """List the names of the queues that there are.
+        """List the names of the existing queues.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -380,11 +383,11 @@ class QueueSession:
             raise AccessDeniedError(msg) from error
 
     async def clean(self, *queues: str) -> list[Cleaned]:
-        """Clean these queues now (all, when none is named, and the commit slots of clients that are gone).
+        """Clean these queues now (default: all, and the commit slots of clients that no longer exist).
 
-        What the session's janitor does at the queues' intervals: takes off delays and leases that have ended, removes
-        history past its lifetime, and what is left over of messages and hours that are gone. It may be done by
-        several at once, and removes 10,000 znodes of a queue at the most (`Cleaned.more`).
+        This is what the session's janitor does at the queues' intervals: it ends delays and leases that are over, and
+        removes history past its lifetime and remains of deleted messages and hours. Several sessions may do it at once.
+        One call removes up to 10,000 znodes of a queue (`Cleaned.more`).
 
         Raises: AccessDeniedError, ConnectionLostError, InvalidNameError, PayloadError, SessionClosedError,
         WrongLoopError.

@@ -1,4 +1,4 @@
-"""The machinery of one session, shared by everything that users hold."""
+"""The core of one session, shared by all objects that users hold."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: How many outcomes of past transactions `SessionCore.outcome` remembers, at the least.
+#: Outcomes of past transactions that `SessionCore.outcome` remembers, at least.
 OUTCOMES_KEPT = 10_000
-#: What a request of the server's largest size leaves for the names and reasons around one message.
+#: Bytes of the largest request that are reserved for the names and reasons of one message.
 MESSAGE_MARGIN = 64 * 1024
-#: What it leaves at the least for what a transaction does beside its puts.
+#: Bytes of it that are reserved for the other operations of a transaction with puts.
 PUTS_MARGIN = 32 * 1024
-#: Requests estimated below this share of the server's limit are not measured exactly.
+#: Requests whose estimate is below this share of the server's limit are not measured exactly.
 SURELY_SMALL = 0.5
 
 
 class _Process:
-    """Stands for a process: another one in a forked child. Asking the system for the pid costs a call each time."""
+    """Identifies the process: a forked child has another object. A system call for the pid would cost more."""
 
     current: ClassVar[object] = object()
 
     @classmethod
     def forked(cls) -> None:
-        """Take note that this is a child now."""
+        """Record that this is a forked child."""
         cls.current = object()
 
 
-if hasattr(os, "register_at_fork"):  # where there is no fork there is no child
+if hasattr(os, "register_at_fork"):  # no forked children without fork
     os.register_at_fork(after_in_child=_Process.forked)
 
 
@@ -87,7 +87,7 @@ class Undecided(Protocol):
 
 
 class SessionCore:
-    """Client, clocks, ids, committer and, for each queue in use, its store and dispenser."""
+    """The client, clocks, ids and committer of a session and, for each queue in use, its state and dispatcher."""
 
     def __init__(
         self,
@@ -104,17 +104,18 @@ class SessionCore:
         zookeeper = clock.view(zookeeper)
         self.zookeeper = zookeeper
         self.tracing = tracing
-        """Who follows the messages; None: nobody does."""
+        """The tracer of its messages, if there is one."""
         self.meter: Meter | None = None
-        """What is counted; None: nothing is."""
+        """The counters, once `measure` has been called."""
         self.root = root
         self.clock = clock
         self.ids: IdSource = ids or IdSource()
-        #: Spreads load and retries; all chance in a session comes from its ids, so that a simulation can repeat it.
-        self.random: Random = Random(self.ids.client)  # noqa: S311 - it guards nothing
+        #: Spreads load and retries; all randomness of a session derives from its ids, so that a simulation can repeat
+        #: it.
+        self.random: Random = Random(self.ids.client)  # noqa: S311 - not for security
         self.about: bytes = this_process() if about is None else about
         self.node: str = node_hash(process_of(self.about)[0] if node is None else node)
-        """The hash of the node's name: of the host's, if it has not been given another."""
+        """The hash of the node's name, by default the host's."""
         self.server_clock: ServerClock = ServerClock(clock, zookeeper)
         self.tasks: TaskOwner = TaskOwner("aiozkqueue session", self._failed)
         self.committer: GroupCommitter = GroupCommitter(
@@ -123,17 +124,17 @@ class SessionCore:
         self.max_message: Final = zookeeper.max_request - MESSAGE_MARGIN
         """The largest item that can be put and still be dead-lettered, bytes."""
         self.max_puts: Final = zookeeper.max_request - PUTS_MARGIN
-        """What all puts of one transaction may take, bytes."""
+        """The largest total size of all puts of one transaction, bytes."""
         self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
-        """What is estimated to take no more fits into one request, bytes."""
+        """A write with an estimate up to this fits into one request, bytes."""
         self._undecided: dict[str, Undecided] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
         self._stores: dict[str, QueueState] = {}
-        self._rooms: list[CapacityGate] = []
-        self._moving_on: set[str] = set()
-        self._dispensers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
+        self._gates: list[CapacityGate] = []
+        self._advancing: set[str] = set()
+        self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._janitor = Janitor(self) if janitor else None
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
@@ -144,7 +145,7 @@ class SessionCore:
 
     @property
     def grace(self) -> float:
-        """How long a cancelled caller waits for what it has begun: one session timeout, seconds."""
+        """How long a cancelled caller waits for its operation: one session timeout, seconds."""
         return self.zookeeper.session_timeout
 
     @property
@@ -160,13 +161,14 @@ class SessionCore:
             self.tasks.spawn(self._janitor.run, name="janitor")
 
     def check(self) -> None:
-        """Refuse use after the end, on another loop, or in a child process.
+        """Refuse use after closing, on another event loop, or in a child process.
 
         Raises:
             SessionClosedError: the session has been closed, or has failed.
-            WrongLoopError: another loop runs here, or none, or this is a forked child.
+            WrongLoopError: another event loop runs here, or none, or this is a forked child.
         """
-        # Asking for the loop that runs here is a system call; one that runs, and whose thread this is, is that loop.
+        # Asking for the running loop is a system call. If our loop runs, and this is its thread, then it is the running
+        # loop.
         if (
             self._usable
             and _Process.current is self._process
@@ -186,7 +188,7 @@ class SessionCore:
             raise WrongLoopError(msg)
         try:
             here = asyncio.get_running_loop()
-        except RuntimeError:  # another thread, or code that runs beside the loop
+        except RuntimeError:  # another thread, or code outside the loop
             here = None
         if here is not self._loop:
             msg = (
@@ -196,30 +198,32 @@ class SessionCore:
             raise WrongLoopError(msg)
 
     def store(self, name: str) -> QueueState:
-        """Return what the session knows of a queue. Raises: InvalidNameError."""
+        """Return the session's state of a queue. Raises: InvalidNameError."""
         store = self._stores.get(name)
         if store is None:
-            store = self._equip(QueueState(self.zookeeper, self.root, name, self._lane_ends, self.random))
+            store = self._add_store(QueueState(self.zookeeper, self.root, name, self._lane_ending, self.random))
         return store
 
     def foreign(self, dialect: Dialect) -> QueueState:
-        """Return what the session knows of another program's queue; its name is its path, as no queue's of ours is.
+        """Return the session's state of another program's queue; its name is its path, which no queue of ours has.
 
         Raises:
-            ConfigConflictError: this session uses it in another layout.
+            ConfigConflictError: this session uses it with another layout.
         """
         store = self._stores.get(dialect.path)
         if store is None:
-            return self._equip(ForeignQueueState(self.zookeeper, self.root, dialect, self._lane_ends, self.random))
+            return self._add_store(
+                ForeignQueueState(self.zookeeper, self.root, dialect, self._lane_ending, self.random)
+            )
         if store.dialect != dialect:
             msg = f"queue {dialect.path!r} is used as {store.dialect} by this session, not as {dialect}"
             raise ConfigConflictError(msg)
         return store
 
-    def _equip(self, store: QueueState) -> QueueState:
+    def _add_store(self, store: QueueState) -> QueueState:
         self._stores[store.name] = store
         store.clock = self.server_clock
-        room = CapacityGate(
+        gate = CapacityGate(
             store,
             self.zookeeper,
             client=self.ids.client,
@@ -227,35 +231,35 @@ class SessionCore:
             tasks=self.tasks,
             budgets=self._budgets,
         )
-        self._rooms.append(room)
-        store.config_listeners.append(room.follow)
+        self._gates.append(gate)
+        store.config_listeners.append(gate.follow)
         store.config_listeners.append(QueueDefaults(store, self.server_clock, self.node).follow)
-        chronicler = HistoryHook(store, self.zookeeper, client=self.ids.client, about=self.about)
-        store.config_listeners.append(chronicler.follow)
+        history_hook = HistoryHook(store, self.zookeeper, client=self.ids.client, about=self.about)
+        store.config_listeners.append(history_hook.follow)
         if self._janitor is not None:
             store.config_listeners.append(partial(self._janitor.follow, store))
         return store
 
     def measure(self) -> Meter:
-        """Count from now on, unless it does already; return what is counted."""
+        """Start to count, unless it has started already; return the counters."""
         if self.meter is None:
             self.meter = self.committer.meter = Meter(self.clock.monotonic)
         return self.meter
 
     def queues_used(self) -> list[str]:
-        """The queues of ours that this session has named."""
+        """Return the names of our own queues that this session has used."""
         return [name for name, store in self._stores.items() if store.dialect is None]
 
     def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
-        """How the claims went so far, of each queue and filter."""
-        return [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispensers.items())]
+        """Return the claim counters of each queue and filter."""
+        return [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispatchers.items())]
 
     def dispatcher(self, store: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
-        """Return who hands out a queue's claims, to those who take by a filter or everything.
+        """Return the dispatcher of a queue, for takers with a filter or without.
 
         Raises: InvalidOptionError: a filter on a queue whose messages have no tags.
         """
-        dispatcher = self._dispensers.get((store.name, condition))
+        dispatcher = self._dispatchers.get((store.name, condition))
         if dispatcher is None:
             if condition is not None and store.dialect is not None:
                 msg = f"queue {store.name!r}: messages of {store.dialect.title()} have no tags; leave filters= out"
@@ -273,14 +277,14 @@ class SessionCore:
                 random=self.random,
                 condition=condition,
             )
-            self._dispensers[store.name, condition] = dispatcher
+            self._dispatchers[store.name, condition] = dispatcher
             self.tasks.spawn(dispatcher.run, name=f"dispenser of {store.name}")
         return dispatcher
 
     async def settle(self, atomic_write: AtomicWrite) -> None:
-        """Submit a settlement and wait for its fate, through cancellations for up to the grace.
+        """Submit an atomic write and wait for its result; a cancelled caller waits for up to the grace period.
 
-        Raises: what the settlement fails with; SessionClosedError.
+        Raises: the error of the write; SessionClosedError.
         """
         self.committer.submit(atomic_write)
         await atomic_write.wait()
@@ -289,23 +293,23 @@ class SessionCore:
     async def learn_time(self) -> None:
         """Learn ZooKeeper's time by a write, unless it is known within bounds. Raises: as `settle`."""
         while not self.server_clock.bounded:
-            await self.settle(PutWrite(self.ids.next(), ()))  # of nothing: a commit slot is written
+            await self.settle(PutWrite(self.ids.next(), ()))  # no puts: only the commit slot is written
 
     def undecided(self, work: Undecided) -> None:
-        """Remember work that may be asked for: a transaction that has begun, a delivery whose commit is under way."""
+        """Remember work whose outcome may be asked for: an open transaction, or a delivery that is being committed."""
         self._undecided[work.id] = work
 
     def decided(self, work: Undecided, outcome: Outcome) -> None:
-        """Remember how work ended."""
+        """Remember the outcome of work."""
         if self.meter is not None:
             self.meter.decided(outcome)
         self._undecided.pop(work.id, None)
         self._outcomes[work.id] = outcome
-        if len(self._outcomes) >= OUTCOMES_KEPT:  # one each time would cost more than all else
+        if len(self._outcomes) >= OUTCOMES_KEPT:  # removing one at a time would cost more
             self._older_outcomes, self._outcomes = self._outcomes, {}
 
     async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
-        """Tell how a transaction ended, waiting for what is under way."""
+        """Return the outcome of a transaction, waiting for a commit in flight."""
         work = self._undecided.get(transaction_id)
         if work is not None:
             await work.decision(limit)
@@ -318,9 +322,9 @@ class SessionCore:
         if self._closed:
             return
         self._closed, self._usable = True, False
-        for dispatcher in self._dispensers.values():
+        for dispatcher in self._dispatchers.values():
             dispatcher.close()
-        self._close_rooms(SessionClosedError(CLOSED))
+        self._close_gates(SessionClosedError(CLOSED))
         self._forget_state()
         try:
             drained = asyncio.ensure_future(self.committer.drain())
@@ -333,39 +337,40 @@ class SessionCore:
             try:
                 await self.tasks.close()
             finally:
-                # Within a second or so, and whoever is cancelled: a client left open would keep the locks for ever.
+                # This takes about a second, even if the caller is cancelled: an open client would keep the locks
+                # forever.
                 await wait_settled(asyncio.ensure_future(self.zookeeper.close()))
 
     def _state_changed(self, state: State, generation: int) -> None:
         if self.meter is not None:
             self.meter.state_changed(state)
-        for dispatcher in self._dispensers.values():
+        for dispatcher in self._dispatchers.values():
             dispatcher.state_changed(state, generation)
 
-    def _lane_ends(self, store: QueueState, path: str) -> None:
-        if store.name not in self._moving_on:
-            self._moving_on.add(store.name)
-            self.tasks.spawn(self._move_on, store, path, name=f"next lane of {store.name}")
+    def _lane_ending(self, store: QueueState, path: str) -> None:
+        if store.name not in self._advancing:
+            self._advancing.add(store.name)
+            self.tasks.spawn(self._advance_lane, store, path, name=f"next lane of {store.name}")
 
-    async def _move_on(self, store: QueueState, path: str) -> None:
+    async def _advance_lane(self, store: QueueState, path: str) -> None:
         try:
             await store.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
-            # Puts go on until the counter's very end, which is 2**30 items away; the next put tries again.
+            # Puts continue until the counter's very end, 2**30 items away; the next put tries again.
             log.warning("queue %s: %s", store.name, error, extra={"queue": store.name})
         finally:
-            self._moving_on.discard(store.name)
+            self._advancing.discard(store.name)
 
     def _failed(self, failure: BaseException) -> None:
-        """A task of the session failed, which is a defect: nobody may wait for it any longer."""
+        """Fail all waiters: a task of the session has failed, which is a defect."""
         self._usable = False
         error = QueueError(f"the session has failed: {failure!r}; open another")
         error.__cause__ = failure
-        for dispatcher in self._dispensers.values():
+        for dispatcher in self._dispatchers.values():
             dispatcher.close()
-        self._close_rooms(error)
+        self._close_gates(error)
         self.committer.close()
 
-    def _close_rooms(self, error: QueueError) -> None:
-        for room in self._rooms:  # also of a queue that has no size any more: some may wait there still
-            room.close(error)
+    def _close_gates(self, error: QueueError) -> None:
+        for gate in self._gates:  # also of a queue whose size limit was removed: puts may still wait there
+            gate.close(error)

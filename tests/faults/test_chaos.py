@@ -118,7 +118,7 @@ async def settled(session: zq.QueueSession) -> None:
     """Wait until nothing is under way in the background: claims that nobody waits for any more, and their return."""
     engine = session._engine
     async with asyncio.timeout(30):
-        while any(dispatcher.flying for dispatcher in engine._dispensers.values()):  # noqa: ASYNC110 -- it tells nobody
+        while any(dispatcher.flying for dispatcher in engine._dispatchers.values()):  # noqa: ASYNC110 -- it tells nobody
             await asyncio.sleep(0.01)
         await engine.committer.drain()
 
@@ -168,7 +168,7 @@ async def test_whatever_happens_each_message_is_in_one_place_and_no_lock_is_left
                 account.path("jobs", "consumers", f"{engine.ids.client}-{generation}")
             )
             assert engine._budgets.of(generation).used <= registration + 4, "locks are counted that nobody holds"
-            dispatcher = engine._dispensers["jobs", None]
+            dispatcher = engine._dispatchers["jobs", None]
             if (
                 dispatcher._generation == generation
             ):  # else it forgets what a session had that is over when it asks next

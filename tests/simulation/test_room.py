@@ -200,7 +200,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() 
             committed = sum(task.done() for task in committing)
             for task in committing:
                 task.cancel()
-            return committed, most, sum(room._under_way + len(room._waiters) for room in session._engine._rooms)
+            return committed, most, sum(room._under_way + len(room._waiters) for room in session._engine._gates)
 
     ends = {run_virtual(partial(main, milliseconds)) for milliseconds in range(0, 120, 7)}
     assert ends == {(len(orders), 2, 0)}
@@ -292,7 +292,7 @@ def test_a_commit_that_waits_for_room_anew_past_its_timeout_is_known_not_to_be_a
                 async for _ in deliveries:
                     pass
             await asyncio.sleep(5)
-            left = sum(room._under_way + len(room._waiters) for room in session._engine._rooms)
+            left = sum(room._under_way + len(room._waiters) for room in session._engine._gates)
             return type(told.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
 
     ends = {milliseconds: run_virtual(partial(main, milliseconds / 1000)) for milliseconds in range(3, 60)}

@@ -1,8 +1,8 @@
-"""A queue of another program: its dialect where our own layout is asked for, our machinery for all else.
+"""The state of another program's queue: its layout where items and locks are concerned, ours otherwise.
 
-Items and locks lie where the other program has them, and every lock of ours there is ephemeral, so that its consumers
-and ours exclude each other. What that program has no place for (configuration, attempts, dead letters, history, who
-takes) lies below ``<root>/.foreign``.
+Items and locks are stored where the other program has them. All our locks there are ephemeral, so that its consumers
+and ours exclude each other. Data that the program has no place for (configuration, attempts, dead letters, history,
+consumers) is stored below ``<root>/.foreign``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 _ID_DIGITS = 20
-#: Names that are looked at together when one of them is taken.
-NAMES_LOOKED_AT = 64
-#: The settings of a queue that need no layout of their own.
+#: Names that are checked together when one of them is taken.
+NAMES_CHECKED = 64
+#: The settings of a queue that need no layout of our own.
 SETTINGS = frozenset({"policy", "max_size", "history", "clean_every", "paused"})
 
 
 class ForeignQueueState(QueueState):
-    """What a session knows of another program's queue."""
+    """The state of another program's queue that a session knows."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ForeignQueueState(QueueState):
         self.longest_id: int = dialect.longest_name
 
     def locked_by(self, name: str, config: QueueConfig | None = None) -> str:
-        """See `QueueState`: an item's lock has its name."""
+        """See `QueueState`: an item's lock has the item's name."""
         del config
         return self._layout.id_of(name)
 
@@ -68,7 +68,7 @@ class ForeignQueueState(QueueState):
         return self._layout.id_of(name)
 
     def parse_item(self, name: str) -> ItemName | None:
-        """See `QueueState`. Dead letters have names of ours."""
+        """See `QueueState`. Dead letters have names of our layout."""
         if not self._layout.is_item(name):
             return ItemName.parse(name)
         digits = self._layout.whole(name)[-SEQUENCE_DIGITS:]
@@ -76,13 +76,13 @@ class ForeignQueueState(QueueState):
         return ItemName(name, name, sequence, due=self._layout.due(name) or None)
 
     def dead(self, name: str, version: int) -> str:
-        """See `QueueState`: one item may become several dead letters, at a version each."""
+        """See `QueueState`: one item may become several dead letters, each with its own version."""
         digest = sha256(f"{name} {version}".encode()).hexdigest()[:_ID_DIGITS]
         item = self.parse_item(name)
         return self.paths.dead(f"{item_prefix(digest)}{0 if item is None else item.sequence:010d}")
 
     def wakeup(self, path: str, transaction_id: str) -> Sequence[Operation]:
-        """See `QueueState`: a child that comes and goes at once, which wakes those who watch children, as peers do."""
+        """See `QueueState`: a child that is created and deleted at once wakes clients that watch children."""
         wake = f"{path}/wake-{transaction_id}"
         return Create(wake), Delete(wake)
 
@@ -91,33 +91,33 @@ class ForeignQueueState(QueueState):
         return ForeignBacklog(random, self._layout, self._now)
 
     def note_sequence(self, path: str) -> None:
-        """See `QueueState`: another program's queue has no other lane to go on in when the counter nears its end."""
+        """See `QueueState`: another program's queue has no other lane to continue in when the counter nears its end."""
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
-        """See `QueueState`: the parents may be containers, which go when they are empty."""
+        """See `QueueState`: the parents may be containers, which ZooKeeper deletes when they are empty."""
         if isinstance(error, NoAuthError):
             raise denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
             self.invalidate()
             return self.open()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
-            return self._pass_taken_names(operation.path)
+            return self._skip_taken_names(operation.path)
         msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
 
-    async def _pass_taken_names(self, path: str) -> None:
-        """Bring the counter past the names that are taken: a copy of a queue has its items, and a counter below them.
+    async def _skip_taken_names(self, path: str) -> None:
+        """Advance the counter past taken names: a copied queue has its items, but a counter below them.
 
-        A refused create does not bring the counter on, so every create would be refused from now on. A child that
-        comes and goes takes a number.
+        A refused create does not advance the counter, so every further create would be refused. Creating and deleting a
+        child uses up one number.
 
         Raises: NotCommittedError: the counter has reached its last number.
         """
-        parent, taken = path.rpartition("/")[0], NAMES_LOOKED_AT
-        while taken == NAMES_LOOKED_AT:
+        parent, taken = path.rpartition("/")[0], NAMES_CHECKED
+        while taken == NAMES_CHECKED:
             stat = await self._zookeeper.exists(parent)
             if stat is None:
-                return  # it is made again by the next try, with a counter of its own
+                return  # the next try creates it again, with a new counter
             number = put_into(stat)
             if number >= LARGEST_NUMBER:
                 msg = (
@@ -126,11 +126,11 @@ class ForeignQueueState(QueueState):
                     f"delete {parent}, and put again: the queue is made again and counts from 0"
                 )
                 raise NotCommittedError(msg)
-            names = [f"{path}{number + offset:0{SEQUENCE_DIGITS}d}" for offset in range(NAMES_LOOKED_AT)]
+            names = [f"{path}{number + offset:0{SEQUENCE_DIGITS}d}" for offset in range(NAMES_CHECKED)]
             stats = await asyncio.gather(*(self._zookeeper.exists(name) for name in names))
-            taken = next((at for at, one in enumerate(stats) if one is None), NAMES_LOOKED_AT)
+            taken = next((at for at, stat in enumerate(stats) if stat is None), NAMES_CHECKED)
             steps = [(Create(passing := f"{parent}/wake-passing-{at}"), Delete(passing)) for at in range(taken)]
-            with suppress(MultiError):  # another session is just as far
+            with suppress(MultiError):  # another session did the same
                 await self._zookeeper.multi([operation for step in steps for operation in step])
 
     async def configure(self, config: QueueConfig) -> None:
@@ -160,7 +160,7 @@ class ForeignQueueState(QueueState):
         return own if self._layout.locks is not None else [*own, paths.locks]
 
     async def _ensure(self, path: str) -> None:
-        """Create a znode of the other program's, and those above it as that program does."""
+        """Create a znode of the other program, and its parents as that program does."""
         if await self._zookeeper.exists(path) is not None:
             return
         if not self._layout.containers:
@@ -191,7 +191,7 @@ class ForeignQueueState(QueueState):
 
 
 class ForeignBacklog(Backlog):
-    """Candidates in the order that the dialect promises, whenever they were heard of, and none before its time."""
+    """Candidates in the order of the dialect, however they were found, and none before it is due."""
 
     def __init__(self, random: Random, dialect: Dialect, now: Callable[[], int]) -> None:
         super().__init__(random)
@@ -199,32 +199,32 @@ class ForeignBacklog(Backlog):
         self._order = dialect.order
         self._server_now = now
         self._lane = "items"
-        self._since: list[str] = []  # names that came, or came back, while the listing is under way
+        self._arrived: list[str] = []  # names that arrived or returned while the listing is running
 
     def begin_listing(self, lane: str) -> None:
         """See `Backlog`."""
         super().begin_listing(lane)
-        self._since.clear()
+        self._arrived.clear()
 
     def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
-        """See `Backlog`: what came after the server had read the names is not among them."""
+        """See `Backlog`: the listing lacks items that arrived after the server had read the names."""
         super().fill(lane, names, locked, now)
-        for name in self._since:
+        for name in self._arrived:
             self._insert(name)
 
     def forget(self, place: str) -> None:
-        """See `Backlog`: peers consume what is listed here, too, and a lock on what is gone would be in vain."""
+        """See `Backlog`: other clients consume listed items too, and locking a deleted item is useless."""
         super().forget(place)
         name = place.rpartition("/")[2]
         at = self._position(name)
         if at < len(self._listed) and self._listed[at] == name:
             del self._listed[at]
-        for names, one in ((self._since, name), (self._front, place)):
+        for entries, entry in ((self._arrived, name), (self._front, place)):
             with suppress(ValueError):
-                names.remove(one)
+                entries.remove(entry)
 
     def try_later(self, place: str, now: float) -> bool:
-        """See `Backlog`: it takes its place among the others."""
+        """See `Backlog`: the item is inserted in order."""
         lane, _, name = place.rpartition("/")
         if self._distance(lane, name):
             self._others.setdefault(lane, {}).setdefault(name, now)
@@ -233,20 +233,20 @@ class ForeignBacklog(Backlog):
         return True
 
     def put_back(self, places: Sequence[str]) -> None:
-        """See `Backlog`: to their own places."""
+        """See `Backlog`: they are inserted in order."""
         for place in places:
             self._unlock(place)
             self._insert(place.rpartition("/")[2])
 
     def put_last(self, places: Iterable[str]) -> None:
-        """See `Backlog`: to their own places, since whoever holds another is known by its lock."""
+        """See `Backlog`: they are inserted in order, because other consumers' items are known by their locks."""
         for place in places:
             self._insert(place.rpartition("/")[2])
 
     def take_of_others(self, limit: int, excluded: Callable[[str], bool]) -> list[str]:
-        """See `Backlog`: the first of them."""
+        """See `Backlog`: the earliest of them."""
         free = [(lane, name) for lane, others in self._others.items() for name in others if self._free(name, excluded)]
-        return self._remove(sorted(free, key=lambda one: self._order(one[1]))[:limit])
+        return self._remove(sorted(free, key=lambda item: self._order(item[1]))[:limit])
 
     @property
     def next_due(self) -> int | None:
@@ -265,7 +265,7 @@ class ForeignBacklog(Backlog):
         self._listed = ahead + self._listed
 
     def _split_ahead(self) -> list[str]:
-        """Take out what may not be taken yet: in the order of time it comes last, so first in the list."""
+        """Remove and return the names that are not due yet: they are the last by time, so the first of the list."""
         if not self._dialect.scheduled:
             return []
         cut = bisect_left(self._listed, -self._server_now(), key=lambda name: -self._dialect.due(name))
@@ -273,15 +273,15 @@ class ForeignBacklog(Backlog):
         return ahead
 
     def _insert(self, name: str) -> None:
-        """Put a name where it belongs; the list is newest first."""
+        """Insert a name in order; the list is newest first."""
         if self._freed is not None:
-            self._since.append(name)
+            self._arrived.append(name)
         at = self._position(name)
         if at == len(self._listed) or self._listed[at] != name:
             self._listed.insert(at, name)
 
     def _position(self, name: str) -> int:
-        """Where a name is in the list, or belongs."""
+        """Return the position of a name in the list, or where it belongs."""
         low, high, order = 0, len(self._listed), self._order(name)
         while low < high:
             middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Whether the other program's clients may use what this session puts into their queue."""
+"""Checks whether another program's clients may read what this session puts into their queue."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ log: Final = logging.getLogger(__name__)
 
 
 async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str) -> None:
-    """Log a warning when users of the znode ``items`` may not read znodes such as ``ours``, made by our sessions."""
+    """Log a warning if users of the znode ``items`` may not read znodes like ``ours``, which our sessions create."""
     if zookeeper.makes_open:
         return
     try:
         theirs, given = await zookeeper.acl(items), await zookeeper.acl(ours)
     except (NoAuthError, NoNodeError):
-        return  # the use of the queue tells of it
+        return  # using the queue reports it
     left_out = excluded(theirs, given)
     if left_out:
         log.warning(
@@ -32,15 +32,15 @@ async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str
             "Connect with an `acl=` that names both sides",
             queue,
             ", ".join(left_out),
-            ", ".join(f"{one.scheme}:{one.id.partition(':')[0]}" for one in given),
+            ", ".join(f"{entry.scheme}:{entry.id.partition(':')[0]}" for entry in given),
             extra={"queue": queue},
         )
 
 
 def excluded(theirs: Sequence[Acl], ours: Sequence[Acl]) -> list[str]:
-    """Name the users whom one list lets read and the other does not."""
-    allowed = {(one.scheme, one.id) for one in ours if one.permissions & Permission.READ}
+    """Return the users who may read by one list, but not by the other."""
+    allowed = {(entry.scheme, entry.id) for entry in ours if entry.permissions & Permission.READ}
     if (OPEN[0].scheme, OPEN[0].id) in allowed:
         return []
-    readers = {(one.scheme, one.id) for one in theirs if one.permissions & Permission.READ}
+    readers = {(entry.scheme, entry.id) for entry in theirs if entry.permissions & Permission.READ}
     return sorted(f"{scheme}:{user.partition(':')[0]}" for scheme, user in readers - allowed)
