@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
+from aiozkqueue.queue.admin import mover
+from aiozkqueue.queue.commit import transfer as transferring
 
 from .test_kazoo import drained, left, taken
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from aiozkqueue.dialects import CuratorKind
     from tests.observer import Observer
 
@@ -471,6 +475,30 @@ async def test_the_folder_of_locks_that_the_server_has_removed_is_made_again(
     await source.put(b"two")
     await server_view.delete(f"{path}-locks")
     assert await source.purge() == 1
+
+
+async def test_what_has_got_the_name_of_an_item_since_that_was_read_is_not_touched(
+    session: zq.QueueSession,
+    path: str,
+    server_view: Observer,
+    expire: Callable[[zq.QueueSession], Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, target, transfer = locked(session, path), session.queue("target"), transferring.transfer
+
+    async def frozen(*arguments: Any) -> list[bool | zq.QueueError]:
+        monkeypatch.setattr(mover, "transfer", transfer)
+        await expire(session)  # as that of a process that stands still for so long
+        await server_view.delete_at_once(path)  # the item is consumed, and the empty folder removed by the server
+        await server_view.create(f"{path}/{name}", frame([b"new"]))
+        return await transfer(*arguments)
+
+    await source.put(b"old")
+    (name,) = await server_view.children(path)
+    monkeypatch.setattr(mover, "transfer", frozen)
+    assert await moved(session, source, target) == 0
+    assert await drained(session, target) == []
+    assert await drained(session, source) == [b"new"]
 
 
 async def test_a_move_of_an_earlier_layout_and_of_an_unknown_one(

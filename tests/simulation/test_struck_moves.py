@@ -1,0 +1,131 @@
+"""Who moves between layouts, struck at each of its requests, or cancelled at each moment, while others move and take.
+
+A request is lost before or after it is applied, or the ZooKeeper session ends with it. Meanwhile a second session works
+on a move of the same queue, and a consumer takes one message of it. At the end each message has been consumed once or
+is in the target once, the order within an item is kept, and no lock is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.queue.admin import mover
+from aiozkqueue.testing.simulator import Fault, run_virtual
+from tests.simulation.striking import SESSION_TIMEOUT, STRUCK, Seen, spare, stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QueueOf: TypeAlias = "Callable[[zq.QueueSession], zq.Queue[bytes]]"
+
+MESSAGES = [b"%d" % number for number in range(5)]
+#: Milliseconds between two moments at which the start of the move is cancelled.
+STEP = 3
+
+
+def ours(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.queue("ours")
+
+
+def of_curator(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.curator_queue("/app/curators", lock_path="/app/curators-locks")
+
+
+def of_kazoo(session: zq.QueueSession) -> zq.Queue[bytes]:
+    return session.kazoo_queue("/app/kazoos", locking=False)
+
+
+async def put(source: zq.Queue[bytes]) -> None:
+    """Put them, the last three as one item where an item may hold several."""
+    if isinstance(source, zq.CuratorQueue):
+        await source.put_many(MESSAGES[:2])
+        await source.put_multi(MESSAGES[2:])
+    else:
+        await source.put_many(MESSAGES)
+
+
+async def finish(session: zq.QueueSession) -> list[str]:
+    """Take up what is left, wait for all moves, and tell which have failed."""
+    async with asyncio.timeout(60):
+        while any(move.state == "running" for move in await session.moves.all()):
+            await session.moves.resume()
+            await asyncio.sleep(1)
+    return [f"{move.state}: {move.error}" for move in await session.moves.all() if move.state != "done"]
+
+
+async def drained(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
+    taken: list[bytes] = []
+    async with session.begin() as tx:
+        while (message := await tx.take(queue, timeout=0.5)) is not None:
+            taken.append(message.body)
+    return taken
+
+
+def move(
+    between: tuple[QueueOf, QueueOf], number: int = 0, fault: Fault | None = None, *, cancelled: float | None = None
+) -> Seen:
+    """Move while a fault befalls request ``number``, or its ZooKeeper session ends with it, or it is cancelled."""
+    seen, (source_of, target_of) = Seen(), between
+
+    async def main() -> None:
+        async with stage(1) as (cluster, other):
+            source, target = source_of(other), target_of(other)
+            await put(source)
+            consumed: list[bytes] = []
+
+            async def consume() -> None:
+                async with other.begin() as tx:
+                    message = await tx.take(source, timeout=0.05)
+                    consumed.extend([] if message is None else [message.body])
+                    await asyncio.sleep(0.02)
+
+            async with cluster.connect(session_timeout=SESSION_TIMEOUT, name=STRUCK) as session:
+                seen.strike(cluster.ensemble, number, fault)
+                moving = asyncio.create_task(session.moves.start(source_of(session), target_of(session)))
+                taking = asyncio.create_task(consume())
+                second = asyncio.create_task(other.moves.start(source, target))
+                if cancelled is not None:
+                    await asyncio.sleep(cancelled)
+                    moving.cancel()
+                with suppress(asyncio.CancelledError):
+                    await moving
+                await asyncio.gather(taking, second)
+                seen.trouble += await finish(other)
+                spare(cluster.ensemble)
+                there, left = await drained(other, target), await drained(other, source)
+            if sorted([*consumed, *there]) != MESSAGES or left:
+                seen.trouble.append(f"consumed {consumed}, moved {there}, left {left}")
+            if there != sorted(there):
+                seen.trouble.append(f"moved in the order of {there}")
+            seen.trouble += [path for path in cluster.ensemble.tree.nodes if "locks/" in path or "/taken/" in path]
+
+    try:
+        run_virtual(main)
+    except TimeoutError:
+        seen.trouble.append("not all has been moved")
+    return seen
+
+
+@pytest.mark.parametrize("between", [(of_curator, ours), (ours, of_curator), (of_kazoo, of_curator)])
+def test_a_mover_that_is_struck_or_cancelled_anywhere_loses_and_doubles_nothing(
+    between: tuple[QueueOf, QueueOf], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mover, "MOST_AT_ONCE", 1)  # an item of several messages goes in several steps
+    undisturbed = move(between)
+    assert undisturbed.trouble == []
+    assert undisturbed.requests > 10
+    wrong = {
+        f"{number}, {fault}": seen.trouble
+        for number in range(1, undisturbed.requests + 1)
+        for fault in (*Fault, None)
+        if (seen := move(between, number, fault)).trouble
+    }
+    for milliseconds in range(0, 60, STEP):
+        seen = move(between, cancelled=milliseconds / 1000)
+        wrong |= {f"cancelled after {milliseconds} ms": seen.trouble} if seen.trouble else {}
+    assert not wrong
