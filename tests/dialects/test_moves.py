@@ -348,6 +348,26 @@ async def test_an_item_that_a_consumer_splits_after_the_move_began_is_moved_and_
     assert await drained(session, source) == [b"later", b"still later"]
 
 
+async def test_of_a_queue_that_was_copied_with_its_names_what_is_put_later_under_lower_numbers_stays(
+    session: zq.QueueSession, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    copied = "queue-0000000050"
+    await server_view.create(f"{path}/{copied}", frame([b"one", b"two"]))
+    await server_view.create(f"{path}-locks/{copied}", b"somebody", ephemeral=True)
+    await source.put(b"free")
+    reference = await session.moves.start(source, target)
+    await left(target, 1)
+    await source.put(b"later")
+    await server_view.delete(f"{path}/{copied}")
+    for number, body in enumerate([b"one", b"two"]):  # as the splitter does
+        await server_view.create(f"{path}/{copied}-p{number:08d}", frame([body]))
+    await server_view.delete(f"{path}-locks/{copied}")
+    assert (await ended(session, reference)).moved == 3
+    assert await drained(session, target) == [b"free", b"one", b"two"]
+    assert await drained(session, source) == [b"later"]
+
+
 async def test_parts_of_what_was_put_since_the_numbers_began_again_are_not_moved(
     session: zq.QueueSession, path: str, server_view: Observer
 ) -> None:
