@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,15 @@ async def moved(session: zq.QueueSession, source: zq.Queue[bytes], target: zq.Qu
     assert (status.state, status.error) == ("done", None)
     assert (status.source, status.target) == (source.name, target.name)
     return status.moved
+
+
+async def emptied(session: zq.QueueSession, queue: zq.Queue[bytes]) -> list[bytes]:
+    """Take all that there is, many at a time."""
+    bodies: list[bytes] = []
+    while await queue.size():
+        async with session.begin() as tx:
+            bodies += [message.body for message in await tx.take_many(queue, 1000, timeout=30)]
+    return bodies
 
 
 # -- from other programs' queues
@@ -137,11 +147,7 @@ async def test_an_item_of_more_messages_than_fit_into_a_request_goes_in_parts_an
     await source.put(b"behind")
     assert await moved(session, source, target) == 4010
     assert await server_view.children(path) == []
-    got: list[bytes] = []
-    while len(got) < 4010:
-        async with session.begin() as tx:
-            got += [one.body for one in await tx.take_many(target, 1000, timeout=30)]
-    assert got == [*small, *large, b"behind"]
+    assert await emptied(session, target) == [*small, *large, b"behind"]
 
 
 async def test_a_target_with_a_size_takes_the_messages_of_one_item_as_there_is_room(
@@ -307,10 +313,53 @@ async def test_of_a_thousand_that_curator_consumes_meanwhile_each_is_handled_the
     assert [status.error for status in statuses] == [None, None]
     await server_view.until(lambda: not server_view._children(path), 60)
     shown = await curator.shown_until_now("c")
-    there = await drained(session, target)
+    there = await emptied(session, target)
     assert sorted([*shown, *there]) == sorted(bodies)
     assert sum(status.moved for status in statuses) == len(there) > 0
     assert len(shown) > 0
+
+
+MOVER = """
+import asyncio, sys
+import aiozkqueue as zq
+
+async def main() -> None:
+    async with zq.connect(sys.argv[1], root=sys.argv[2], session_timeout=2) as session:
+        source = session.curator_queue(sys.argv[3], lock_path=sys.argv[3] + "-locks")
+        print(await session.moves.start(source, "target"), flush=True)
+        await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_move_from_a_queue_that_curator_consumes_is_finished_when_its_process_is_killed(
+    session: zq.QueueSession, curator: Curator, zookeeper: str, queue_root: str, path: str, server_view: Observer
+) -> None:
+    source, target = locked(session, path), session.queue("target")
+    bodies = sorted(b"%d" % number for number in range(3000))
+    await source.put_many(bodies[:1500])
+    for number in range(1500, 3000, 100):
+        await source.put_multi(bodies[number : number + 100])
+    await curator.ask("consume", "c", "queue", path, f"{path}-locks", "slow5", 2)
+    (first,) = await curator.shown("c")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", MOVER, zookeeper, queue_root, path, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    reference = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
+    async with asyncio.timeout(60):
+        while await target.size() == 0:  # noqa: ASYNC110 - another process fills it
+            await asyncio.sleep(0.005)
+    process.kill()
+    await process.wait()
+    await server_view.gone(f"{queue_root}/.moves/{reference}/runner")
+    if (await session.moves.status(reference)).state == "running":  # it may have been quicker than the signal
+        assert await session.moves.resume() == 1
+    assert (await ended(session, reference)).state == "done"
+    await left(source, 0)
+    shown = await curator.shown_until_now("c")
+    assert sorted([first, *shown, *await emptied(session, target)]) == bodies
 
 
 async def test_of_five_hundred_that_kazoo_gets_without_locks_each_is_got_there_or_moved_once(

@@ -39,7 +39,7 @@ from aiozkqueue.queue.put.prepare import restored
 from aiozkqueue.queue.runtime.deadline import FOREVER, Deadline
 from aiozkqueue.queue.state.config_rules import with_lane
 
-from .listing import walk
+from .listing import SLICE, walk
 from .stats import configuration, lanes
 
 if TYPE_CHECKING:
@@ -166,18 +166,12 @@ class Mover:
             batch: list[tuple[ItemSnapshot, _Part]] = []
             rest = iter(waiting)
             for one in rest:
-                try:
-                    part = await self._part(one, items[one.place], generation)
-                except SessionClosedError:
-                    raise
-                except QueueError as error:
-                    self.failed[one.id] = error
-                    continue
-                if not part.transfer.puts:
+                part = await self._part_or_failure(one, items[one.place], generation)
+                if part is not None and part.transfer.puts:
+                    batch.append((one, part))
+                elif part is not None:
                     again += not await self._drop(part.transfer)
-                    continue
-                batch.append((one, part))
-                if not part.last:
+                if part is not None and not part.last:
                     break  # its other messages go before what comes behind it
             waiting = list(rest)
             outcomes = await self._send([part.transfer for _, part in batch])
@@ -190,6 +184,19 @@ class Mover:
                     else:
                         waiting.insert(0, one)
         return again
+
+    async def _part_or_failure(self, found: ItemSnapshot, item: ItemName, generation: int) -> _Part | None:
+        """Say which messages of an item go next, or note why they cannot: None."""
+        try:
+            part = await self._part(found, item, generation)
+        except SessionClosedError:
+            raise
+        except QueueError as error:
+            self.failed[found.id] = error
+            return None
+        if len(part.transfer.puts) > 1:
+            await asyncio.sleep(0)  # a page may hold many thousand messages
+        return part
 
     async def _drop(self, transfer: Transfer) -> bool:
         """Remove an item that holds no message; tell whether it is gone. Raises: QueueError."""
@@ -288,8 +295,10 @@ async def survey(engine: Runtime, source: QueueState, target: QueueState) -> int
         async for page in item_pages(engine, source, list(items)):
             for one in page:
                 converted = convert(engine, source, target, items[one.place], one.item)
-                for body in converted.bodies:
+                for number, body in enumerate(converted.bodies, 1):
                     converted.put(body)
+                    if number % SLICE == 0:
+                        await asyncio.sleep(0)
                 if target.dialect is None:
                     config = with_lane(target.name, config, converted.priority, scheduled=converted.scheduled)
     return following
