@@ -41,7 +41,7 @@ PATIENCE: Final = 3.0
 #: Seconds after which a queue that took longer is looked at again.
 RETRY: Final = 60.0
 #: Lanes, and hours of scheduled messages, beyond which a queue is not looked at.
-MOST_FOLDERS: Final = 5_000
+MOST_FOLDERS: Final = 10_000
 #: Folders that are asked for together.
 PAGE: Final = 200
 

@@ -39,6 +39,7 @@ from .lanes import (
     Tier,
     count_lanes,
     excess_of,
+    lane_of,
     tier_of,
 )
 from .policy import (
@@ -59,7 +60,7 @@ from .policy import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pydantic import JsonValue
     from pydantic_core import CoreSchema
@@ -230,6 +231,19 @@ class QueueConfig:
             return replace(self, generations={**self.generations, shard: (oldest, newest)})
         generations = {**self.priorities.get(priority, {}), shard: (oldest, newest)}
         return replace(self, priorities={**self.priorities, priority: generations})
+
+    @property
+    def older_lanes(self) -> tuple[str, ...]:
+        """The lanes of the generations that are put to no more, relative to the queue."""
+        return tuple(lane for tier in self.tiers for shard in tier.shard_lanes for lane in shard[:-1])
+
+    def without(self, empty: Collection[str]) -> QueueConfig:
+        """Return this without the oldest generations of each shard that are empty; the newest one stays."""
+        return replace(
+            self,
+            generations=_without(self.generations, 0, empty),
+            priorities={one: _without(spans, one, empty) for one, spans in self.priorities.items()},
+        )
 
     def encode(self) -> bytes:
         """Return the bytes to store, readable in zkCli.
@@ -463,6 +477,16 @@ def _backoff(stored: Mapping[str, Any]) -> Backoff:
 
 def _history(stored: Mapping[str, Any]) -> History:
     return History(lifetime=stored["lifetime"], most=stored["most"], payload=stored["payload"])
+
+
+def _without(spans: Mapping[int, tuple[int, int]], priority: int, empty: Collection[str]) -> dict[int, tuple[int, int]]:
+    """Leave out the oldest generations of a priority's shards that are empty."""
+    left: dict[int, tuple[int, int]] = {}
+    for shard, (oldest, newest) in spans.items():
+        older = range(oldest, newest)
+        first = next((one for one in older if lane_of(shard, one, priority) not in empty), newest)
+        left[shard] = (first, newest)
+    return left
 
 
 def _store_generations(spans: Mapping[int, tuple[int, int]]) -> dict[str, JsonValue]:

@@ -25,8 +25,12 @@ MOST_SHARDS: Final = 1024
 #: Maximum number of a shard's generations that may hold items at the same time.
 MOST_GENERATIONS: Final = 16
 
-#: Maximum number of a queue's lanes: its shards and their generations, for each priority. Consumers visit every lane.
+#: Maximum number of lanes that a queue is configured for: its shards, for each priority. Consumers visit every lane.
 MOST_LANES: Final = 4096
+
+#: Maximum number of further lanes while older generations of shards are drained. With them, a queue that has the most
+#: lanes can still open the next generation of a shard.
+SPARE_LANES: Final = 1024
 
 #: The most and the least urgent priority.
 FIRST_PRIORITY: Final = -128
@@ -83,9 +87,12 @@ def count_lanes(width: int, generations: Iterable[Mapping[int, tuple[int, int]]]
 def excess_of(width: int, generations: Collection[Mapping[int, tuple[int, int]]]) -> str | None:
     """Return a description of the excess if a width makes too many lanes; None if it does not."""
     number = count_lanes(width, generations)
-    if number <= MOST_LANES:
-        return None
-    return f"{width} shards for {len(generations)} priorities make {number} lanes, the most is {MOST_LANES}"
+    excess = f"{width} shards for {len(generations)} priorities make {number} lanes, the most is {MOST_LANES}"
+    if width * len(generations) > MOST_LANES:
+        return excess
+    if number > MOST_LANES + SPARE_LANES:
+        return f"{excess}, and {SPARE_LANES} more for older generations of their shards"
+    return None
 
 
 def later_of(due: int) -> str:

@@ -45,6 +45,8 @@ log: Final = logging.getLogger(__name__)
 
 #: Outcomes of past transactions that `SessionCore.outcome` remembers, at least.
 OUTCOMES_KEPT = 10_000
+#: Seconds after which a next generation that could not be opened is tried again.
+ADVANCE_AGAIN = 60.0
 #: Bytes of the largest request that are reserved for the names and reasons of one message.
 MESSAGE_MARGIN = 64 * 1024
 #: Bytes of it that are reserved for the other operations of a transaction with puts.
@@ -134,6 +136,7 @@ class SessionCore:
         self._stores: dict[str, QueueState] = {}
         self._gates: list[CapacityGate] = []
         self._advancing: set[str] = set()
+        self._advance_again: dict[str, float] = {}  # by queue, when to retry the next generation that was refused
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._janitor = Janitor(self) if janitor else None
         self._loop = asyncio.get_running_loop()
@@ -348,7 +351,8 @@ class SessionCore:
             dispatcher.state_changed(state, generation)
 
     def _lane_ending(self, store: QueueState, path: str) -> None:
-        if store.name not in self._advancing:
+        again = self._advance_again.get(store.name)
+        if store.name not in self._advancing and (again is None or self.clock.monotonic() >= again):
             self._advancing.add(store.name)
             self.tasks.spawn(self._advance_lane, store, path, name=f"next lane of {store.name}")
 
@@ -356,7 +360,8 @@ class SessionCore:
         try:
             await store.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
-            # Puts continue until the counter's very end, 2**30 items away; the next put tries again.
+            # Puts continue until the counter's very end, 2**30 items away, and each of them would try again.
+            self._advance_again[store.name] = self.clock.monotonic() + ADVANCE_AGAIN
             log.warning("queue %s: %s", store.name, error, extra={"queue": store.name})
         finally:
             self._advancing.discard(store.name)

@@ -161,12 +161,23 @@ class BatchWriter:
                 continue
             operations: list[Operation] = [SetData(self.path, done.encode(), version)]
             if record.batch == batch and record.stage is not None:
-                # Whoever waits hears of it by the bells of what it may wait for: the items, and each priority's lanes.
-                bells = dict.fromkeys((store.paths.items, *(store.paths.at(one.put_lanes[0]) for one in store.tiers)))
+                bells = await self._bells()
                 operations += await unlocking(self._engine, store, record.stage)
                 operations += (SetData(wakeup, b"") for wakeup in bells)
             await self._write(operations)
         await clear_away(self._engine, store, self.writer)
+
+    async def _bells(self) -> list[str]:
+        """Return what to write to so that every idle consumer hears: the items, and a lane of each priority.
+
+        A consumer at work watches the lanes of more urgent priorities only. A priority that has no lane has no message.
+        """
+        paths = self._store.paths
+        there = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
+        lanes = ["items"]
+        for tier in self._store.tiers:
+            lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in there][:1]
+        return [paths.at(lane) for lane in dict.fromkeys(lanes)]
 
     async def abort(self, batch: int) -> int:
         """Give a batch up, and remove what was put of it; return how many messages that were."""

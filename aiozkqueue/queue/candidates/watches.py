@@ -87,6 +87,8 @@ class QueueWatch:
         place = self._paths.place_of(event.path)
         if event.kind is EventKind.MISSED:
             self._listener.on_missed()
+        elif event.kind is EventKind.CREATED and place.startswith("lanes/") and is_lane(place):
+            return  # a new lane is empty, and the put that it was created for is reported like any other
         elif place == "lanes" or is_lane(place):
             self._listener.on_relist()
         elif event.kind is EventKind.DELETED:

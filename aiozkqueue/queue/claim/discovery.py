@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import parse_due
@@ -20,7 +20,7 @@ from aiozkqueue.queue.candidates.partition import Partition
 from aiozkqueue.queue.candidates.registration import Registration
 from aiozkqueue.queue.candidates.watches import QueueWatch
 from aiozkqueue.queue.redelivery.timed_locks import reap
-from aiozkqueue.zookeeper import NoAuthError
+from aiozkqueue.zookeeper import Collector, NoAuthError, NoNodeError
 
 from .candidate_index import CandidateIndex
 from .claimer import ReopenError
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import WatchEvent, ZooKeeper
 
+C = TypeVar("C", bound=Collector)
+
+NO_REVISION: Final = (0, -1)
 #: A watch stays for this long after the last idle moment, so that a trickle of work does not arm and disarm it.
 WATCH_LINGER = 0.2
 #: Seconds between searches for timed locks of other sessions in a session that is never idle.
@@ -95,7 +98,7 @@ class CandidateSource(CandidateIndex):
         self._work_stealer = WorkStealer(
             zookeeper, store.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
         )
-        self._version = -1
+        self._revision = NO_REVISION
         self._last_idle = 0.0
         self._ripe = False  # whether other consumers' items may be due for stealing
         self._due_listed = 0.0
@@ -105,7 +108,7 @@ class CandidateSource(CandidateIndex):
 
     def follow(self) -> bool:
         """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
-        if self._version == self.store.version:
+        if self._revision == self.store.revision:
             return False
         config = self.store.config
         if (
@@ -116,7 +119,7 @@ class CandidateSource(CandidateIndex):
                 "take them without filters: a message that does not match would block those behind it"
             )
             raise ConfigConflictError(msg)
-        self._version = self.store.version
+        self._revision = self.store.revision
         if config.staged and self._batch_visibility is None:
             self._batch_visibility = BatchVisibility()
             self._priority_index.clear()  # events from before batches were considered
@@ -130,7 +133,7 @@ class CandidateSource(CandidateIndex):
     @property
     def outdated(self) -> bool:
         """Whether the queue's configuration differs from the one in use here: a put may have changed or read it."""
-        return self._version != self.store.version
+        return self._revision != self.store.revision
 
     def _disarm(self) -> None:
         self._watch.disarm()
@@ -142,7 +145,7 @@ class CandidateSource(CandidateIndex):
         """Forget everything: a new ZooKeeper session begins."""
         self._priority_index.clear()
         self._doubts.clear()
-        self._version = -1
+        self._revision = NO_REVISION
         self._delayed.clear()
         if self._selector is not None:
             self._selector.start_over()
@@ -385,12 +388,12 @@ class CandidateSource(CandidateIndex):
                 self._zookeeper.exists(self.store.paths.base, generation=generation),
                 self._zookeeper.read_many([path for _, path in page], generation=generation),
             )
-            if queue is None or queue.version != self._version:
+            if queue is None or (queue.czxid, queue.version) != self._revision:
                 raise ReopenError
-            for (level, _), node in zip(page, nodes, strict=True):
-                if node is None:
+            for (level, path), node in zip(page, nodes, strict=True):
+                if node is None and path == self.store.paths.items:
                     raise ReopenError
-                if node.stat.num_children:
+                if node is not None and node.stat.num_children:
                     empty.discard(level)
         return empty
 
@@ -474,11 +477,11 @@ class CandidateSource(CandidateIndex):
             )
             collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, takes) if plain else Matching
             listed, locks, queue = await asyncio.gather(
-                self._zookeeper.children_into(paths.at(lane), collector, generation=generation),
+                self._list_lane(paths.at(lane), collector, generation),
                 self._zookeeper.children(paths.locks, generation=generation),
                 self._zookeeper.exists(paths.base, generation=generation),
             )
-            if queue is None or queue.version != self._version:
+            if queue is None or (queue.czxid, queue.version) != self._revision:
                 raise ReopenError  # there may be new lanes, or new kinds of items
             if not self._warned:
                 self._warned = warn_of_length(self.store.name, lane, listed.size, self._zookeeper.max_request)
@@ -493,6 +496,15 @@ class CandidateSource(CandidateIndex):
             backlog.fill(lane, names, locked, self._clock.monotonic())
         finally:
             self._gone = None
+
+    async def _list_lane(self, lane: str, collector: Callable[[], C], generation: int) -> C:
+        """List a lane. A missing lane is empty: the watches report the put that creates it like any other put."""
+        try:
+            return await self._zookeeper.children_into(lane, collector, generation=generation)
+        except NoNodeError:
+            if lane == self.store.paths.items:  # somebody has deleted the queue or a part of it: it is opened again
+                raise
+            return collector()
 
     async def _for_this_consumer(self, names: list[str], generation: int) -> list[str]:
         """Leave out of a listing names that are not items, and items that this consumer does not take."""

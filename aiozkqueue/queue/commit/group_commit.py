@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.meter import Meter
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.runtime.tasks import TaskOwner
+    from aiozkqueue.queue.state.lanes import PutLanes
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeper
 
@@ -69,19 +70,21 @@ MAX_REPAIRS = 20
 class _PendingMulti:
     """A batch of writes, and the multi for it."""
 
-    __slots__ = ("batch", "learns", "operations", "sending", "starts", "stores")
+    __slots__ = ("batch", "learns", "operations", "sending", "starts", "stores", "turns")
 
     def __init__(self, batch: list[AtomicWrite]) -> None:
         self.batch = batch
         self.stores: list[QueueState] = []
         self.operations: list[Operation] = []
         self.starts: list[int] = []
+        self.turns: list[tuple[PutLanes, int]] = []
         self.learns = False
         self.sending: Sending | None = None
 
     def compose(self, large_batches: Iterator[int]) -> None:
         """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
         self.stores = _stores_of(self.batch)
+        self.turns = [(store.lanes, store.lanes.turn) for store in self.stores]
         self.operations = [store.check() for store in self.stores]
         for atomic_write in self.batch:
             self.starts.append(len(self.operations))
@@ -89,6 +92,14 @@ class _PendingMulti:
             self.learns = self.learns or atomic_write.learns
         if self.learns and len(self.batch) > FEW:
             self.learns = next(large_batches) % LEARN_EVERY == 0
+
+    def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
+        """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
+        for store, (lanes, turn) in zip(self.stores, self.turns, strict=True):
+            if store.lacks_lane(operation, error):
+                lanes.rewind(turn)
+                return store
+        return None
 
 
 class GroupCommitter:
@@ -102,7 +113,8 @@ class GroupCommitter:
         self._tasks = tasks
         self._clock = clock
         self._about = about
-        self._waiting: deque[AtomicWrite] = deque()
+        self._waiting: deque[AtomicWrite] = deque()  # by number
+        self._numbers = count()
         self._repairing: dict[AtomicWrite, anyio.CancelScope] = {}
         self._idle: list[tuple[Slot, asyncio.Future[_PendingMulti | None]]] = []
         self._woken = False
@@ -135,6 +147,7 @@ class GroupCommitter:
         if self._closed:
             raise SessionClosedError(CLOSED)
         atomic_write.committer = self
+        atomic_write.number = next(self._numbers)
         if not self._unsettled:
             self._drained.clear()
         self._unsettled += 1
@@ -177,8 +190,9 @@ class GroupCommitter:
             self._drained.set()
 
     def _requeue(self, writes: list[AtomicWrite]) -> None:
-        """Put writes back at the front of the queue, or fail them if the committer is closed."""
-        self._waiting.extendleft(reversed(writes))
+        """Put writes back in front of those submitted later, or fail them if the committer is closed."""
+        for atomic_write in writes:
+            bisect.insort(self._waiting, atomic_write, key=_number_of)
         if self._closed:
             self._fail_unsent()
 
@@ -295,13 +309,14 @@ class GroupCommitter:
                     sent = await slot.send(pending.operations, generation, learns=pending.learns)
             except RefusedError as refusal:
                 index, stores, starts = refusal.index, pending.stores, pending.starts
+                operation = pending.operations[index]
                 if index < len(stores):
-                    self._refresh(batch, stores[index], pending.operations[index], refusal.error)
+                    self._refresh(batch, stores[index], operation, refusal.error)
+                elif (store := pending.lacks_lane_of(operation, refusal.error)) is not None:
+                    self._refresh(batch, store, operation, refusal.error)
                 else:
                     member = bisect.bisect_right(starts, index) - 1
-                    self._answer_refusal(
-                        batch, batch[member], index - starts[member], pending.operations[index], refusal.error
-                    )
+                    self._answer_refusal(batch, batch[member], index - starts[member], operation, refusal.error)
             except RequestTooLargeError as error:
                 self._split(batch, error)
             else:
@@ -339,10 +354,10 @@ class GroupCommitter:
                 self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.retreat, error))
         batch.clear()
 
-    def _refresh(self, batch: list[AtomicWrite], store: QueueState, check: Operation, error: ZooKeeperError) -> None:
-        """Requeue the writes that depend on a changed configuration after reading it again."""
+    def _refresh(self, batch: list[AtomicWrite], store: QueueState, refused: Operation, error: ZooKeeperError) -> None:
+        """Open a queue again that has changed or lacks a lane, and then requeue the writes that depend on it."""
         for member in [candidate for candidate in batch if store in candidate.stores]:
-            self._repair_or_fail(batch, member, partial(store.repair, check, error), error)
+            self._repair_or_fail(batch, member, partial(store.repair, refused, error), error)
 
     def _answer_refusal(
         self, batch: list[AtomicWrite], member: AtomicWrite, index: int, operation: Operation, error: ZooKeeperError
@@ -430,6 +445,10 @@ def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
             if store not in stores:
                 stores.append(store)
     return stores
+
+
+def _number_of(atomic_write: AtomicWrite) -> int:
+    return atomic_write.number
 
 
 CLOSED = "the session has been closed"

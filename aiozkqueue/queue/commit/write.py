@@ -74,6 +74,7 @@ class AtomicWrite(ABC):
         "error",
         "generation",
         "learns",
+        "number",
         "owner",
         "plans",
         "repairs",
@@ -102,6 +103,8 @@ class AtomicWrite(ABC):
         self.alone: bool = False
         """Whether it has a request to itself because it caused a refusal, so that no other write waits for it."""
         self.committer: Committer | None = None
+        self.number: int = 0
+        """Its position among all submitted writes. A write that is sent again keeps it, so puts keep their order."""
         """The committer that it was submitted to."""
         self.settled: bool = False
         self.error: BaseException | None = None

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.queue.commit.put_plan import PutPlan
-from aiozkqueue.queue.state.lanes import lane_of_group
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -42,7 +41,7 @@ class GroupLane:
 
     def path(self, prefix: str) -> str:
         """See `Place`."""
-        return f"{lane_of_group(self._store.config, self._group)}/{prefix}"
+        return f"{self._store.lanes.of_group(self._group)}/{prefix}"
 
 
 def group_plan(store: QueueState, group: str | None) -> PutPlan | None:

@@ -6,10 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConfigConflictError, InvalidOptionError, QueueFullError
-from aiozkqueue.layout import MOST_LANES, QueueConfig, excess_of
+from aiozkqueue.layout import MOST_GENERATIONS, MOST_LANES, SPARE_LANES, QueueConfig, excess_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.layout import Policy
+
+#: Lanes that an error names.
+_NAMED = 3
 
 
 class PolicyChoice:
@@ -107,8 +112,9 @@ def with_lane(queue: str, config: QueueConfig, priority: int, *, scheduled: bool
 
 def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
     """Check that a new priority does not give the queue too many lanes. Raises: InvalidOptionError."""
-    number = config.lane_count + max(config.width, config.shards or 1)
-    if number > MOST_LANES:
+    width = max(config.width, config.shards or 1)
+    number = config.lane_count + width
+    if width * (len(config.priorities) + 2) > MOST_LANES or number > MOST_LANES + SPARE_LANES:
         used = ", ".join(map(str, sorted({*config.priorities, 0})))
         raise InvalidOptionError(
             f"queue {queue!r}: priority={priority} would make {number} lanes, the most is {MOST_LANES}; "
@@ -116,16 +122,40 @@ def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
         )
 
 
-def check_generation(queue: str, config: QueueConfig, lane: str, emptied: int) -> None:
-    """Check that a new generation of a shard does not give the queue too many lanes; emptied lanes do not count.
+def check_generation(queue: str, config: QueueConfig, lane: str) -> None:
+    """Check that a new generation of a shard does not give the queue too many lanes.
 
     Raises: QueueFullError.
     """
-    if config.lane_count - emptied >= MOST_LANES:
+    if is_full(config):
+        older = config.older_lanes
         raise QueueFullError(
-            f"queue {queue!r}: the counter of lane {lane} is used up, and {config.lane_count} lanes may hold messages, "
-            f"the most is {MOST_LANES}; consume what waits, or put into another queue"
+            f"queue {queue!r}: the counter of lane {lane} is used up, and the queue has {config.lane_count} lanes, "
+            f"as many as it may have; consume the messages in its {len(older)} older lanes ({_some(older)}), "
+            "or put into another queue"
         )
+
+
+def check_span(queue: str, lane: str, generations: Sequence[str]) -> None:
+    """Refuse another generation of a shard that has too many already; none of them can be given up.
+
+    Raises: QueueFullError.
+    """
+    if len(generations) >= MOST_GENERATIONS:
+        raise QueueFullError(
+            f"queue {queue!r}: the counter of lane {lane} is used up, and its shard has messages in "
+            f"{len(generations)} lanes, as many as it may have; consume those in the older ones "
+            f"({_some(generations)}), or put into another queue"
+        )
+
+
+def is_full(config: QueueConfig) -> bool:
+    """Whether a queue has so many lanes that no shard can have another generation."""
+    return config.lane_count >= MOST_LANES + SPARE_LANES
+
+
+def _some(lanes: Sequence[str]) -> str:
+    return ", ".join(lanes[:_NAMED]) + (", …" if len(lanes) > _NAMED else "")
 
 
 def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConflictError:

@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 class PutLanes:
     """The lanes for new items, used in rotation."""
 
-    __slots__ = ("_lanes", "_paths", "_plain", "_turn")
+    __slots__ = ("_chosen", "_config", "_lanes", "_only_path", "_paths", "_plain", "turn")
 
     def __init__(self, config: QueueConfig, paths: QueuePaths, random: Random | None = None) -> None:
+        self._config = config
         self._lanes = {tier.priority: tier.put_lanes for tier in config.tiers}
         self._plain = self._lanes[0]
-        self._paths = [paths.at(lane) for lane in self._plain]
-        self._turn = 0 if random is None else random.randrange(len(self._plain))
+        self._paths = {lane: paths.at(lane) for lane in self._plain}
+        self._only_path = self._paths[self._plain[0]] if len(self._plain) == 1 else None
+        self.turn: int = 0 if random is None else random.randrange(len(self._plain))
+        """How many times one lane of several has been chosen; `rewind` takes choices back."""
+        self._chosen: set[str] = set()
 
     def __contains__(self, priority: int) -> bool:
         """Whether a priority has lanes."""
@@ -30,34 +34,43 @@ class PutLanes:
 
     def next(self) -> str:
         """Return the next lane for plain items, relative to the queue."""
-        self._turn = (self._turn + 1) % len(self._plain)
-        return self._plain[self._turn]
+        return self._plain[0] if len(self._plain) == 1 else self._choose(self._plain)
 
     def next_path(self) -> str:
         """Return the path of the next lane for plain items."""
-        paths = self._paths
-        if len(paths) == 1:
-            return paths[0]
-        self._turn = (self._turn + 1) % len(paths)
-        return paths[self._turn]
+        return self._only_path or self._paths[self.next()]
 
     def of_key(self, key: str) -> str:
         """Return the lane for items that must share a lane because of ``key``, relative to the queue."""
-        return self._plain[crc32(key.encode()) % len(self._plain)]
+        return self._note(self._plain[crc32(key.encode()) % len(self._plain)])
+
+    def of_group(self, group: str) -> str:
+        """Return the lane of a group's next item, by the group's hash, relative to the queue."""
+        shard = crc32(group.encode()) % (self._config.groups or 1)
+        return self._note(lane_of(shard, self._config.generations.get(shard, (0, 0))[1]))
 
     def of_priority(self, priority: int) -> str:
         """Return the next lane of a priority.
 
-        For a priority without lanes, return a lane that does not exist: the put is refused, and then repaired.
+        For a priority that the configuration does not name, return a lane that does not exist: the put is refused, and
+        then repaired.
         """
         lanes = self._lanes.get(priority)
-        if lanes is None:
-            return lane_of(0, 0, priority)
-        self._turn = (self._turn + 1) % len(lanes)
-        return lanes[self._turn]
+        return lane_of(0, 0, priority) if lanes is None else self._choose(lanes)
 
+    def take_chosen(self) -> set[str]:
+        """Return the lanes chosen since the last call: some of them may be missing, if a put was refused for one."""
+        chosen, self._chosen = self._chosen, set()
+        return chosen
 
-def lane_of_group(config: QueueConfig, group: str) -> str:
-    """Return the lane of a group's next item, by the group's hash."""
-    shard = crc32(group.encode()) % (config.groups or 1)
-    return lane_of(shard, config.generations.get(shard, (0, 0))[1])
+    def rewind(self, turn: int) -> None:
+        """Choose the same lanes again that were chosen since this turn, for puts that found one of them missing."""
+        self.turn = min(self.turn, turn)
+
+    def _choose(self, lanes: tuple[str, ...]) -> str:
+        self.turn += 1
+        return self._note(lanes[self.turn % len(lanes)])
+
+    def _note(self, lane: str) -> str:
+        self._chosen.add(lane)
+        return lane

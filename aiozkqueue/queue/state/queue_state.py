@@ -10,19 +10,17 @@ from aiozkqueue.errors import (
     ConnectionLostError,
     NotCommittedError,
     PayloadError,
-    QueueFullError,
 )
 from aiozkqueue.layout import (
     LANE_END,
-    MOST_GENERATIONS,
     AtLeastOnce,
     ItemName,
     MalformedError,
     QueueConfig,
     QueuePaths,
+    is_lane,
     is_later,
     item_id,
-    lane_of,
     priority_at,
     priority_of,
 )
@@ -47,8 +45,10 @@ from aiozkqueue.zookeeper import (
     ZooKeeper,
 )
 
-from .config_rules import PolicyChoice, check_change, check_generation, with_lane
+from .config_rules import PolicyChoice, check_change, with_lane
+from .generations import open_next_generation
 from .lanes import PutLanes
+from .missing_lanes import MissingLanes
 from .znodes import complete, folders_of
 
 if TYPE_CHECKING:
@@ -109,6 +109,9 @@ class QueueState:
         self.policy: Policy = DEFAULT_POLICY
         """The policy in force."""
         self.version: int = -1
+        """Of the configuration."""
+        self.created: int = 0
+        """The zxid that made the queue's znode: a queue that is deleted and made again counts its versions from 0."""
         self.forced_version: int = 0
         """The version of the locks znode at some earlier time. Each lock that is removed by force raises it."""
         self._zookeeper = zookeeper
@@ -118,6 +121,7 @@ class QueueState:
         """Whether `open` has nothing to do."""
         self._choice = PolicyChoice(name)
         self._groups_expected = False
+        self._missing_lanes = MissingLanes(zookeeper, self.paths)
         self.tiers: tuple[Tier, ...] = self.config.tiers
         """The lanes that may hold items, by priority, the most urgent first."""
         self.lanes: PutLanes = PutLanes(self.config, self.paths)
@@ -147,8 +151,15 @@ class QueueState:
         if self.config.policy is None and (new or self.ready):
             self.invalidate()
 
+    @property
+    def revision(self) -> tuple[int, int]:
+        """What tells the configuration known here from every other one of this name: zxid of the queue, and version."""
+        return self.created, self.version
+
     async def open(self) -> None:
-        """Read the configuration and create missing znodes of the queue; return immediately if that has been done.
+        """Read the configuration, and create the missing znodes of the queue and the lanes that puts found missing.
+
+        Returns immediately if that has been done.
 
         Raises:
             AccessDeniedError: a znode's ACL refuses access.
@@ -235,10 +246,11 @@ class QueueState:
         return self.ready and priority in self.lanes and (self.config.scheduled or not scheduled)
 
     async def ensure_lane(self, priority: int, *, scheduled: bool) -> None:
-        """Create the lanes of a priority and, if ``scheduled``, the znode for delayed items, unless they exist.
+        """Add a priority and, if ``scheduled``, delayed items to what the configuration names, unless it names them.
 
-        One multi creates them and changes the configuration, so they exist only if the configuration says so.
-        Otherwise a producer could put to a place where no consumer looks. The same multi wakes idle consumers.
+        The same multi wakes idle consumers. It also creates the znode for delayed items, and the lane of a priority
+        that has only one. Any other lane is created by its first put, which checks the version of the configuration:
+        nothing is put to a place where no consumer looks.
 
         Raises: as `open`; InvalidOptionError: the configuration or the number of lanes would become too large.
         """
@@ -249,11 +261,12 @@ class QueueState:
             config = with_lane(self.name, self.config, priority, scheduled=scheduled)
             folders = ["later"] if scheduled else []
             if priority not in self.lanes:
-                folders += [lane for tier in config.tiers if tier.priority == priority for lane in tier.put_lanes]
+                (lanes,) = (tier.put_lanes for tier in config.tiers if tier.priority == priority)
+                folders += lanes if len(lanes) == 1 else ()
             present = set(await self._zookeeper.children(self.paths.base))
             present.update(f"lanes/{name}" for name in await self._zookeeper.children(self.paths.lanes))
             missing = [Create(self.paths.at(folder)) for folder in folders if folder not in present]
-            await self._change(config, [*missing, SetData(self.paths.items, b"")])
+            await self.replace_config(config, [*missing, SetData(self.paths.items, b"")])
 
     async def admit_staged(self) -> None:
         """Have consumers look for pending batches. There may be none before this has been stored.
@@ -262,7 +275,7 @@ class QueueState:
         """
         await self.open()
         while not self.config.staged:
-            await self._change(replace(self.config, staged=True))
+            await self.replace_config(replace(self.config, staged=True))
             await self.open()
 
     async def open_later(self, folder: str, priority: int) -> None:
@@ -295,32 +308,11 @@ class QueueState:
     async def next_generation(self, path: str) -> None:
         """Open the next generation of the lane of an item's path, unless it is open.
 
-        Raises: as `open`; QueueFullError: the shard has too many generations that are not empty.
+        Raises: as `open`; QueueFullError: too many lanes of the shard or of the queue have messages.
         """
-        lane = path[len(self.paths.base) + 1 :].rpartition("/")[0]
-        priority = priority_of(lane)
-        while True:
-            await self.open()
-            config = self.config
-            # Groups keep lanes in shards that get no other new items.
-            lanes = next((tier.newest_lanes for tier in self.tiers if tier.priority == priority), ())
-            if lane not in lanes:
-                return
-            shard = lanes.index(lane)
-            spans = config.priorities[priority] if priority else config.generations
-            oldest, newest = spans.get(shard, (0, 0))
-            while oldest < newest and not await self._zookeeper.children(
-                self.paths.at(lane_of(shard, oldest, priority))
-            ):
-                oldest += 1  # no new items come here: the version check refuses any put that is still under way
-            if newest + 1 >= oldest + MOST_GENERATIONS:
-                msg = f"queue {self.name!r}: lane {lane} is at its end, and {MOST_GENERATIONS} before it are not empty"
-                raise QueueFullError(msg)
-            check_generation(self.name, config, lane, emptied=oldest - spans.get(shard, (0, 0))[0])
-            await self._zookeeper.ensure(self.paths.at(lane_of(shard, newest + 1, priority)))
-            await self._change(config.grown(priority, shard, oldest, newest + 1))
+        await open_next_generation(self._zookeeper, self, path)
 
-    async def _change(self, config: QueueConfig, operations: Sequence[Operation] = ()) -> None:
+    async def replace_config(self, config: QueueConfig, operations: Sequence[Operation] = ()) -> None:
         """Try once to store a configuration in place of the known one; the caller checks whether that worked."""
         try:
             await self._zookeeper.multi([SetData(self.paths.base, config.encode(), self.version), *operations])
@@ -345,13 +337,33 @@ class QueueState:
             place = operation.path[len(self.paths.base) + 1 :]
             if isinstance(operation, Create) and is_later(place) and isinstance(error, NoNodeError):
                 return self.open_later(place.rpartition("/")[0], priority_at(place))
-            priority = priority_of(place.rpartition("/")[0])
-            return self.ensure_lane(priority, scheduled=False) if priority else self.open()
+            lane = place if is_lane(place) else place.rpartition("/")[0]
+            if isinstance(error, NoNodeError) and is_lane(lane):
+                return self._open_lane(lane)
+            return self.open()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
             # The lane's counter is exhausted, and every create in the lane fails from now on.
             return self.next_generation(operation.path)
         msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
         raise NotCommittedError(msg) from error
+
+    def lacks_lane(self, operation: Operation, error: ZooKeeperError) -> bool:
+        """Whether a put was refused since its lane has not been made: `repair` makes it, and any others like it."""
+        missing = isinstance(error, NoNodeError) and isinstance(operation, Create) and operation.sequential
+        return missing and operation.path.startswith(f"{self.paths.lanes}/")
+
+    def _open_lane(self, lane: str) -> Coroutine[object, object, None]:
+        """Have the next opening make a lane, with the others that have been chosen and may be missing as well."""
+        self._missing_lanes.want({lane, *self.lanes.take_chosen()})
+        return self._open_wanted(lane)
+
+    async def _open_wanted(self, lane: str) -> None:
+        """Open, and admit the lane's priority. Raises: as `ensure_lane`; AccessDeniedError: it may not be made."""
+        priority = priority_of(lane)
+        await (self.ensure_lane(priority, scheduled=False) if priority else self.open())
+        refusal = self._missing_lanes.refusal(lane)
+        if refusal is not None:
+            raise denied(self.name, refusal) from refusal
 
     async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
         """Return the version of the locks znode at a moment when ``lock`` was still ours; None: it is not ours.
@@ -455,15 +467,18 @@ class QueueState:
         if config.lifetime is not None and self.clock is not None:
             await self.clock.learned(paths.due)  # every put computes the time when its message expires
         await complete(self._zookeeper, paths, self._folders(), config)
+        same = await self._missing_lanes.make(config, stat)
         locks = await self._zookeeper.exists(paths.locks)
-        if invalidations != self._invalidations:
+        if invalidations != self._invalidations or not same:
             return  # read again: the queue or the request may have changed since
         self.forced_version = 0 if locks is None else locks.version
         self._choice.settled()
-        self.config, self.version, self.ready = config, stat.version, True
+        if self.revision != (stat.czxid, stat.version):
+            self.lanes = PutLanes(config, self.paths, self._random)
+        self.created, self.version = stat.czxid, stat.version
+        self.config, self.ready = config, True
         self.policy = config.policy or DEFAULT_POLICY
         self.tiers = config.tiers
-        self.lanes = PutLanes(config, self.paths, self._random)
         for listener in self.config_listeners:
             listener()
 

@@ -39,6 +39,7 @@ COUNTERS = {
     "plain": LAST,
     "retired": HALF,
     "of-curator": LAST,
+    "widest": HALF - 5,
 }
 
 
@@ -242,6 +243,62 @@ async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_m
     assert (await retired.configuration()).lanes == ("lanes/s0g2", "lanes/s0g3")
     await other.queue("retired").put(b"newest")
     assert await drained(session.queue("retired")) == [b"newest"]
+
+
+async def test_a_queue_with_the_most_lanes_goes_on_in_the_next_generation_of_one(
+    session: zq.QueueSession, other: zq.QueueSession, view: Observer
+) -> None:
+    widest = session.queue("widest")
+    await widest.put(b"old")
+    await view.set(f"{ROOT}/widest", json.dumps({"width": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}).encode())
+    for _ in range(5):
+        await widest.put(b"old")
+    await moved_to(view, "widest", [0, 1])
+    await other.queue("widest").put(b"new")
+    assert await view.children(f"{ROOT}/widest/lanes") == ["s0g1"]
+    with pytest.raises(zq.InvalidOptionError, match="priority=4 would make 5121 lanes, the most is 4096"):
+        await widest.put(b"refused", priority=4)
+    assert await drained(other.queue("widest")) == [b"old"] * 6 + [b"new"]
+
+
+async def test_a_queue_gives_its_empty_lanes_up_for_the_next_generation_and_names_those_that_are_not_empty(
+    session: zq.QueueSession, other: zq.QueueSession, view: Observer
+) -> None:
+    base = f"{ROOT}/spent"
+    spent = session.queue("spent")
+    await spent.put(b"first")
+    older = {str(shard): [0, 1] for shard in range(1024)}
+    await view.set(base, json.dumps({"shards": 1024, "priorities": {"1": {}, "2": {}, "3": older}}).encode())
+    store = other._engine.store("spent")
+    for shard in range(1024):
+        await view.create(f"{base}/lanes/p131s{shard}g0/item-i{shard:024d}-0000000000", b"0")
+    with pytest.raises(zq.QueueFullError, match=r"consume the messages in its 1024 older lanes \(lanes/p131s0g0, "):
+        await store.next_generation(f"{base}/lanes/p130s7g0/item-x")
+    for shard in range(500):
+        await view.delete(f"{base}/lanes/p131s{shard}g0")  # with what was in it
+    await store.next_generation(f"{base}/lanes/p130s7g0/item-x")
+    stored = json.loads(await view.get(base))["priorities"]
+    assert stored["2"] == {"7": [0, 1]}
+    assert [stored["3"][shard] for shard in ("0", "499", "500")] == [[1, 1], [1, 1], [0, 1]]
+    await other.queue("spent").put_many([b"1", b"2"], priority=2)
+    assert await spent.size() == 1 + 524 + 2
+
+
+async def test_a_shard_whose_generations_all_have_messages_says_which_to_consume(
+    session: zq.QueueSession, view: Observer
+) -> None:
+    deep = session.queue("deep")
+    await deep.put(b"0")
+    store = session._engine.store("deep")
+    for generation in range(15):
+        lane = "items" if generation == 0 else f"lanes/s0g{generation}"
+        await store.next_generation(f"{ROOT}/deep/{lane}/item-x")
+        await deep.put(b"%d" % (generation + 1))
+    with pytest.raises(zq.QueueFullError, match=r"messages in 16 lanes, .*consume those in the older ones \(items, "):
+        await store.next_generation(f"{ROOT}/deep/lanes/s0g15/item-x")
+    assert len(await drained(deep)) == 16
+    await store.next_generation(f"{ROOT}/deep/lanes/s0g15/item-x")
+    assert await generations(view, "deep") == [15, 16]
 
 
 async def test_a_commit_slot_that_was_written_two_thousand_million_times_carries_the_next_commits(

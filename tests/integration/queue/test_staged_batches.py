@@ -109,6 +109,23 @@ async def test_consumers_see_nothing_of_a_batch_before_it_is_complete_and_then_a
         assert (stats.size, stats.claimed, stats.staged) == (0, 0, 0)
 
 
+async def test_a_batch_is_seen_where_it_has_put_to_a_few_of_the_lanes_of_each_priority(
+    zookeeper: str, queue_root: str
+) -> None:
+    async with zq.connect(zookeeper, root=queue_root) as session, zq.connect(zookeeper, root=queue_root) as other:
+        await session.queue("orders").configure(zq.QueueConfig(shards=32))
+        taken: list[str] = []
+        async with waiting(other.queue("orders"), taken):
+            writer = Writer(session)
+            fence = await writer.begin()
+            bodies = [f"{priority} {number}" for priority in (-5, 0, 3) for number in range(2)]
+            for body in bodies:
+                await writer.put(fence, body, priority=int(body.split()[0]))
+            await writer.staging.complete(0)
+            await until(lambda: len(taken) == len(bodies))
+        assert sorted(taken) == sorted(bodies)
+
+
 async def test_a_batch_is_nobodys_to_purge_cancel_or_force_open(zookeeper: str, queue_root: str) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
         queue = session.queue("orders")

@@ -259,6 +259,23 @@ def test_the_lanes_of_a_queue_are_counted_as_they_are_listed(settings: dict[str,
     assert QueueConfig.decode(config.encode()) == config
 
 
+def test_the_widest_queue_may_have_some_older_generations_more() -> None:
+    widest: dict[str, object] = {"shards": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}
+    spare = {str(one): [0, 1] for one in range(1024)}
+    assert QueueConfig.decode(json.dumps({**widest, "generations": spare}).encode()).lane_count == 5120
+    with pytest.raises(MalformedError, match="make 5121 lanes, the most is 4096, and 1024 more for older generations"):
+        QueueConfig.decode(json.dumps({**widest, "generations": {**spare, "0": [0, 2]}}).encode())
+
+
+def test_the_oldest_generations_that_are_empty_are_left_out() -> None:
+    config = QueueConfig(shards=2, generations={0: (3, 6), 1: (0, 1)}, priorities={5: {1: (7, 9)}})
+    plain = ("lanes/s0g3", "lanes/s0g4", "lanes/s0g5", "lanes/s1g0")
+    assert config.older_lanes == (*plain, "lanes/p133s1g7", "lanes/p133s1g8")
+    left = config.without({"lanes/s0g3", "lanes/s0g5", "lanes/s1g0", "lanes/s1g1", "lanes/p133s1g7", "lanes/p133s1g8"})
+    assert (left.generations, left.priorities) == ({0: (4, 6), 1: (1, 1)}, {5: {1: (9, 9)}})
+    assert config.without(set()) == config
+
+
 @pytest.mark.parametrize(
     "settings",
     [

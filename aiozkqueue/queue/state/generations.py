@@ -1,0 +1,76 @@
+"""The next generation of a shard, when the counter of its lane nears the end; and older ones that are given up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiozkqueue.layout import lane_of, priority_of
+
+from .config_rules import check_generation, check_span, is_full
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiozkqueue.layout import QueueConfig, QueuePaths, Tier
+    from aiozkqueue.zookeeper import ZooKeeper
+
+#: Lanes looked at together.
+PAGE: Final = 256
+
+
+class ConfiguredQueue(Protocol):
+    """A queue whose configuration is known and can be replaced: see `QueueState`."""
+
+    name: str
+    paths: QueuePaths
+    config: QueueConfig
+    tiers: tuple[Tier, ...]
+
+    async def open(self) -> None:
+        """Read the configuration, unless it is known."""
+
+    async def replace_config(self, config: QueueConfig) -> None:
+        """Try once to store a configuration in place of the known one."""
+
+
+async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, path: str) -> None:
+    """Open the next generation of the lane that an item's path is in, unless that has been done.
+
+    The same write gives up the older generations of the shard that are empty. A queue with the most lanes gives up the
+    empty older generations of all shards. Nothing is put to them any more, because every put checks the version of the
+    configuration under which they were found empty.
+
+    Raises: as `QueueState.open`; QueueFullError: too many lanes have messages.
+    """
+    lane = state.paths.place_of(path).rpartition("/")[0]
+    priority = priority_of(lane)
+    while True:
+        await state.open()
+        # A group stays in its shard when nothing else is put there any more.
+        shards = next((tier.shard_lanes for tier in state.tiers if tier.priority == priority), ())
+        shard = next((number for number, lanes in enumerate(shards) if lanes[-1] == lane), None)
+        if shard is None:
+            return
+        config = await _without_empty(zookeeper, state, state.config, shards[shard][:-1])
+        if is_full(config):
+            config = await _without_empty(zookeeper, state, config, config.older_lanes)
+        check_generation(state.name, config, lane)
+        (generations,) = (tier.shard_lanes[shard] for tier in config.tiers if tier.priority == priority)
+        check_span(state.name, lane, generations)
+        spans = config.priorities[priority] if priority else config.generations
+        oldest, newest = spans.get(shard, (0, 0))
+        await zookeeper.ensure(state.paths.at(lane_of(shard, newest + 1, priority)))
+        await state.replace_config(config.grown(priority, shard, oldest, newest + 1))
+
+
+async def _without_empty(
+    zookeeper: ZooKeeper, state: ConfiguredQueue, config: QueueConfig, lanes: Sequence[str]
+) -> QueueConfig:
+    """Return the configuration without those of some older lanes that are empty."""
+    empty: set[str] = set()
+    for start in range(0, len(lanes), PAGE):
+        page = lanes[start : start + PAGE]
+        stats = await asyncio.gather(*(zookeeper.exists(state.paths.at(lane)) for lane in page))
+        empty.update(lane for lane, stat in zip(page, stats, strict=True) if stat is None or not stat.num_children)
+    return config.without(empty)

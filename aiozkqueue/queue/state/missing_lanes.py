@@ -1,0 +1,83 @@
+"""The lanes that puts found missing: the next opening of their queue makes them, and makes no others.
+
+A lane is made only under the version of the configuration that names it, as each put is sent under one. So an item lies
+only where every consumer that knows this version looks.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from aiozkqueue.zookeeper import Check, Create, Delete, MultiError, NoAuthError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from aiozkqueue.layout import QueueConfig, QueuePaths
+    from aiozkqueue.zookeeper import Stat, ZooKeeper
+
+#: Lanes created in one multi.
+LANES_TOGETHER = 256
+
+
+class MissingLanes:
+    """The lanes of one queue that one session has to make. Lanes are relative to the queue."""
+
+    def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths) -> None:
+        self._zookeeper = zookeeper
+        self._paths = paths
+        self._wanted: set[str] = set()
+        self._refused: dict[str, NoAuthError] = {}
+
+    def want(self, lanes: Iterable[str]) -> None:
+        """Have lanes made by the next `make`."""
+        for lane in lanes:
+            if lane.startswith("lanes/"):
+                self._wanted.add(lane)
+                self._refused.pop(lane, None)
+
+    def refusal(self, lane: str) -> NoAuthError | None:
+        """Why a lane that was wanted has not been made: an ACL forbids it."""
+        return self._refused.get(lane)
+
+    async def make(self, config: QueueConfig, base: Stat) -> bool:
+        """Create the wanted lanes that the configuration names.
+
+        ``base`` is the stat of the queue's znode as the configuration was read. False: the queue was deleted and made
+        again since then, and no lane was made in the new one.
+
+        Raises: ZooKeeperError: MultiError also when another session was quicker, or has changed the configuration.
+        """
+        if not self._wanted:
+            return True
+        wanted, self._wanted = self._wanted, set[str]()
+        named = [lane for lane in config.lanes if lane in wanted]
+        try:
+            present = {f"lanes/{name}" for name in await self._zookeeper.children(self._paths.lanes)}
+            missing = [lane for lane in named if lane not in present]
+            for start in range(0, len(missing), LANES_TOGETHER):
+                made = [Create(self._paths.at(lane)) for lane in missing[start : start + LANES_TOGETHER]]
+                await self._zookeeper.multi([Check(self._paths.base, base.version), *made])
+            if missing and not await self._is_same(base):
+                await self._remove(missing)
+                self._wanted |= wanted
+                return False
+        except BaseException as error:
+            if isinstance(error, MultiError) and isinstance(error.error, NoAuthError):
+                self._refused.update(dict.fromkeys(named, error.error))  # their puts fail; consumers go on
+                return True
+            self._wanted |= wanted
+            raise
+        return True
+
+    async def _is_same(self, base: Stat) -> bool:
+        """Whether the queue is still the one whose configuration was read: a new one counts its versions again."""
+        now = await self._zookeeper.exists(self._paths.base)
+        return now is not None and now.czxid == base.czxid
+
+    async def _remove(self, lanes: Iterable[str]) -> None:
+        """Take back lanes that the new configuration may not name; one with an item in it stays."""
+        for lane in lanes:
+            with suppress(MultiError):
+                await self._zookeeper.multi([Delete(self._paths.at(lane))])

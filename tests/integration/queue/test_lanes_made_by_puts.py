@@ -1,0 +1,381 @@
+"""The first put to a lane makes it: opening a queue makes none, and consumers find each lane that appears."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from aiozkqueue.testing import Opcode
+from tests.integration.queue.conftest import eventually, take_one
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from aiozkqueue.testing import Request, ZooKeeperProxy
+    from tests.integration.queue.conftest import Opener
+    from tests.observer import Observer
+
+#: The most lanes that a configuration may ask for: 1,024 shards for each of four priorities.
+WIDEST = json.dumps({"shards": 1024, "width": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}).encode()
+
+
+def bodies(number: int) -> list[bytes]:
+    return [b"%05d" % each for each in range(number)]
+
+
+def makes_lanes(request: Request) -> bool:
+    """Match the multi that makes lanes."""
+    return request.opcode == Opcode.MULTI and b"/lanes/" in request.body and b"/item-" not in request.body
+
+
+class Lanes:
+    """The lanes of the queue ``jobs``, looked at by an independent client."""
+
+    def __init__(self, view: Observer, root: str) -> None:
+        self._view = view
+        self.base = f"{root}/jobs"
+
+    async def __call__(self) -> list[str]:
+        return await self._view.children(f"{self.base}/lanes")
+
+    async def sizes(self) -> dict[str, int]:
+        """How many items each lane has that is there, the plain lane included."""
+        lanes = ["items", *(f"lanes/{name}" for name in await self())]
+        return {lane: len(await self._view.children(f"{self.base}/{lane}")) for lane in lanes}
+
+    async def configure(self, config: bytes) -> None:
+        """Store a configuration as an operator does with zkCli, and make nothing else."""
+        await self._view.set(self.base, config)
+
+
+@pytest.fixture
+def lanes(server_view: Observer, queue_root: str) -> Lanes:
+    return Lanes(server_view, queue_root)
+
+
+@asynccontextmanager
+async def listening(session: zq.QueueSession) -> AsyncIterator[list[bytes]]:
+    """Have a listener handle what comes to ``jobs``, and yield the bodies of what it has handled."""
+    handled: list[bytes] = []
+
+    async def note(delivery: zq.Delivery[bytes]) -> None:
+        handled.append(delivery.value)
+
+    async with session.listener(session.queue("jobs"), note):
+        yield handled
+
+
+async def until_handled(handled: list[bytes], expected: list[bytes]) -> None:
+    async def complete() -> bool:
+        return len(handled) >= len(expected)
+
+    await eventually(complete)
+    assert Counter(handled) == Counter(expected)
+
+
+async def drained(session: zq.QueueSession) -> list[bytes]:
+    async with session.queue("jobs").consume(until_idle=0) as deliveries:
+        return [delivery.value async for delivery in deliveries]
+
+
+# -- what opening costs
+
+
+async def test_consumers_and_operators_of_the_widest_queue_make_no_lane_and_a_put_makes_its_own(
+    session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
+) -> None:
+    await session.queue("jobs").put(b"first")
+    await take_one(session)
+    await lanes.configure(WIDEST)
+    jobs = other.queue("jobs")
+    async with listening(other) as handled:
+        async with session.begin() as tx:
+            assert await tx.take(session.queue("jobs"), timeout=0) is None
+        assert (await jobs.stats()).size == await jobs.size() == 0
+        assert await jobs.peek(3) == []
+        assert await lanes() == []
+        await jobs.put(b"plain")
+        await jobs.put(b"urgent", priority=2)
+        await until_handled(handled, [b"plain", b"urgent"])
+    made = await lanes()
+    assert len(made) <= 2
+    assert [name for name in made if name.startswith("p130")]
+
+
+async def test_a_batch_of_puts_makes_the_lanes_that_it_puts_to_in_a_few_requests(
+    open_session: Opener, lanes: Lanes, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=512))
+    before = zookeeper_proxy.requests[Opcode.MULTI]
+    await jobs.put_many(bodies(512))
+    assert zookeeper_proxy.requests[Opcode.MULTI] - before < 20
+    assert len(await lanes()) == 511
+    assert set((await lanes.sizes()).values()) == {1}
+    assert Counter(await drained(session)) == Counter(bodies(512))
+
+
+async def test_many_sessions_that_put_to_the_same_new_lanes_at_once_all_succeed(
+    open_session: Opener, lanes: Lanes
+) -> None:
+    sessions = [await open_session() for _ in range(6)]
+    await sessions[0].queue("jobs").configure(zq.QueueConfig(shards=64))
+
+    async def produce(session: zq.QueueSession, number: int) -> None:
+        jobs = session.queue("jobs")
+        await asyncio.gather(*(jobs.put(b"%d %d" % (number, one)) for one in range(40)))
+        async with session.begin() as tx:
+            for one in range(40, 60):
+                tx.put(jobs, b"%d %d" % (number, one), priority=one % 3)
+        for one in range(60, 70):
+            await jobs.put(b"%d %d" % (number, one), group=f"group {one}")
+
+    await asyncio.gather(*(produce(session, number) for number, session in enumerate(sessions)))
+    expected = [b"%d %d" % (number, one) for number in range(6) for one in range(70)]
+    assert sum((await lanes.sizes()).values()) == len(expected)
+    assert Counter(await drained(sessions[-1])) == Counter(expected)
+
+
+async def test_one_batch_of_a_thousand_groups_makes_the_lanes_of_all_of_them(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=1024))
+    async with session.begin() as tx:
+        for body in bodies(1000):
+            tx.put(jobs, body, group=body.decode())
+    assert await jobs.size() == 1000
+    assert Counter(await drained(other)) == Counter(bodies(1000))
+
+
+async def test_puts_of_a_group_that_are_sent_together_keep_their_order_though_they_wait_for_their_lane(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=64))
+    for group in ("a", "b", "c"):
+        before = asyncio.create_task(jobs.put(b"elsewhere"))
+        await asyncio.gather(*(jobs.put(body, group=group) for body in bodies(50)))
+        await before
+    order: dict[str | None, list[bytes]] = {}
+    async with other.queue("jobs").consume(until_idle=0) as deliveries:
+        async for delivery in deliveries:
+            order.setdefault(delivery.group, []).append(delivery.value)
+    assert [order[group] for group in ("a", "b", "c")] == [bodies(50)] * 3
+
+
+# -- consumers see a lane that appears
+
+
+async def test_an_idle_consumer_hears_of_what_is_put_to_each_lane_that_was_not_there(
+    session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=16))
+    await jobs.put(b"urgent", priority=7)
+    await take_one(session)
+    made = await lanes()
+    async with listening(other) as handled:
+        await asyncio.sleep(0.3)  # long enough to be idle on most machines; correct at any moment
+        expected: list[bytes] = []
+        for body in bodies(32):
+            expected.append(body)
+            await jobs.put(body, priority=7 if int(body) % 2 else 0)
+            await until_handled(handled, expected)
+    assert len(await lanes()) > len(made) + 12
+
+
+async def test_one_look_finds_what_another_session_has_put_to_a_lane_that_was_not_there(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs, seen = session.queue("jobs"), other.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=8))
+    async with other.begin() as tx:
+        assert await tx.take(seen, timeout=0) is None
+    for body in bodies(8):
+        await jobs.put(body)
+        async with other.begin() as tx:
+            message = await tx.take(seen, timeout=0)
+            assert message is not None
+            assert message.value == body
+
+
+async def test_a_consumer_at_work_takes_what_is_urgent_next_though_its_lane_was_not_there(
+    session: zq.QueueSession, other: zq.QueueSession
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=8))
+    await jobs.put(b"urgent", priority=-3)
+    await take_one(other)  # which is the only consumer: nothing is left to another
+    await jobs.put_many(bodies(40))
+    order: list[bytes] = []
+
+    async def take(number: int) -> None:
+        order.extend([(await take_one(other)).value for _ in range(number)])
+
+    await take(4)
+    for number in range(8):  # to all lanes of the priority, of which one is there
+        await jobs.put(b"urgent %d" % number, priority=-3)
+    await take(44)
+    urgent = [at for at, body in enumerate(order) if body.startswith(b"urgent")]
+    assert len(urgent) == 8
+    assert max(urgent) < 16  # those claimed before come first
+
+
+async def test_what_is_put_to_new_lanes_while_a_consumer_lists_them_is_found(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=8))
+
+    def lists_a_lane(request: Request) -> bool:
+        return request.opcode in (Opcode.GET_CHILDREN, Opcode.GET_CHILDREN2) and b"/lanes/s" in request.body
+
+    for hold in (zookeeper_proxy.hold_request, zookeeper_proxy.hold_reply):
+        for nth in (1, 4, 12):
+            listing = hold(lists_a_lane, nth=nth)
+            idle = await open_session(zookeeper_proxy.hosts)
+            async with listening(idle) as handled:
+                await listing.struck()
+                await jobs.put_many(bodies(16))
+                listing.release()
+                await until_handled(handled, bodies(16))
+
+
+async def test_what_is_put_to_new_lanes_while_a_consumer_has_no_connection_is_found(
+    session: zq.QueueSession, open_session: Opener, zookeeper_proxy: ZooKeeperProxy
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=8))
+    idle = await open_session(zookeeper_proxy.hosts)
+    async with listening(idle) as handled:
+        expected: list[bytes] = []
+        for body in bodies(4):
+            zookeeper_proxy.refuse()
+            zookeeper_proxy.reset_connections()
+            await jobs.put(body)
+            expected.append(body)
+            await zookeeper_proxy.listen()
+            await until_handled(handled, expected)
+
+
+# -- a lane or a queue is deleted
+
+
+async def test_lanes_that_an_operator_deletes_are_made_again_by_the_next_puts(
+    session: zq.QueueSession, other: zq.QueueSession, lanes: Lanes, server_view: Observer
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=4))
+    async with listening(other) as handled:
+        await jobs.put_many(bodies(8))
+        await until_handled(handled, bodies(8))
+        for name in await lanes():
+            await server_view.delete_at_once(f"{lanes.base}/lanes/{name}")
+        await jobs.put_many(bodies(8))
+        await until_handled(handled, bodies(8) * 2)
+        await server_view.delete_at_once(f"{lanes.base}/lanes")
+        await jobs.put_many(bodies(8))
+        await until_handled(handled, bodies(8) * 3)
+
+
+async def test_what_is_put_into_a_queue_that_was_made_again_with_fewer_lanes_goes_where_its_consumers_look(
+    session: zq.QueueSession, other: zq.QueueSession, open_session: Opener, lanes: Lanes, server_view: Observer
+) -> None:
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=8))
+    await jobs.put_many(bodies(8))
+    version = await server_view.version(lanes.base)
+    async with listening(other) as handled:
+        await until_handled(handled, bodies(8))
+        await server_view.delete_at_once(lanes.base)
+        fresh = await open_session()
+        await fresh.queue("jobs").configure(zq.QueueConfig(shards=2))
+        # As the one that was deleted: the number does not tell them apart.
+        while await server_view.version(lanes.base) < version:
+            await server_view.set(lanes.base, await server_view.get(lanes.base))
+        for body in bodies(8):
+            await jobs.put(body)
+        await fresh.queue("jobs").put(b"fresh")
+        await until_handled(handled, [*bodies(8), *bodies(8), b"fresh"])
+    assert await lanes() in ([], ["s1g0"])
+
+
+# -- the request that makes lanes is lost
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_put_whose_lanes_are_made_by_a_request_that_is_lost_is_stored_once(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, lanes: Lanes, when: str, times: int
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=64))
+    lose = zookeeper_proxy.lose_before if when == "before" else zookeeper_proxy.lose_after
+    fault = lose(makes_lanes, times=times)
+    await jobs.put_many(bodies(32))
+    assert len(fault.requests) in ((times,) if when == "before" else (1, times))
+    assert sum((await lanes.sizes()).values()) == 32
+    assert Counter(await drained(session)) == Counter(bodies(32))
+
+
+async def test_a_put_that_is_cancelled_while_its_lane_is_made_is_stored_once_or_not_at_all(
+    open_session: Opener, zookeeper_proxy: ZooKeeperProxy, lanes: Lanes
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=64))
+    for hold in (zookeeper_proxy.hold_request, zookeeper_proxy.hold_reply):
+        fault = hold(makes_lanes)
+        putting = asyncio.create_task(jobs.put(b"maybe"))
+        await fault.struck()
+        putting.cancel()
+        fault.release()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        await jobs.put(b"after")
+    stored = await drained(session)
+    assert stored.count(b"after") == 2
+    assert stored.count(b"maybe") <= 2
+    assert sum((await lanes.sizes()).values()) == 0
+
+
+async def test_a_put_goes_on_in_the_next_session_when_its_own_ends_while_its_lane_is_made(
+    open_session: Opener,
+    zookeeper_proxy: ZooKeeperProxy,
+    expire: Callable[[zq.QueueSession], Awaitable[None]],
+    other: zq.QueueSession,
+) -> None:
+    session = await open_session(zookeeper_proxy.hosts)
+    jobs = session.queue("jobs")
+    await jobs.configure(zq.QueueConfig(shards=64))
+    for hold in (zookeeper_proxy.hold_request, zookeeper_proxy.hold_reply):
+        fault = hold(makes_lanes)
+        putting = asyncio.create_task(jobs.put(b"1"))
+        await fault.struck()
+        disposition = asyncio.ensure_future(expire(session))
+        await asyncio.sleep(0.1)
+        fault.release()
+        await disposition
+        await putting
+    assert await drained(other) == [b"1", b"1"]
+
+
+async def test_a_user_who_may_not_make_lanes_is_told_so_by_the_put(
+    session: zq.QueueSession, zookeeper: str, queue_root: str, lanes: Lanes
+) -> None:
+    owner = zq.Auth.digest("owner", "secret")
+    async with zq.connect(zookeeper, root=f"{queue_root}/owned", auth=[owner]) as owned:
+        await owned.queue("jobs").configure(zq.QueueConfig(shards=4))
+    async with zq.connect(zookeeper, root=f"{queue_root}/owned") as stranger:
+        with pytest.raises(zq.AccessDeniedError, match="queue 'jobs'"):
+            await stranger.queue("jobs").put(b"1")
+    del session, lanes
