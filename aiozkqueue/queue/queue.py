@@ -1,4 +1,4 @@
-"""A queue as users hold it."""
+"""Queues, as users hold them."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What one multi of `Queue.put_many` takes at the most.
+#: The largest size of one multi of `Queue.put_many`, bytes, and its largest number of messages.
 MANY_BYTES = 256 * 1024
 MANY = 1000
 
 
 class Queue(Destination[T]):
-    """A named queue of values of one type, made by `QueueSession.queue`. Costs nothing until it is used."""
+    """A named queue of values of one type, made by `QueueSession.queue`. Creating the object has no cost."""
 
     @property
     def engine(self) -> SessionCore:
-        """The session's machinery. Raises: SessionClosedError, WrongLoopError."""
+        """The session's core. Raises: SessionClosedError, WrongLoopError."""
         owner = cast("SessionCore | None", self.owner)
         if owner is None:
             msg = f"queue {self.name!r} was made for a test and belongs to no session"
@@ -77,22 +77,23 @@ class Queue(Destination[T]):
 
     @property
     def store(self) -> QueueState:
-        """What the session knows of it."""
+        """The session's state of the queue."""
         return self.engine.store(self.name)
 
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
         """Put a message, exactly once, and return its id. On return it is stored.
 
-        While disconnected it waits. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not
-        at all; None: for ever). Cancelled while it waits for room, it puts nothing; later it waits for the answer for
-        up to the session timeout, then goes on in the background.
+        While disconnected, the put waits. ``timeout`` is how many seconds to wait for capacity in a queue with
+        ``max_size`` (0: fail at once; None: no limit). A put that is cancelled while it waits for capacity stores
+        nothing. Cancelled later, it waits for the answer for up to the session timeout, then continues in the
+        background.
 
         Raises:
             PayloadError: the value is not of the queue's type.
-            MessageTooLargeError: larger than ZooKeeper takes.
-            OutcomeUnknownError: the session was closed while it was under way.
-            QueueFullError: the queue has as many messages as it takes, and no room came free in time.
-            DuplicateKeyError: it was put with ``unique``, and a message of its key waits or is handled.
+            MessageTooLargeError: the message is larger than ZooKeeper accepts.
+            OutcomeUnknownError: the session was closed during the put.
+            QueueFullError: the queue holds ``max_size`` messages, and no capacity was freed in time.
+            DuplicateKeyError: it was put with ``unique``, and the queue holds a message of its key.
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
@@ -104,7 +105,7 @@ class Queue(Destination[T]):
                 await self._put(engine, [put], patience)
                 return put.id if put.plan is None else stored_as(put)
         put = prepare(engine, self, value, options)
-        if put.plan is None and put.store.ready and put.store.room is None:  # as most are: nothing to wait for before
+        if put.plan is None and put.store.ready and put.store.room is None:  # the usual case: nothing to wait for first
             atomic_write = PutWrite(put.id, (put,))
             engine.committer.submit(atomic_write)
             await atomic_write.wait()
@@ -116,11 +117,11 @@ class Queue(Destination[T]):
     async def put_many(
         self, values: Iterable[T], *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]
     ) -> list[str]:
-        """Put messages in their order, and return their ids. All values are checked before any is sent.
+        """Put messages in order, and return their ids. All values are checked before any is sent.
 
-        They go in as few requests as hold them, one after the other; after an error those of earlier requests are
-        stored, and a note of the error says how many. For all or nothing use a transaction. ``timeout`` is as for
-        `put`.
+        They are sent in as few requests as possible, one after the other. After an error, the messages of earlier
+        requests are stored, and a note of the error says how many. For all or nothing, use a transaction. ``timeout``
+        is as for `put`.
 
         Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """
@@ -144,15 +145,15 @@ class Queue(Destination[T]):
     ) -> Consumer[T]:
         """Iterate over the messages: ``async with queue.consume() as deliveries: async for delivery in deliveries``.
 
-        ``prefetch`` bounds what is claimed ahead of the loop. With ``settle="explicit"`` the loop settles nothing by
-        itself: what nobody settles stays held, without a word, as long as the session lives. ``until_idle`` ends it
-        when no message has come for so many seconds (0: when the queue is empty) and its own commits have been
-        answered: what it could not commit, or has put there itself, comes before the end. With
-        ``filters`` it takes those whose tags pass, and leaves the others to others.
+        ``prefetch`` limits how many messages are claimed ahead of the loop. With ``settle="explicit"`` the loop settles
+        no delivery itself: an unsettled message stays locked, without a warning, as long as the session lives.
+        ``until_idle`` ends the loop when no message has arrived for this many seconds (0: when the queue is empty) and
+        its own commits have been answered: messages that it could not commit, or put there itself, are delivered first.
+        With ``filters`` it takes only messages whose tags match.
 
         Raises:
             InvalidOptionError: an option is out of range.
-            ConfigConflictError: another policy is stored; raised by the loop when that is found out only then.
+            ConfigConflictError: another policy is stored; raised by the loop if that is only found out then.
             SessionClosedError, WrongLoopError.
         """
         engine = self.engine
@@ -171,7 +172,7 @@ class Queue(Destination[T]):
         )
 
     async def peek(self, limit: int = 10) -> list[Message[T]]:
-        """Read the oldest messages, ``limit`` at the most, claimed ones too, without taking them.
+        """Read up to ``limit`` of the oldest messages, including claimed ones, without taking them.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -179,7 +180,7 @@ class Queue(Destination[T]):
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
-        """Count all messages: waiting, in flight and delayed. 0 for a queue that is not there.
+        """Count all messages: waiting, in flight and delayed; 0 if the queue does not exist.
 
         Raises: as `stats`.
         """
@@ -190,7 +191,7 @@ class Queue(Destination[T]):
         return (await self.stats()).in_flight
 
     async def exists(self) -> bool:
-        """Tell whether the queue is there: it is made by its first put or take.
+        """Return whether the queue exists: its first put or take creates it.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -202,48 +203,48 @@ class Queue(Destination[T]):
         return await stats.stats(self.engine, self.store)
 
     async def purge(self) -> int:
-        """Remove every message that nobody holds, for good; return how many. Dead letters stay.
+        """Remove every message that no consumer holds, for good; return how many. Dead letters stay.
 
         Raises: as `stats`.
         """
         return await stats.purge(self.engine, self.store)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Remove the message with an id, or all messages with a key, that nobody holds. Lists the queue to find them.
+        """Remove the message with an id, or all messages with a key, unless a consumer holds them.
 
-        Returns `Alteration.HELD` when one of them is in flight or leased: that one is left alone. Once this has
-        returned `Alteration.DONE`, the message is never handed over.
+        This lists the queue. Returns `Alteration.HELD` if one of them is in flight or leased: that one is left alone.
+        Once this has returned `Alteration.DONE`, the message is never delivered.
 
         Raises:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given.
-            ItemNotEmptyError: somebody has created znodes below a message, so it cannot be removed.
-            NotCommittedError: others kept changing it.
+            ItemNotEmptyError: a message cannot be removed, because znodes were created below it.
+            NotCommittedError: other clients kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await alter.cancel(self.engine, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Replace the payload of the message with an id, or of all messages with a key, that nobody holds.
+        """Replace the payload of the message with an id, or of all messages with a key, unless a consumer holds them.
 
-        Its id, key, headers, place, attempts and due time stay. Otherwise as `cancel`: once this has returned
-        `Alteration.DONE`, what is handed over is the new value.
+        The id, key, headers, place, attempts and due time are unchanged. Otherwise as `cancel`: once this has returned
+        `Alteration.DONE`, the new value is delivered.
 
         Raises:
             PayloadError: the value is not of the queue's type.
-            MessageTooLargeError: larger than ZooKeeper takes.
+            MessageTooLargeError: the message is larger than ZooKeeper accepts.
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await alter.update(self.engine, Wanted(self, id, key), value)
 
     async def reap(self, *, limit: int | None = None) -> int:
-        """Hand on to all nodes the oldest messages that other nodes have left waiting for too long; return how many.
+        """Reassign the oldest stale messages of other nodes, so that any node can take them; return how many.
 
-        One call takes at most ``limit`` messages (None: the queue's ``reap_limit``). Messages that this session's own
-        node has put stay with it, whether or not this session takes any. The janitor makes the same pass every
-        ``reap_every`` seconds. Only queues with ``affinity="producer"`` have messages to hand on.
+        One call reassigns up to ``limit`` messages (None: the queue's ``reap_limit``). Messages that this session's own
+        node has put stay with it, whether or not this session takes any. The janitor does the same every ``reap_every``
+        seconds. Only queues with ``affinity="producer"`` have such messages.
 
-        Raises: InvalidOptionError: ``limit`` is no integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
+        Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
         SessionClosedError, WrongLoopError.
         """
         engine, store = self.engine, self.store
@@ -255,68 +256,68 @@ class Queue(Destination[T]):
         return await hand_on(engine, store, limit)
 
     async def release_claims(self) -> int:
-        """Force every claim open, and end every delay; return how many. The holders' commits fail from then on.
+        """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
 
         Raises: as `stats`.
         """
         return await stats.release_claims(self.engine, self.store)
 
     async def ledgers(self) -> list[LedgerInfo]:
-        """Read which Spark streams hold messages of it, or did.
+        """Return the Spark streams that hold messages of the queue, or did.
 
         Raises:
-            PayloadError: what is stored of one does not decode.
+            PayloadError: a stored record cannot be decoded.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await ledgers(self.engine, self.store)
 
     async def release_ledger(self, group: str) -> int:
-        """Give back what a stream holds; return how many messages. If it still runs, it fails at its next change.
+        """Release the messages that a stream holds; return how many. A stream that still runs fails at its next change.
 
-        The messages of a batch whose acknowledgement had begun are removed, not given back: they have been processed.
+        Messages of a batch whose acknowledgement had begun are removed, not released: they have been processed.
 
         Raises:
             NotFoundError: there is no such stream.
-            PayloadError: what is stored of it does not decode.
+            PayloadError: its stored record cannot be decoded.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         with allowed(self.name):
             if await self.engine.zookeeper.exists(f"{self.store.paths.ledgers}/{group}") is not None:
                 await Ledger(self.engine, self.store, group).finish()
             released = await release(self.engine, self.store, group)
-            await Ledger(self.engine, self.store, group).finish()  # what a stream has marked as done since
+            await Ledger(self.engine, self.store, group).finish()  # messages that the stream has marked as done since
         return released
 
     async def unfinished(self) -> list[WriterInfo]:
-        """Read which batches of Spark's writers are not complete: nobody sees their messages. Raises: as `stats`."""
+        """Return the incomplete batches of Spark's writers, whose messages are not visible yet. Raises: as `stats`."""
         return await writers(self.engine, self.store)
 
     async def discard_unfinished(self, writer: str) -> int:
-        """Remove what a writer has put for a batch that it will not complete; return how many messages that were.
+        """Remove a writer's messages of an incomplete batch; return how many.
 
-        A writer that still runs is refused from then on, and has to write the batch anew.
+        A writer that still runs is refused from then on, and must write the batch again.
 
         Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await give_up(self.engine, self.store, writer)
 
     async def pins(self) -> list[Pin]:
-        """Read what keeps clean-up from its history: an audit that is under way, or was cut off. Raises: as `stats`."""
+        """Return the retention holds on its history: audits that run or were interrupted. Raises: as `stats`."""
         return await pins(self.engine, self.store)
 
     async def unpin(self, name: str) -> bool:
-        """Let clean-up have its history again; return whether there was such a pin.
+        """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
 
-        An audit that is under way then moves what clean-up leaves it, and one that was cut off is given up.
+        A running audit then moves what clean-up leaves; an interrupted one is given up.
 
         Raises: as `stats`.
         """
         return await unpin(self.engine, self.store, name)
 
     async def state(self, message_id: str) -> MessageState:
-        """Find out where a message stands, by the id that `put` returned.
+        """Return the state of a message, by the id that `put` returned.
 
-        Lists the queue. One that has ended is known by the history, as far as the queue keeps one, or as a dead
+        This lists the queue. An ended message is known from the history, as far as the queue keeps one, or as a dead
         letter; any other is UNKNOWN.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
@@ -326,10 +327,10 @@ class Queue(Destination[T]):
     async def history(
         self, *, since: datetime | None = None, until: datetime | None = None, limit: int | None = None
     ) -> AsyncIterator[HistoryRecord]:
-        """Iterate over what is known of messages that have ended, in the order in which they did.
+        """Iterate over the records of ended messages, in the order in which they ended.
 
-        From ``since`` (included) to ``until`` (excluded), which are aware; ``limit`` records at the most. What the
-        queue keeps, and for how long, is `QueueConfig.history`.
+        Records range from ``since`` (included) to ``until`` (excluded), which have time zones; up to ``limit`` records.
+        `QueueConfig.history` says what the queue keeps, and for how long.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
@@ -338,13 +339,14 @@ class Queue(Destination[T]):
             yield record
 
     async def consumers(self) -> list[ConsumerInfo]:
-        """Read which live sessions take from it, and what each holds. Raises: as `stats`."""
+        """Return the live sessions that consume the queue, and what each holds. Raises: as `stats`."""
         return await consumers(self.engine, self.store)
 
     async def configuration(self) -> QueueConfig:
-        """Read the configuration in force. As a put does, it makes the queue if there is none, with the policy given.
+        """Read the current configuration. Like a put, this creates the queue if needed, with the policy given.
 
-        Raises: PayloadError: what is stored is none; AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: PayloadError: the stored data is not a configuration; AccessDeniedError, SessionClosedError,
+        WrongLoopError.
         """
         store = self.store
         store.invalidate()
@@ -364,12 +366,12 @@ class Queue(Destination[T]):
 
     @property
     def dead_letters(self) -> DeadLetters[T]:
-        """What was rejected, or used up its attempts. Raises: SessionClosedError, WrongLoopError."""
+        """Messages that were rejected, or used up their attempts. Raises: SessionClosedError, WrongLoopError."""
         return DeadLetters(self.engine, self.store, self.codec)
 
     @property
     def leases(self) -> Leases[T]:
-        """Messages held for a time by whoever bears their token, in whatever process: poll and acknowledge.
+        """Messages that are locked for a time and settled by a token, from any process: poll and acknowledge.
 
         Raises: SessionClosedError, WrongLoopError.
         """
@@ -381,7 +383,7 @@ class Queue(Destination[T]):
     async def _prepare_many(
         self, engine: SessionCore, values: Iterable[T], options: PutOptions
     ) -> tuple[list[Put], list[str]]:
-        """Return what is to be put, and for each value the id of its message: two of one unique key are one."""
+        """Return the puts, and the message id of each value: values with the same unique key share a message."""
         puts: list[Put] = []
         ids: list[str] = []
         keys: dict[tuple[str, str], str] = {}
@@ -392,7 +394,7 @@ class Queue(Destination[T]):
                 puts.append(put)
             ids.append(earlier or put.id)
             if not len(ids) % MANY:
-                await asyncio.sleep(0)  # a hundred thousand at once would hold up the loop
+                await asyncio.sleep(0)  # a hundred thousand at once would block the event loop
         return puts, ids
 
     async def _put_many(
@@ -412,12 +414,12 @@ class Queue(Destination[T]):
             try:
                 await self._put(engine, part, patience)
             except QueueError as error:
-                if stored := end - len(part):  # of this part, what was stored has been taken out
+                if stored := end - len(part):  # stored messages have been removed from `part`
                     error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
                 raise
             start = end
         left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
-        return [left_out.get(one, one) for one in ids] if left_out else ids
+        return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
 
     async def _put(self, engine: SessionCore, puts: list[Put], patience: Deadline | float | None) -> None:
         store = puts[0].store
@@ -444,7 +446,7 @@ class Queue(Destination[T]):
 
 
 async def put_bounded(engine: SessionCore, store: QueueState, puts: list[Put], patience: Deadline) -> None:
-    """Put to a queue that has a size, as many at once as it lets in; what is stored is taken out of ``puts``.
+    """Put to a queue with ``max_size``, as many at once as it accepts; stored messages are removed from ``puts``.
 
     Raises: as `Queue.put`.
     """
@@ -457,7 +459,7 @@ async def put_bounded(engine: SessionCore, store: QueueState, puts: list[Put], p
             room.bind(atomic_write, len(part))
         try:
             await engine.settle(atomic_write)
-        except QueueFullError:  # it had no size when this was sent
+        except QueueFullError:  # it had no size limit when this was sent
             if patience.left == 0:
                 raise
         else:

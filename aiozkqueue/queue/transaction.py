@@ -39,7 +39,7 @@ T = TypeVar("T")
 class Transaction:
     """Takes from N queues and puts to K, committed in one atomic ZooKeeper request or undone.
 
-    It belongs to one ZooKeeper session, from its first take on. Not for use by several tasks at once.
+    From its first take on, it belongs to one ZooKeeper session. It must not be used by several tasks at once.
     """
 
     __slots__ = ("__weakref__", "_engine", "_work")
@@ -51,42 +51,43 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The id to ask `QueueSession.outcome` for."""
+        """The id for `QueueSession.outcome`."""
         return self._work.id
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended, as far as is known."""
+        """Its outcome, as far as known."""
         return self._work.outcome
 
     @property
     def work(self) -> UnitOfWork:
-        """What is decided by it; for the package's own use."""
+        """Its unit of work; for the package's own use."""
         return self._work
 
     @property
     def claims(self) -> Iterable[Claim]:
-        """What it holds; for the package's own use."""
+        """Its claims; for the package's own use."""
         return self._work.claims
 
     async def release_unseen(self, claims: Iterable[Claim]) -> None:
-        """Give back what it holds as if it had never been taken; for the package's own use."""
+        """Release claims as if they had never been made; for the package's own use."""
         await self._work.release_unseen(list(claims))
 
     async def take(
         self, queue: Destination[T], *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> Message[T] | None:
-        """Lock one message, to be removed by the commit; None when there is none within ``timeout`` seconds.
+        """Lock one message, which the commit removes; None if there is none within ``timeout`` seconds.
 
-        0 looks once, None waits for ever; while disconnected it waits. ``filters`` is what its tags have to pass.
+        0 looks once; None has no limit; while disconnected it waits. ``filters`` is the condition that its tags must
+        match.
 
         Raises:
-            TransactionClosedError: this has been settled.
+            TransactionClosedError: the transaction has been settled.
             SessionExpiredError: the ZooKeeper session of the messages taken before is over.
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
-        wait, tracing = _taking(self._engine, queue, timeout), self._engine.tracing
+        wait, tracing = _take_timeout(self._engine, queue, timeout), self._engine.tracing
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
         for claim in await take(self._work, queue, 1, wait, condition):
@@ -99,25 +100,25 @@ class Transaction:
     async def take_many(
         self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> list[Message[T]]:
-        """Lock up to ``limit`` messages: as many as are there as soon as there is one; none after ``timeout`` seconds.
+        """Lock up to ``limit`` messages: as many as are available once there is one; none after ``timeout`` seconds.
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
         tracing, begun = self._engine.tracing, time_ns()
-        wait = _taking(self._engine, queue, timeout)
+        wait = _take_timeout(self._engine, queue, timeout)
         wanted, condition = positive(limit, "limit"), check_condition(filters)
-        held: list[Claim] = []
+        claimed: list[Claim] = []
         try:
-            # Messages may come as fast as they are taken; those that are held are not kept past their lives for that.
-            while len(held) < wanted and not outlived(self._engine, held):
-                claims = await take(self._work, queue, wanted - len(held), 0 if held else wait, condition)
+            # Messages may arrive as fast as they are taken: claimed ones must not expire meanwhile.
+            while len(claimed) < wanted and not outlived(self._engine, claimed):
+                claims = await take(self._work, queue, wanted - len(claimed), 0 if claimed else wait, condition)
                 if not claims:
                     break
-                held += claims
+                claimed += claims
         except BaseException:
-            await self._work.release_unseen(held)  # nobody is shown them: a commit must not remove them
+            await self._work.release_unseen(claimed)  # no caller receives them: a commit must not remove them
             raise
-        messages = [Message(content_of(claim), queue.codec, claim.value) for claim in held]
+        messages = [Message(content_of(claim), queue.codec, claim.value) for claim in claimed]
         if tracing is not None and messages:
             tracing.received(queue.name, messages, begun)
         return messages
@@ -127,12 +128,12 @@ class Transaction:
     @overload
     def put(self, queue: str, value: bytes, **options: Unpack[PutOptions]) -> str: ...
     def put(self, queue: Destination[Any] | str, value: Any, **options: Unpack[PutOptions]) -> str:
-        """Put a message when this commits; returns its id at once, and sends nothing.
+        """Put a message when this commits; return its id at once, without sending anything.
 
         Raises:
             PayloadError: the value is not of the queue's type.
-            MessageTooLargeError: the message is larger than ZooKeeper takes.
-            TransactionTooLargeError: the transaction would be.
+            MessageTooLargeError: the message is larger than ZooKeeper accepts.
+            TransactionTooLargeError: the transaction would be larger.
             TransactionClosedError, InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         self._engine.check()
@@ -140,16 +141,17 @@ class Transaction:
         return self._work.add_put(put)
 
     def reject(self, message: Message[Any], reason: str) -> None:
-        """Move a message taken by this into its queue's dead letters when this commits.
+        """Move a message of this transaction to its queue's dead letters when this commits.
 
         Raises: TransactionClosedError; InvalidOptionError: not taken by this transaction.
         """
         self._work.end(message.queue, message.id, Disposition("dead", reason=reason_text(reason)))
 
     def release(self, message: Message[Any], *, delay: Seconds | None = None) -> None:
-        """Give a message back when this commits, offered again after ``delay`` seconds (None: at once).
+        """Release a message when this commits, to be redelivered after ``delay`` seconds (None: at once).
 
-        Later messages of its group that this has taken must be released too: the commit refuses to let them overtake.
+        Later messages of its group that this transaction has taken must be released too: the commit refuses to let them
+        overtake it.
 
         Raises: TransactionClosedError; InvalidOptionError: not taken by this transaction, or a bad delay.
         """
@@ -157,10 +159,10 @@ class Transaction:
         self._work.end(message.queue, message.id, Disposition("release", delay=wait))
 
     async def cancel(self, queue: Destination[Any], *, id: str | None = None, key: str | None = None) -> Alteration:
-        """Remove a message that waits when this commits, by its id, or all that wait under a key.
+        """When this commits, remove the message with an id, or all messages with a key, unless a consumer holds them.
 
-        Nothing is held meanwhile: `Alteration.DONE` says that it waits now, and if somebody takes it before the commit,
-        that fails as a whole. Otherwise as `Queue.cancel`.
+        Nothing is locked meanwhile: `Alteration.DONE` says that no consumer holds the message now. If it is taken
+        before the commit, the commit fails as a whole. Otherwise as `Queue.cancel`.
 
         Raises:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given, or ``queue`` is another program's.
@@ -172,7 +174,9 @@ class Transaction:
     async def update(
         self, queue: Destination[T], value: T, *, id: str | None = None, key: str | None = None
     ) -> Alteration:
-        """Replace the payload of a message that waits when this commits, by its id, or of all that wait under a key.
+        """When this commits, replace the payload of the message with an id, or of all messages with a key.
+
+        Messages that a consumer holds are left alone.
 
         Raises: as `cancel`; PayloadError, MessageTooLargeError.
         """
@@ -180,37 +184,38 @@ class Transaction:
         return await update(self._engine, Wanted(queue, id, key), value, self._work)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
-        """Remove what was taken and create what was put, all or nothing. On return it has been applied.
+        """Remove the messages taken and create the messages put, all or nothing. On return it has been applied.
 
-        ``timeout`` is how many seconds to wait for the answer, and for room in queues that have a size; None: as long
-        as it takes. After an error everything taken has been given back. A caller that is cancelled waits for the
-        answer for up to the session timeout; then the commit goes on without it.
+        ``timeout`` is how many seconds to wait for the answer, and for capacity in queues with ``max_size``; None: no
+        limit. After an error, all messages taken have been released. A cancelled caller waits for the answer for up to
+        the session timeout; then the commit continues without it.
 
         Raises:
-            NotCommittedError: nothing was applied; doing the work again is safe. Usually it is one of the next seven.
+            NotCommittedError: nothing was applied, so the work can safely be repeated. Usually it is one of the next
+            seven.
             SessionExpiredError: the ZooKeeper session of the messages taken is over.
-            ClaimLostError: a message taken was forced open or taken over.
-            ItemNotEmptyError: a message taken cannot be removed, since somebody has created znodes below it.
-            TransactionTooLargeError: it is more than one request of ZooKeeper's may hold.
-            QueueFullError: a queue that was put to had no room within ``timeout`` seconds.
-            ConflictError: what it was to cancel or replace has been taken by others, or a group has joined a bus since
-                its post; what was taken is given back at once.
-            DuplicateKeyError: a message that was put with ``unique`` waits already.
-            OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` tells later.
+            ClaimLostError: the lock of a message taken was removed or taken over.
+            ItemNotEmptyError: a message taken cannot be removed, because znodes were created below it.
+            TransactionTooLargeError: it is larger than one ZooKeeper request may be.
+            QueueFullError: a queue that was put to had no capacity within ``timeout`` seconds.
+            ConflictError: a message to cancel or update has been taken, or a group has joined a bus since its post; the
+            messages taken are released at once.
+            DuplicateKeyError: the queue holds a message with the key of a put with ``unique`` already.
+            OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` returns it later.
             TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.
         """
         await self._work.commit(seconds(timeout, "timeout"))
 
     async def rollback(self, *, delay: Seconds | None = None) -> None:
-        """Forget the puts and give the messages back after ``delay`` seconds (0: at once; None: the policy's).
+        """Drop the puts and release the messages after ``delay`` seconds (0: at once; None: the policy's delay).
 
-        Always succeeds, at the latest when the ZooKeeper session ends. It waits for that, but for no longer than one
-        session timeout: while no server answers, the session ends by then. Cancelled, it goes on in the background.
+        It always succeeds, at the latest when the ZooKeeper session ends. It waits for that, up to one session timeout:
+        if no server answers, the session ends by then. If cancelled, it continues in the background.
 
         Raises:
             TransactionClosedError: it has been committed.
-            OutcomeUnknownError: a commit of it is under way, and is not answered within one session timeout.
-            InvalidOptionError: ``delay`` is no number of seconds.
+            OutcomeUnknownError: its commit is in flight, and is not answered within one session timeout.
+            InvalidOptionError: ``delay`` is not a number of seconds.
         """
         await self._work.rollback(None if delay is None else required_seconds(delay, "delay"))
 
@@ -219,7 +224,7 @@ class Transaction:
 
 
 class TransactionBlock:
-    """What ``async with session.begin()`` and ``session.transaction()`` enter and leave."""
+    """The context manager of ``session.begin()`` and ``session.transaction()``."""
 
     __slots__ = ("_commits", "_engine", "_outer", "_work")
 
@@ -242,7 +247,7 @@ class TransactionBlock:
     ) -> None:
         work = self._work
         assert work is not None  # noqa: S101 - entered
-        if current.get() is work:  # it is not when this is left in another task than entered
+        if current.get() is work:  # it differs if the block is left in another task
             current.set(self._outer)
         if not work.open:
             return
@@ -265,8 +270,8 @@ class TransactionBlock:
             await work.rollback(0)
 
 
-def _taking(engine: SessionCore, queue: object, timeout: Seconds | None) -> float | None:
-    """Check what a take is given; return how long it waits."""
+def _take_timeout(engine: SessionCore, queue: object, timeout: Seconds | None) -> float | None:
+    """Check the arguments of a take; return its timeout."""
     if not isinstance(queue, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
@@ -276,7 +281,7 @@ def _taking(engine: SessionCore, queue: object, timeout: Seconds | None) -> floa
 
 
 async def commit_or_leave(work: UnitOfWork, timeout: float | None = None) -> None:
-    """Commit; what could not even be sent is undone, and costs no delay when it was the caller that gave up."""
+    """Commit; undo the work if it could not be sent, without a delay if the caller was interrupted."""
     try:
         await work.commit(timeout)
     except BaseException as error:
@@ -291,11 +296,11 @@ async def leave_unsent(work: UnitOfWork, error: BaseException) -> None:
 
 
 async def leave(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
-    """Undo the work that a block left with an error: after the policy's delay when it is the work that failed."""
+    """Undo work whose block was left with an error: after the policy's delay if the work itself failed."""
     interrupted = not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError)
     await work.rollback(0 if interrupted else None, None if interrupted else describe(error), rewrite=rewrite)
 
 
 def describe(error: BaseException | None) -> str:
-    """Put an error into words for the record of attempts."""
+    """Describe an error for the record of attempts."""
     return "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")[:1000]
