@@ -1,7 +1,7 @@
-"""Prometheus: what a session has done, and how the queues stand that it uses.
+"""Prometheus metrics: the counters of a session, and the state of the queues that it uses.
 
-Needs the extra ``observability``; nothing else of the core imports this. The session counts in integers from when
-`collector` is called; Prometheus' library is called when somebody scrapes, and never for a message.
+This module needs the extra ``observability``; nothing else of the core imports it. The session keeps integer counters
+once `collector` has been called. Prometheus' library is called for each scrape, and never for a message.
 """
 
 from __future__ import annotations
@@ -35,33 +35,39 @@ __all__ = ["SessionCollector", "collector"]
 
 log: Final = logging.getLogger(__name__)
 
-#: A look at the queues that is not older, seconds, does for another scrape.
+#: Maximum age in seconds of a sample of the queues that is used for another scrape.
 FRESH: Final = 1.0
 
 _COUNTERS: Final[dict[str, tuple[str, Callable[[QueueFigures], int]]]] = {
-    "aiozkqueue_messages_put": ("Messages stored by this session.", lambda one: one.put),
-    "aiozkqueue_messages_consumed": ("Messages handled and removed.", lambda one: one.consumed),
-    "aiozkqueue_messages_retried": ("Messages given back after a hand-over: they come again.", lambda one: one.retried),
-    "aiozkqueue_messages_dead_lettered": ("Messages moved into the dead letters.", lambda one: one.dead),
-    "aiozkqueue_messages_reaped": ("Messages handed on that their node has left lying.", lambda one: one.reaped),
+    "aiozkqueue_messages_put": ("Messages stored by this session.", lambda counters: counters.put),
+    "aiozkqueue_messages_consumed": ("Messages handled and removed.", lambda counters: counters.consumed),
+    "aiozkqueue_messages_retried": (
+        "Messages given back after a hand-over: they come again.",
+        lambda counters: counters.retried,
+    ),
+    "aiozkqueue_messages_dead_lettered": ("Messages moved into the dead letters.", lambda counters: counters.dead),
+    "aiozkqueue_messages_reaped": (
+        "Messages handed on that their node has left lying.",
+        lambda counters: counters.reaped,
+    ),
 }
 _HISTOGRAMS: Final[dict[str, tuple[str, Callable[[QueueFigures], Histogram]]]] = {
     "aiozkqueue_message_wait_seconds": (
         "Time from the put, or from when it was due, until a message was claimed for its hand-over with attempt 1.",
-        lambda one: one.wait,
+        lambda counters: counters.wait,
     ),
     "aiozkqueue_message_handling_seconds": (
         "Time from a hand-over until its commit or rollback was stored.",
-        lambda one: one.handling,
+        lambda counters: counters.handling,
     ),
 }
 
 
 class SessionCollector(Collector):
-    """The figures of one session, for a registry of prometheus_client; made by `collector`.
+    """The metrics of one session, for a registry of prometheus_client; created by `collector`.
 
-    `collect` may be called from any thread. It tells how the queues stood at the last look, which is at most ten
-    seconds old while there is a connection; `text` looks first.
+    `collect` may be called from any thread. It returns the last samples of the queues, which are at most ten seconds
+    old while there is a connection; `text` samples first.
     """
 
     content_type: str = CONTENT_TYPE_LATEST
@@ -75,9 +81,9 @@ class SessionCollector(Collector):
         engine.tasks.spawn(self._watch, name="figures of the queues")
 
     async def text(self) -> bytes:
-        """Look at the queues, unless somebody has within a second, and return everything in Prometheus' text format.
+        """Return all metrics in Prometheus' text format.
 
-        When there is no connection the queues are left as they were seen last.
+        Sample the queues first, unless that was done within the last second. Without a connection, use older samples.
         """
         if self._engine.zookeeper.state is State.CONNECTED and not self._engine.closed:
             try:
@@ -87,14 +93,16 @@ class SessionCollector(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Tell of the session and of its queues."""
+        """Return the metrics of the session and of its queues."""
         figures = dict(self._meter.queues)
-        for name, (told, count_of) in _COUNTERS.items():
-            yield _counter(name, told, "queue", {queue: count_of(one) for queue, one in figures.items()})
-        for name, (told, histogram_of) in _HISTOGRAMS.items():
-            family = HistogramMetricFamily(name, told, labels=["queue"])
-            for queue, one in figures.items():
-                _add(family, [queue], histogram_of(one))
+        for name, (description, count_of) in _COUNTERS.items():
+            yield _counter(
+                name, description, "queue", {queue: count_of(counters) for queue, counters in figures.items()}
+            )
+        for name, (description, histogram_of) in _HISTOGRAMS.items():
+            family = HistogramMetricFamily(name, description, labels=["queue"])
+            for queue, counters in figures.items():
+                _add(family, [queue], histogram_of(counters))
             yield family
         yield from self._claims()
         yield from self._session()
@@ -108,7 +116,7 @@ class SessionCollector(Collector):
     async def _watch(self) -> None:
         try:
             await self._sampler.run()
-        except Exception:  # a defect of ours here is no reason to end the session
+        except Exception:  # a defect here must not end the session
             log.exception("the queues are looked at no more")
 
     def _claims(self) -> Iterator[Metric]:
@@ -140,8 +148,8 @@ class SessionCollector(Collector):
         _add(family, [], meter.groups)
         yield family
         state = GaugeMetricFamily("aiozkqueue_session_state", "1 for the state it is in.", labels=["state"])
-        for one in State:
-            state.add_metric([one.name.lower()], one is now)
+        for known_state in State:
+            state.add_metric([known_state.name.lower()], known_state is now)
         yield state
         yield CounterMetricFamily("aiozkqueue_session_reconnects", "Connections made anew.", meter.reconnects)
         yield CounterMetricFamily(
@@ -150,10 +158,10 @@ class SessionCollector(Collector):
 
 
 def collector(session: QueueSession) -> SessionCollector:
-    """Have a session count, and return what tells Prometheus: ``REGISTRY.register(collector(session))``.
+    """Turn on a session's counting, and return a collector to register: ``REGISTRY.register(collector(session))``.
 
-    What happened before is not in it. How the queues stand that the session has named is looked up every ten seconds,
-    by a few reads each, until the session is closed. One for a session and a registry.
+    Earlier events are not counted. The queues that the session has used are sampled every ten seconds, by a few reads
+    each, until the session is closed. Create one collector per session and registry.
 
     Raises: SessionClosedError, WrongLoopError.
     """
@@ -161,25 +169,28 @@ def collector(session: QueueSession) -> SessionCollector:
 
 
 _GAUGES: Final[dict[str, tuple[str, Callable[[Sample], float]]]] = {
-    "aiozkqueue_queue_messages": ("Size: waiting, in flight and delayed messages.", lambda one: one.size),
-    "aiozkqueue_queue_waiting": ("Messages that can be taken now.", lambda one: one.waiting),
-    "aiozkqueue_queue_in_flight": ("Messages that a transaction or delivery holds.", lambda one: one.in_flight),
-    "aiozkqueue_queue_delayed": ("Messages that can be taken later: retrying and scheduled.", lambda one: one.delayed),
+    "aiozkqueue_queue_messages": ("Size: waiting, in flight and delayed messages.", lambda sample: sample.size),
+    "aiozkqueue_queue_waiting": ("Messages that can be taken now.", lambda sample: sample.waiting),
+    "aiozkqueue_queue_in_flight": ("Messages that a transaction or delivery holds.", lambda sample: sample.in_flight),
+    "aiozkqueue_queue_delayed": (
+        "Messages that can be taken later: retrying and scheduled.",
+        lambda sample: sample.delayed,
+    ),
     "aiozkqueue_queue_retrying": (
         "Messages that were delivered before and come again at a known moment.",
-        lambda one: one.retrying,
+        lambda sample: sample.retrying,
     ),
-    "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda one: one.dead),
-    "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda one: one.consumers),
+    "aiozkqueue_queue_dead_letters": ("Dead letters.", lambda sample: sample.dead),
+    "aiozkqueue_queue_consumers": ("Sessions that take from the queue.", lambda sample: sample.consumers),
 }
 
 
 def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> Iterator[Metric]:
-    """Tell how queues stood at the last look, by name, and which could not be read."""
-    for name, (told, value_of) in _GAUGES.items():
-        yield _gauge(name, told, ((queue, value_of(sample)) for queue, sample in samples.items()))
+    """Return the metrics of queues from their last samples, by name, and of the queues that could not be read."""
+    for name, (description, value_of) in _GAUGES.items():
+        yield _gauge(name, description, ((queue, value_of(sample)) for queue, sample in samples.items()))
     now = time.time()
-    ages = ((queue, max(0.0, now - one.oldest)) for queue, one in samples.items() if one.oldest is not None)
+    ages = ((queue, max(0.0, now - sample.oldest)) for queue, sample in samples.items() if sample.oldest is not None)
     yield _gauge("aiozkqueue_queue_oldest_age_seconds", "Age of the oldest message.", ages)
     yield _gauge(
         "aiozkqueue_queue_unreadable",
@@ -188,15 +199,15 @@ def queue_gauges(samples: Mapping[str, Sample], unreadable: Iterable[str]) -> It
     )
 
 
-def _gauge(name: str, told: str, values: Iterable[tuple[str, float]]) -> Metric:
-    family = GaugeMetricFamily(name, told, labels=["queue"])
+def _gauge(name: str, description: str, values: Iterable[tuple[str, float]]) -> Metric:
+    family = GaugeMetricFamily(name, description, labels=["queue"])
     for queue, value in values:
         family.add_metric([queue], value)
     return family
 
 
-def _counter(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(name, told, labels=[label])
+def _counter(name: str, description: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, description, labels=[label])
     for value, count in values.items():
         family.add_metric([value], count)
     return family

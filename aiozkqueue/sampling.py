@@ -1,9 +1,9 @@
-"""The figures of queues over the last hour, as this process has seen them: for charts and for Prometheus.
+"""Samples of queues over the last hour, as this process has seen them: for charts and for Prometheus.
 
-They cost a few reads a queue every ten seconds, whatever the queues hold: sizes are counts of children, and what was
-put and removed is told by how often those have changed. Nothing of it is stored.
+A sample costs a few reads per queue every ten seconds, however many messages the queue holds. Sizes are the servers'
+child counts, and the counts of puts and removals follow from the changes of those. Nothing is stored.
 
-A queue that cannot be read costs the others nothing: each is looked at by itself, within bounds of time and of folders.
+A queue that cannot be read does not affect the others: each is sampled on its own, within limits of time and lanes.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ log: Final = logging.getLogger(__name__)
 
 EVERY: Final = 10.0
 KEPT: Final = 360
-#: Queues that are looked at, the first by name.
+#: Maximum number of queues to sample, the first by name.
 MOST_QUEUES: Final = 500
-#: Messages up to which a queue is listed, once a look, to find its oldest when that one has gone.
+#: Maximum number of messages of a queue that is listed, once per sample, to find its oldest after that one has gone.
 LISTED: Final = 20_000
-#: Seconds that the look at one queue may take.
+#: Maximum seconds for the sample of one queue.
 PATIENCE: Final = 3.0
-#: Seconds after which a queue that took longer is looked at again.
+#: Seconds after which a queue that took longer is tried again.
 RETRY: Final = 60.0
-#: Lanes, and hours of scheduled messages, beyond which a queue is not looked at.
+#: Maximum number of lanes, and hours of scheduled messages, of a queue to sample.
 MOST_FOLDERS: Final = 10_000
-#: Folders that are asked for together.
+#: Znodes requested together.
 PAGE: Final = 200
 
 
 class Sample(NamedTuple):
-    """One queue at one moment. The numbers of messages mean the same as those of `QueueStats`."""
+    """One queue at one time. The numbers of messages have the same meaning as those of `QueueStats`."""
 
     at: float
     """Seconds since 1970."""
@@ -58,13 +58,13 @@ class Sample(NamedTuple):
     dead: int
     consumers: int
     put: int
-    """Messages ever put, as far as the server counts: only differences mean something."""
+    """Messages ever put, as counted by the server; only differences are meaningful."""
     oldest: float | None
-    """When the oldest was put, seconds since 1970; None when there is none, or it was not looked for."""
+    """The time when the oldest message was put, in seconds since 1970; None if there is none, or if it is unknown."""
 
     @property
     def delayed(self) -> int:
-        """Messages that can be taken at a later moment only."""
+        """Messages that can be taken only later."""
         return self.retrying + self.scheduled
 
     @property
@@ -74,18 +74,18 @@ class Sample(NamedTuple):
 
 
 class UnreadableError(QueueError):
-    """A queue was not looked at: it would take too long, or may not be read, or does not decode."""
+    """A queue was not sampled: it takes too long, access is denied, or its configuration does not decode."""
 
 
 class Rates(NamedTuple):
-    """Messages a second, over a minute or what there is of it."""
+    """Messages per second, over the last minute or the part of it that is known."""
 
     put: float
     removed: float
 
 
 class Sampler:
-    """Looks at the queues of one session: all that there are, or those that ``queues`` names."""
+    """Samples the queues of one session: all queues, or those that ``queues`` returns."""
 
     def __init__(self, session: QueueSession, queues: Callable[[], Sequence[str]] | None = None) -> None:
         self._session = session
@@ -101,7 +101,7 @@ class Sampler:
         self._looking = asyncio.Lock()
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Sample all queues repeatedly."""
         while True:
             try:
                 await self.look(0.0)
@@ -110,7 +110,7 @@ class Sampler:
             await asyncio.sleep(EVERY)
 
     async def look(self, age: float) -> None:
-        """Look now, unless somebody has within so many seconds. A queue that cannot be read is in `unreadable`.
+        """Sample all queues, unless the last sample is younger than ``age`` seconds; unread queues go to `unreadable`.
 
         Raises: QueueError, ZooKeeperError; TimeoutError: ZooKeeper does not answer.
         """
@@ -140,32 +140,34 @@ class Sampler:
                 self._history[name].append(sample)
 
     async def look_at(self, name: str) -> None:
-        """Look at one queue now. Raises: UnreadableError; as `look`."""
+        """Sample one queue now. Raises: UnreadableError; as `look`."""
         self._latest[name] = await self._try(name)
 
     @property
     def latest(self) -> dict[str, Sample]:
-        """The last look at each queue, by name."""
+        """The last sample of each queue, by name."""
         return self._latest
 
     @property
     def looked_at(self) -> float:
-        """When the queues were looked at last, seconds since 1970; 0: never."""
+        """The time of the last samples, in seconds since 1970; 0: never."""
         return max(0.0, time.time() - (time.monotonic() - self._looked))
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """Why queues could not be read at the last look, by name."""
+        """The reasons why queues could not be read the last time, by name."""
         return self._unreadable
 
     def history(self, name: str) -> Sequence[Sample]:
-        """What was seen of a queue, the oldest first."""
+        """Return the samples of a queue, the oldest first."""
         return tuple(self._history.get(name, ()))
 
     def rates(self, name: str) -> Rates:
-        """How fast messages come and go."""
+        """Return the current rates of puts and removals."""
         last = self._latest.get(name)
-        earlier = [one for one in self.history(name) if last is not None and 0 < last.at - one.at <= 6.5 * EVERY]
+        earlier = [
+            sample for sample in self.history(name) if last is not None and 0 < last.at - sample.at <= 6.5 * EVERY
+        ]
         if last is None or not earlier:
             return Rates(0.0, 0.0)
         return rates_between(earlier[0], last)
@@ -180,7 +182,7 @@ class Sampler:
         return [name for name in names if _is_queue(name)][:MOST_QUEUES]
 
     async def _try(self, name: str) -> Sample:
-        """Look at a queue. Raises: UnreadableError; as `look` when ZooKeeper is away."""
+        """Return a sample of a queue. Raises: UnreadableError; as `look` if ZooKeeper is unreachable."""
         if time.monotonic() - self._slow.get(name, float("-inf")) < RETRY:
             raise UnreadableError(self._unreadable.get(name, f"queue {name!r} took too long to look at"))
         try:
@@ -213,19 +215,19 @@ class Sampler:
         stats: dict[str, Stat] = {}
         for start in range(0, len(folders), PAGE):
             page = folders[start : start + PAGE]
-            found = await asyncio.gather(*map(engine.zookeeper.exists, page))
-            stats |= {folder: stat for folder, stat in zip(page, found, strict=True) if stat is not None}
-        held = {folder: stat.num_children for folder, stat in stats.items()}
+            page_stats = await asyncio.gather(*map(engine.zookeeper.exists, page))
+            stats |= {folder: stat for folder, stat in zip(page, page_stats, strict=True) if stat is not None}
+        counts = {folder: stat.num_children for folder, stat in stats.items()}
         locks, due, dead, consumers = await asyncio.gather(
             *(count(engine, store, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
         )
         ended = await self._list_for(name, "ended", partial(count_ended, engine, store)) if due else 0
-        later = any(number for folder, number in held.items() if folder.startswith(f"{paths.later}/"))
+        later = any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
         scheduled = (
-            await self._list_for(name, "scheduled", partial(count_scheduled, engine, store, held)) if later else 0
+            await self._list_for(name, "scheduled", partial(count_scheduled, engine, store, counts)) if later else 0
         )
         staged = await count_staged(engine, store, config)
-        size = sum(held.values())
+        size = sum(counts.values())
         oldest = await self._find_oldest(name, folders, size)
         return Sample(
             at=time.time(),
@@ -236,12 +238,12 @@ class Sampler:
             dead=dead,
             consumers=consumers,
             put=sum(map(put_into, stats.values())),
-            # On the system's clock, as the other moments here: a clock that is moved is ahead of that.
+            # On the system's clock, like the other times here; an injected clock may be ahead of it.
             oldest=None if oldest is None else oldest - engine.clock.moved,
         )
 
     async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
-        """Return a number that takes a listing. Where that takes long, the number is kept for twenty times as long."""
+        """Return a number that needs a listing. The number is cached for twenty times as long as the listing takes."""
         until, number = self._listed.get((name, what), (float("-inf"), 0))
         begun = time.monotonic()
         if begun < until:
@@ -252,7 +254,7 @@ class Sampler:
         return number
 
     async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:
-        """When the oldest message was put: the same as at the last look, unless that one is gone."""
+        """Return the time when the oldest message was put; look for that message only if the last known one is gone."""
         engine = self._session.engine
         path, created = self._oldest.get(name, ("", 0.0))
         if path and size and await engine.zookeeper.exists(path) is not None:
@@ -261,20 +263,20 @@ class Sampler:
         if not 0 < size <= LISTED:
             return None
         store = engine.store(name)
-        first = [one for folder in folders for one in await first_items(engine, store, [folder], 1)]
-        for one in sorted(first, key=lambda one: (one.generation, one.item.sequence))[:1]:
-            stat = await engine.zookeeper.exists(one.path)
+        first = [item for folder in folders for item in await first_items(engine, store, [folder], 1)]
+        for item in sorted(first, key=lambda item: (item.generation, item.item.sequence))[:1]:
+            stat = await engine.zookeeper.exists(item.path)
             if stat is not None:
-                self._oldest[name] = one.path, stat.ctime / 1000
+                self._oldest[name] = item.path, stat.ctime / 1000
                 return stat.ctime / 1000
         return None
 
 
-def rates_between(one: Sample, other: Sample) -> Rates:
-    """Messages a second put and removed between two looks."""
-    seconds = max(other.at - one.at, 0.001)
-    put = max(0, other.put - one.put)
-    return Rates(put / seconds, max(0, put - (other.size - one.size)) / seconds)
+def rates_between(earlier: Sample, later: Sample) -> Rates:
+    """Return the messages put and removed per second between two samples."""
+    seconds = max(later.at - earlier.at, 0.001)
+    put = max(0, later.put - earlier.put)
+    return Rates(put / seconds, max(0, put - (later.size - earlier.size)) / seconds)
 
 
 def _is_queue(name: str) -> bool:

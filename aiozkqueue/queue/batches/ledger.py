@@ -26,7 +26,7 @@ from aiozkqueue.errors import ClaimLostError, InvalidOptionError, NotFoundError,
 from aiozkqueue.layout import id_at, parse_lock
 from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest, is_page, read_page, write_page
 from aiozkqueue.queue.admin.stats import put_into
-from aiozkqueue.queue.runtime.tasks import several
+from aiozkqueue.queue.runtime.tasks import run_limited
 from aiozkqueue.zookeeper import (
     Check,
     Create,
@@ -330,7 +330,7 @@ class Ledger(Removing):
         state = await self._read(batch)
         claims = frozenset(self._lock_of(number).claim for number in (batch, *state.parents))
         held = Held(claims, rejection_of(state))
-        ended = await several(UNDER_WAY, [partial(self._end_page, page, held) for page in pages])
+        ended = await run_limited(UNDER_WAY, [partial(self._end_page, page, held) for page in pages])
         await self._delete(manifest)
         return sum(ended)
 
@@ -400,7 +400,7 @@ class Ledger(Removing):
                 pages[f"{self._manifest(number)}/{page:06d}"] = chosen
                 page, room = page + 1, room - len(chosen)
             adding = [partial(self._add_page, number, path, chosen) for path, chosen in pages.items()]
-            made = await several(UNDER_WAY, adding)
+            made = await run_limited(UNDER_WAY, adding)
             lasting -= sum(map(len, pages.values()))
             count += sum(one for one in made if one is not None)
             refused = [chosen for chosen, one in zip(pages.values(), made, strict=True) if one is None]

@@ -43,8 +43,8 @@ class HistoryHook:
     def follow(self) -> None:
         """Adopt the queue's current configuration."""
         store, history = self._store, self._store.config.history
-        others = tuple(hook for hook in store.end_hooks if hook is not self)
-        store.end_hooks = (*others, self) if history else others
+        other_hooks = tuple(hook for hook in store.end_hooks if hook is not self)
+        store.end_hooks = (*other_hooks, self) if history else other_hooks
         self.payload = isinstance(history, History) and history.payload
 
     def weight(self, claim: Claim, disposition: Disposition) -> int:

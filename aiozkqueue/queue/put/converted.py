@@ -1,9 +1,9 @@
-"""A message of one layout as a put in another, of which at least one is another program's.
+"""The conversion of a message to a put in another layout; the source or the target is another program's queue.
 
-A move calls this for each item. Key, due time and time of put are kept where the destination has a place for them. A
-priority is kept as its distance from the usual one, so that the usual ones stand for each other: 0 of ours, 100 of
-kazoo's. A destination without priorities gets the most urgent messages first. Anything else that a message has, and the
-destination has no place for, is a typed error before anything is sent.
+A move converts each item. Key, due time and time of put are kept if the target's layout supports them. A priority is
+kept relative to the usual one, so 0 in a queue of ours corresponds to 100 in one of kazoo's. A target without
+priorities gets the most urgent messages first. Any other property that the target does not support raises a typed error
+before anything is sent.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
-#: Headers that link a message to the trace of its put. They describe the way here, and end with it.
+#: Headers that link a message to the trace of its put. That trace ends with the move.
 _TRACE = frozenset({"traceparent", "tracestate"})
 
 
 class Converted(NamedTuple):
-    """The messages of one item, and how each is put into the destination."""
+    """The messages of one item, and the function that makes their puts to the target."""
 
     bodies: Sequence[bytes]
     put: Callable[[bytes], Put]
     """Raises: MessageTooLargeError."""
     priority: int = 0
-    """The priority that they get in a queue of ours."""
+    """The messages' priority in a queue of ours."""
     scheduled: bool = False
-    """Whether they wait there for their time."""
+    """Whether the messages are delayed in the target."""
 
 
 class _Content(NamedTuple):
-    """What an item holds, in no layout."""
+    """The content of an item, independent of its layout."""
 
     title: str
-    """The message, for errors."""
+    """The name of the message in errors."""
     bodies: Sequence[bytes]
     priority: int
-    """Its distance from what is usual in the source."""
+    """The difference from the usual priority of the source."""
     due: int | None
     key: str | None
     enqueued_at: int
     extras: Sequence[str] = ()
-    """What else it has, and only a queue of ours has a place for."""
+    """Descriptions of further properties, which only a queue of ours supports."""
 
 
 def convert(engine: Runtime, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
-    """Say how an item of one queue is put into the other; at most one of the two is of our layout. Sends nothing.
+    """Return the conversion of an item for another queue; at most one of the two has our layout. Sends nothing.
 
     Raises:
-        PayloadError: what is stored does not decode.
-        InvalidOptionError: the message has something that the destination has no place for, or lacks what it needs.
+        PayloadError: the stored data does not decode.
+        InvalidOptionError: the target does not support a property of the message, or needs one that it lacks.
     """
     content = _ours(source, item, node) if source.dialect is None else _theirs(source, source.dialect, item, node)
     now = engine.server_clock.now()
@@ -75,7 +75,7 @@ def convert(engine: Runtime, source: QueueState, target: QueueState, item: ItemN
     return _into_theirs(engine, target, target.dialect, content, _prefix_there(target.dialect, content, now))
 
 
-# -- what there is
+# -- reading
 
 
 def _ours(store: QueueState, item: ItemName, node: Node) -> _Content:
@@ -100,7 +100,7 @@ def _ours(store: QueueState, item: ItemName, node: Node) -> _Content:
         item.due,
         header.key,
         node.stat.ctime if header.enqueued_at is None else header.enqueued_at,
-        [extra for extra, there in extras.items() if there],
+        [extra for extra, present in extras.items() if present],
     )
 
 
@@ -110,9 +110,9 @@ def _theirs(store: QueueState, dialect: Dialect, item: ItemName, node: Node) -> 
         bodies = dialect.messages(node.data)
     except MalformedError as error:
         raise _undecodable(title, error) from error
-    told = dialect.told(item.text)
-    priority = 0 if told.priority is None else told.priority - dialect.usual_priority
-    return _Content(title, bodies, priority, told.due, told.key, node.stat.ctime)
+    fields = dialect.fields(item.text)
+    priority = 0 if fields.priority is None else fields.priority - dialect.usual_priority
+    return _Content(title, bodies, priority, fields.due, fields.key, node.stat.ctime)
 
 
 def _undecodable(title: str, error: MalformedError) -> PayloadError:
@@ -120,7 +120,7 @@ def _undecodable(title: str, error: MalformedError) -> PayloadError:
     return PayloadError(msg)
 
 
-# -- where it goes
+# -- writing
 
 
 def _into_ours(engine: Runtime, target: QueueState, content: _Content, now: int) -> Converted:
@@ -145,7 +145,7 @@ def _priority_here(target: QueueState, content: _Content) -> int:
 
 
 def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
-    """Return the item's name without its sequence."""
+    """Return the name of the new item, without its sequence."""
     extras = list(content.extras)
     if content.key is not None and "key" not in dialect.options:
         extras.append("a key")

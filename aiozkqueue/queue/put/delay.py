@@ -37,8 +37,8 @@ class DelayedPlace:
     @property
     def ready(self) -> bool:
         """See `Place`."""
-        known = self._due is not None or self._delay is None or self._engine.server_clock.bounded
-        return known and self._store.admits(self._priority, scheduled=self._scheduled)
+        time_known = self._due is not None or self._delay is None or self._engine.server_clock.bounded
+        return time_known and self._store.admits(self._priority, scheduled=self._scheduled)
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and have consumers look for such messages if this is the first one."""

@@ -125,5 +125,5 @@ def waiting(due_node: Versioned | Node | None, message_id: str) -> Waiting:
     place, _, group = due_node.data.decode("utf-8", "replace").partition("\n")
     lane, _, name = place.rpartition("/")
     parsed = ItemName.parse(name)
-    known = is_lane(lane) and parsed is not None and parsed.id == message_id
-    return Waiting(place if known else None, group if is_group(group) and "/" not in group else message_id)
+    is_item = is_lane(lane) and parsed is not None and parsed.id == message_id
+    return Waiting(place if is_item else None, group if is_group(group) and "/" not in group else message_id)

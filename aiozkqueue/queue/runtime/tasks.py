@@ -115,7 +115,7 @@ async def wait_settled(future: asyncio.Future[T], *, grace: float | None = None,
         raise cancelled
 
 
-async def several(limit: int, functions: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
+async def run_limited(limit: int, functions: Sequence[Callable[[], Coroutine[object, object, T]]]) -> list[T]:
     """Run all functions, up to ``limit`` at once. Raises: the first failure; the other functions are cancelled."""
     semaphore = asyncio.Semaphore(limit)
 

@@ -96,7 +96,7 @@ class OnWait(Protocol):
     """Called when a reservation has to wait."""
 
     def __call__(self, *, full: bool) -> None:
-        """A look has found no room. ``full``: the queue is full; else only this session has too much under way."""
+        """Report that there is no room. ``full``: the queue is full; otherwise this session has too much under way."""
         ...
 
 
