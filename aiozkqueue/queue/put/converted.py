@@ -110,7 +110,7 @@ def _theirs(store: QueueState, dialect: Dialect, item: ItemName, node: Node) -> 
         bodies = dialect.messages(node.data)
     except MalformedError as error:
         raise _undecodable(title, error) from error
-    fields = dialect.fields(item.text)
+    fields = dialect.told(item.text)
     priority = 0 if fields.priority is None else fields.priority - dialect.usual_priority
     return _Content(title, bodies, priority, fields.due, fields.key, node.stat.ctime)
 

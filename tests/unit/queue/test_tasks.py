@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from aiozkqueue.queue.runtime.tasks import several
+from aiozkqueue.queue.runtime.tasks import run_limited
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -23,7 +23,7 @@ async def test_no_more_are_under_way_than_asked_for_and_results_are_in_order() -
         under_way -= 1
         return number
 
-    assert await several(3, [partial(work, number) for number in range(10)]) == list(range(10))
+    assert await run_limited(3, [partial(work, number) for number in range(10)]) == list(range(10))
     assert most == 3
 
 
@@ -42,6 +42,6 @@ async def test_the_first_failure_comes_as_it_is_with_its_own_cause_and_ends_the_
         raise KeyError("mine") from ValueError("why")
 
     with pytest.raises(KeyError, match="mine") as raised:
-        await several(2, [wait_for_ever, fail])
+        await run_limited(2, [wait_for_ever, fail])
     assert isinstance(raised.value.__cause__, ValueError)
     assert ended
