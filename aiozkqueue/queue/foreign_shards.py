@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.dialects.sharding import another_shard, first_shard, is_shard
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import below
 
 if TYPE_CHECKING:
@@ -70,6 +70,6 @@ class CuratorShards(Generic[T]):
     async def _names(self) -> list[str]:
         """Return the names of the existing shards, sorted."""
         self._engine.check()
-        with allowed(self._path):
+        with translate_denials(self._path):
             names = await below(self._engine.zookeeper, self._path)
         return sorted(name for name in names if is_shard(name))

@@ -35,7 +35,7 @@ from .message import Message
 from .options import collection, positive, seconds
 from .put.capacity import credits_of
 from .put.prepare import prepare
-from .runtime.acl_errors import allowed
+from .runtime.acl_errors import translate_denials
 from .runtime.deadline import Deadline
 from .unit_of_work import current
 
@@ -281,7 +281,7 @@ class Queue(Destination[T]):
             PayloadError: its stored record cannot be decoded.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        with allowed(self.name):
+        with translate_denials(self.name):
             if await self.engine.zookeeper.exists(f"{self.store.paths.ledgers}/{group}") is not None:
                 await Ledger(self.engine, self.store, group).finish()
             released = await release(self.engine, self.store, group)

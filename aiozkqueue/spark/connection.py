@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
 from aiozkqueue.queue.connect import connect
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
 
 from .orphans import TICK, end_with_parent
@@ -65,7 +65,7 @@ class Link(NamedTuple):
         try:
             return self._patiently(self.portal.start_task_soon(function, *arguments))
         except NoAuthError as error:
-            raise denied(self.options.queue, error) from error
+            raise access_denied(self.options.queue, error) from error
         except (ConnectionLossError, SessionExpiredError) as error:
             msg = f"queue {self.options.queue!r}: the connection was lost: {error}"
             raise ConnectionLostError(msg) from error

@@ -16,7 +16,7 @@ from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.stats import configuration, count, count_staged
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 
 from . import showing
 from .names import Kind, http_name, native_name
@@ -212,7 +212,7 @@ class QueueService:
 async def is_there(engine: SessionCore, native: str) -> bool:
     """Whether there is a queue of this name in ZooKeeper, without making a store of it. Raises: AccessDeniedError."""
     paths = QueuePaths(engine.root, native)
-    with allowed(native):
+    with translate_denials(native):
         # A server that lags has not heard of one that is new: by its word an acknowledgement would be lost.
         await engine.zookeeper.sync(paths.base)
         return await engine.zookeeper.exists(paths.items) is not None

@@ -18,7 +18,7 @@ from pydantic_core import core_schema as schema
 from aiozkqueue.errors import NotFoundError
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.runtime.acl_errors import allowed, denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -168,7 +168,7 @@ async def began_by(engine: Runtime, store: QueueState, origin: str, batch: int) 
 
 async def _records(engine: Runtime, store: QueueState) -> list[tuple[str, Stat, WriterRecord]]:
     """Read what each writer of a queue has told of itself."""
-    with allowed(store.name):
+    with translate_denials(store.name):
         writers = sorted(await below(engine.zookeeper, store.paths.sinks))
         nodes = await read_pages(engine.zookeeper, [f"{store.paths.sinks}/{writer}" for writer in writers])
     return [
@@ -189,7 +189,7 @@ async def give_up(engine: Runtime, store: QueueState, writer: str, batch: int | 
     while True:
         await zookeeper.sync(path)
         try:
-            with allowed(store.name):
+            with translate_denials(store.name):
                 node = await zookeeper.read(path)
         except NoNodeError as error:
             msg = f"queue {store.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
@@ -234,7 +234,7 @@ async def clear_away(engine: Runtime, store: QueueState, writer: str) -> int:
     zookeeper, path, removed = engine.zookeeper, f"{store.paths.sinks}/{writer}", 0
     while True:
         try:
-            with allowed(store.name):
+            with translate_denials(store.name):
                 node = await zookeeper.read(path)
         except NoNodeError:
             return removed
@@ -272,7 +272,7 @@ async def forget(engine: Runtime, store: QueueState, writer: str, before: int) -
 async def unlocking(engine: Runtime, store: QueueState, stage: str) -> list[Operation]:
     """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
     lock = store.paths.lock(stage)
-    with allowed(store.name):
+    with translate_denials(store.name):
         return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
 
 
@@ -301,7 +301,7 @@ async def _write(engine: Runtime, store: QueueState, operations: Sequence[Operat
             await engine.zookeeper.wait_connected()
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
-                raise denied(store.name, refusal.error) from refusal
+                raise access_denied(store.name, refusal.error) from refusal
             return False
         else:
             return True

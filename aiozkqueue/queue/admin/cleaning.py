@@ -35,7 +35,7 @@ from aiozkqueue.queue.admin.stats import configuration, lanes
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
 from aiozkqueue.queue.redelivery.timed_locks import reap
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -133,7 +133,7 @@ async def clean_queue(engine: Runtime, store: QueueState, *, late: float) -> Cle
     if config is None or not await store.exists():
         return Cleaned(queue=store.name)
     cleaning = _Cleaning(engine, store, late)
-    with allowed(store.name):
+    with translate_denials(store.name):
         await cleaning.look_at_the_clock()
         return Cleaned(
             queue=store.name,

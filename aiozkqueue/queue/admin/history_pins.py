@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.unclaimed import read_all
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -123,7 +123,7 @@ async def _apply(engine: Runtime, store: QueueState, ways: list[list[Operation]]
             await zookeeper.wait_connected()
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
-                raise denied(store.name, error.error) from error
+                raise access_denied(store.name, error.error) from error
             if not isinstance(error.error, NoNodeError | NodeExistsError):
                 raise
             turn += 1

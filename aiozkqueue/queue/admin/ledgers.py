@@ -11,7 +11,7 @@ from aiozkqueue.errors import NotFoundError
 from aiozkqueue.layout import LockRecord, item_id
 from aiozkqueue.queue.admin.ledger_pages import Manifest, is_of_ledger, is_page, read_page
 from aiozkqueue.queue.commit.history import session_of
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -58,7 +58,7 @@ async def ledgers(engine: Runtime, store: QueueState) -> list[LedgerInfo]:
 
     Raises: AccessDeniedError; PayloadError: a page of one does not decode.
     """
-    with allowed(store.name):
+    with translate_denials(store.name):
         groups = sorted(await below(engine.zookeeper, store.paths.ledgers))
         nodes = await read_pages(engine.zookeeper, [f"{store.paths.ledgers}/{group}" for group in groups])
         return [
@@ -92,7 +92,7 @@ async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> L
 async def count_ledgers(engine: Runtime, store: QueueState) -> int:
     """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
     held = 0
-    with allowed(store.name):
+    with translate_denials(store.name):
         for group in await below(engine.zookeeper, store.paths.ledgers):
             stat = await engine.zookeeper.exists(f"{store.paths.ledgers}/{group}")
             held += stat is not None and stat.num_children > 0
@@ -106,7 +106,7 @@ async def release(engine: Runtime, store: QueueState, group: str) -> int:
 
     Raises: NotFoundError: there is no such ledger; AccessDeniedError; PayloadError: a page of it does not decode.
     """
-    with allowed(store.name):
+    with translate_denials(store.name):
         return await _Releasing(engine.zookeeper, store, group).run()
 
 

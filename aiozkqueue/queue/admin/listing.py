@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from aiozkqueue.layout import ItemName, generation_of, parse_lock, priority_at, priority_of
 from aiozkqueue.queue.candidates.batches import is_closed, is_staged, visible
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching, emptied, sequence_of
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import Collector, NoNodeError, below
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
 
 async def list_children(engine: Runtime, store: QueueState, path: str) -> list[str]:
     """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
-    with allowed(store.name):
+    with translate_denials(store.name):
         return await below(engine.zookeeper, path)
 
 
@@ -54,7 +54,7 @@ async def collect_children(engine: Runtime, store: QueueState, path: str, collec
     Raises: AccessDeniedError.
     """
     try:
-        with allowed(store.name):
+        with translate_denials(store.name):
             return await engine.zookeeper.children_into(path, collector)
     except NoNodeError:
         return collector()

@@ -28,7 +28,7 @@ from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.destination import Destination, not_own
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
     Create,
@@ -155,7 +155,7 @@ class Moves:
         if source.dialect is not None or target.dialect is not None:
             following = await survey(engine, source, target)
         if source.dialect is not None:
-            with allowed(source.name):
+            with translate_denials(source.name):
                 await engine.zookeeper.sync(source.paths.items)  # a server that lags knows of too few
                 stat = await engine.zookeeper.exists(source.paths.items)
             # The numbers of a copied queue are larger than the counter of its folder.

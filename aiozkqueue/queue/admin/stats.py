@@ -30,7 +30,7 @@ from aiozkqueue.queue.commit.unclaimed import find_pages, read_all, record_of_at
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.put.affinity import node_of
 from aiozkqueue.queue.redelivery.timed_locks import waiting
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
 
@@ -125,7 +125,7 @@ class QueueStats:
 
 async def count(engine: Runtime, store: QueueState, path: str) -> int:
     """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
-    with allowed(store.name):
+    with translate_denials(store.name):
         stat = await engine.zookeeper.exists(path)
     return 0 if stat is None else stat.num_children
 
@@ -136,7 +136,7 @@ async def configuration(engine: Runtime, store: QueueState) -> QueueConfig | Non
     Raises: AccessDeniedError, PayloadError.
     """
     try:
-        with allowed(store.name):
+        with translate_denials(store.name):
             data, _ = await engine.zookeeper.read(store.paths.base)
     except NoNodeError:
         return None
@@ -161,7 +161,7 @@ async def lanes_of(engine: Runtime, store: QueueState, config: QueueConfig | Non
 
 async def stat_lanes(engine: Runtime, store: QueueState) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
-    with allowed(store.name):
+    with translate_denials(store.name):
         found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
     return {lane: stat for lane, stat in found.items() if stat is not None}
 

@@ -18,7 +18,7 @@ from aiozkqueue.queue.admin.batch_writers import WriterRecord, clear_away, give_
 from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
 from aiozkqueue.queue.put.ttl import with_field
-from aiozkqueue.queue.runtime.acl_errors import allowed, denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
@@ -229,7 +229,7 @@ class BatchWriter:
     async def _read(self) -> tuple[WriterRecord | None, int]:
         await self._zookeeper.sync(self._store.paths.base)
         try:
-            with allowed(self._store.name):
+            with translate_denials(self._store.name):
                 data, stat = await self._zookeeper.read(self.path)
         except NoNodeError:
             return None, -1
@@ -247,7 +247,7 @@ class BatchWriter:
             await self._zookeeper.wait_connected()
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
-                raise denied(self._store.name, refusal.error) from refusal
+                raise access_denied(self._store.name, refusal.error) from refusal
             if isinstance(refusal.error, NoNodeError | NodeExistsError):
                 self._store.invalidate()
                 await self._store.open()

@@ -16,7 +16,7 @@ from aiozkqueue.queue.commit.dispositions import RELEASE, Disposition
 from aiozkqueue.queue.commit.group_commit import CLOSED
 from aiozkqueue.queue.commit.release import ReleaseWrite
 from aiozkqueue.queue.put.ttl import at_its_end
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.runtime.tasks import wait_settled
 from aiozkqueue.queue.state.hooks import FREE, GONE
 from aiozkqueue.queue.state.log_context import about
@@ -335,7 +335,7 @@ class ClaimDispatcher:
         """Fail the waiters with an error that waiting cannot cure."""
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
-            self._waiters.fail(denied(self.store.name, cause))
+            self._waiters.fail(access_denied(self.store.name, cause))
         elif isinstance(cause, NoNodeError):
             self.store.invalidate()  # the queue, or a part of it, was deleted: it is created again
         elif isinstance(cause, ClientClosedError):

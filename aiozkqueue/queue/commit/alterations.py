@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import ConflictError
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import NoAuthError, NotEmptyError
 
 from .dispositions import obstructed_by
@@ -49,7 +49,7 @@ class TransactionalAlteration:
         if isinstance(error, NotEmptyError):
             raise obstructed_by(self.store.name, self._what.removeprefix("message "), operation.path)
         if isinstance(error, NoAuthError):
-            raise denied(self.store.name, error)
+            raise access_denied(self.store.name, error)
         msg = (
             f"queue {self.store.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
             "by others; nothing of the transaction was applied, do it again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
 
 from .write import OPERATION_WEIGHT, AtomicWrite
@@ -88,7 +88,7 @@ class ConditionalWrite(AtomicWrite):
         if index >= changed:
             return self._attached_ops[index - changed].owner.repair(operation, error)
         if isinstance(error, NoAuthError):
-            raise denied(self._change.store.name, error)
+            raise access_denied(self._change.store.name, error)
         store = self._change.store
         if store.dialect is not None and isinstance(operation, Create) and isinstance(error, NoNodeError):
             return store.repair(operation, error)  # the server has removed the empty locks znode

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError, InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import AttemptRecord, DeadLetter, End, encode
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import BadVersionError, Check, Create, NoAuthError, NoNodeError, NotEmptyError, SetData
 
 from .write import OPERATION_WEIGHT
@@ -90,7 +90,7 @@ def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
 def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> QueueError:
     """Return the error for a commit that a claim's operation made fail."""
     if isinstance(error, NoAuthError):
-        return denied(claim.store.name, error)
+        return access_denied(claim.store.name, error)
     if isinstance(error, NotEmptyError):
         return obstructed_by(claim.store.name, claim.id, operation.path)
     if not isinstance(error, NoNodeError | BadVersionError):

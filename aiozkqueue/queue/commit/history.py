@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.layout import End, History, HistoryRecord
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.hooks import AttachedOp
 from aiozkqueue.zookeeper import Create, NoAuthError, NodeExistsError
 
@@ -81,7 +81,7 @@ class HistoryHook:
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Create the record's parent znode, or retry when the record's name is taken: one a millisecond per message."""
         if isinstance(error, NoAuthError):
-            raise denied(self._store.name, error)
+            raise access_denied(self._store.name, error)
         if isinstance(error, NodeExistsError):
             return None
         return self._zookeeper.ensure(operation.path.rpartition("/")[0])

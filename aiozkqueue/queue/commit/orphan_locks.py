@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.layout import AttemptRecord
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -134,7 +134,7 @@ class RemoveOrphanLock(AtomicWrite):
             return None
         self._gone()
         if isinstance(error, NoAuthError):
-            raise denied(self._store.name, error)
+            raise access_denied(self._store.name, error)
         raise ClaimLostError(f"{self._lock.path}: {error}")
 
     async def _look(self) -> None:

@@ -15,7 +15,7 @@ from aiozkqueue.queue.candidates.groups import is_group
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.dispositions import REMOVED, bury
 from aiozkqueue.queue.commit.unique_keys import freed_with
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.queue.runtime.lock_budget import EphemeralBudget
 from aiozkqueue.queue.state.claim import Claim
 from aiozkqueue.zookeeper import PAGE, Check, Create, Delete, SetData, read_pages
@@ -177,7 +177,7 @@ async def _pages(
 
 async def read_all(engine: Runtime, store: QueueState, paths: Sequence[str]) -> list[Node | None]:
     """Read many znodes, a page at a time. Raises: AccessDeniedError."""
-    with allowed(store.name):
+    with translate_denials(store.name):
         return await read_pages(engine.zookeeper, paths)
 
 

@@ -21,7 +21,7 @@ from aiozkqueue.layout import ItemName, QueueConfig, item_prefix
 from aiozkqueue.layout.fields import LARGEST_NUMBER
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.backlog import Backlog
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.queue.state.queue_state import QueueState
 from aiozkqueue.zookeeper import BadVersionError, Create, Delete, MultiError, NoAuthError, NodeExistsError, NoNodeError
 
@@ -96,7 +96,7 @@ class ForeignQueueState(QueueState):
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """See `QueueState`: the parents may be containers, which ZooKeeper deletes when they are empty."""
         if isinstance(error, NoAuthError):
-            raise denied(self.name, error)
+            raise access_denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
             self.invalidate()
             return self.open()

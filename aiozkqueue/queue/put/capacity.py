@@ -24,7 +24,7 @@ from aiozkqueue.errors import (
     SessionExpiredError,
     TransactionTooLargeError,
 )
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import (
     ClientClosedError,
     ConnectionLossError,
@@ -213,7 +213,7 @@ class CapacityGate:
                 except ClientClosedError:
                     self._fail(SessionClosedError("the session has been closed"))
                 except NoAuthError as error:
-                    self._fail(denied(self._store.name, error))
+                    self._fail(access_denied(self._store.name, error))
                 except QueueError as error:
                     self._fail(error)
                 except ZooKeeperError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import encode_tags, tags_digest
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan
-from aiozkqueue.queue.runtime.acl_errors import allowed
+from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import BadVersionError, Check, NoNodeError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TagsHook(PutHook):
 
     async def prepare(self) -> None:
         """Create the record. Raises: AccessDeniedError."""
-        with allowed(self._store.name):
+        with translate_denials(self._store.name):
             await self._store.tags.declare(self._digest, self._data)
 
     def operation(self) -> Operation:

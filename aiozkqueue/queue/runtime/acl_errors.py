@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def denied(queue: str, error: NoAuthError) -> AccessDeniedError:
+def access_denied(queue: str, error: NoAuthError) -> AccessDeniedError:
     """Return the error for an access that an ACL refused."""
     return AccessDeniedError(f"queue {queue!r}: {error}; connect with `auth=` of a user whom the ACL allows")
 
 
 @contextmanager
-def allowed(queue: str) -> Iterator[None]:
+def translate_denials(queue: str) -> Iterator[None]:
     """Translate an ACL refusal inside the block into an error that names the queue. Raises: AccessDeniedError."""
     try:
         yield
     except NoAuthError as error:
-        raise denied(queue, error) from error
+        raise access_denied(queue, error) from error

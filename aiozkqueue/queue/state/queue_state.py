@@ -27,7 +27,7 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.candidates.backlog import Backlog
 from aiozkqueue.queue.candidates.groups import lock_id
 from aiozkqueue.queue.candidates.tag_records import TagRecords
-from aiozkqueue.queue.runtime.acl_errors import allowed, denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -184,13 +184,13 @@ class QueueState:
         except (ConnectionLossError, SessionExpiredError):
             await self._zookeeper.wait_connected()
         except NoAuthError as error:
-            raise denied(self.name, error) from error
+            raise access_denied(self.name, error) from error
         except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
             msg = f"queue {self.name!r}: the server's answer makes no sense: {error}"
             raise ConnectionLostError(msg) from error
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
-                raise denied(self.name, error.error) from error
+                raise access_denied(self.name, error.error) from error
             if not isinstance(error.error, NodeExistsError | BadVersionError | NoNodeError):
                 raise
             # Another process has created or changed a znode meanwhile: try again.
@@ -293,7 +293,7 @@ class QueueState:
                 if isinstance(error.error, NodeExistsError):
                     return
                 if isinstance(error.error, NoAuthError):
-                    raise denied(self.name, error.error) from error
+                    raise access_denied(self.name, error.error) from error
                 if not isinstance(error.error, BadVersionError | NoNodeError):
                     raise
                 self.invalidate()
@@ -320,7 +320,7 @@ class QueueState:
             await self._zookeeper.wait_connected()
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
-                raise denied(self.name, error.error) from error
+                raise access_denied(self.name, error.error) from error
         self.invalidate()
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
@@ -331,7 +331,7 @@ class QueueState:
             NotCommittedError: no repair is known.
         """
         if isinstance(error, NoAuthError):
-            raise denied(self.name, error)
+            raise access_denied(self.name, error)
         if isinstance(error, BadVersionError | NoNodeError):
             self.invalidate()
             place = operation.path[len(self.paths.base) + 1 :]
@@ -363,7 +363,7 @@ class QueueState:
         await (self.ensure_lane(priority, scheduled=False) if priority else self.open())
         refusal = self._missing_lanes.refusal(lane)
         if refusal is not None:
-            raise denied(self.name, refusal) from refusal
+            raise access_denied(self.name, refusal) from refusal
 
     async def unforced(self, lock: str, ours: Callable[[Node], bool], generation: int) -> int | None:
         """Return the version of the locks znode at a moment when ``lock`` was still ours; None: it is not ours.
@@ -389,7 +389,7 @@ class QueueState:
         Raises: AccessDeniedError.
         """
         try:
-            with allowed(self.name):
+            with translate_denials(self.name):
                 return (await self._zookeeper.read(self.paths.key(key))).data.decode("utf-8", "replace")
         except NoNodeError:
             return None
@@ -403,7 +403,7 @@ class QueueState:
 
         This syncs first. A lagging server may not know a new queue, and would make an acknowledged message look lost.
         """
-        with allowed(self.name):
+        with translate_denials(self.name):
             await self._zookeeper.sync(self.paths.base)
             return await self._zookeeper.exists(self.paths.items) is not None
 
@@ -424,7 +424,7 @@ class QueueState:
                 await self._zookeeper.wait_connected()
             except MultiError as error:
                 if isinstance(error.error, NoAuthError):
-                    raise denied(self.name, error.error) from error
+                    raise access_denied(self.name, error.error) from error
             else:
                 self.invalidate()
                 await self.open()

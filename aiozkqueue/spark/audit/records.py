@@ -17,7 +17,7 @@ from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.queue.admin.listing import collect_children, list_children
 from aiozkqueue.queue.admin.stats import count
 from aiozkqueue.queue.candidates.collectors import Matching
-from aiozkqueue.queue.runtime.acl_errors import denied
+from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import Link, opened
 from aiozkqueue.spark.options import Content
@@ -168,6 +168,6 @@ async def _apply(link: Link, operations: Sequence[Operation]) -> None:
         await link.engine.zookeeper.wait_connected()
     except MultiError as refusal:
         if isinstance(refusal.error, NoAuthError):
-            raise denied(link.options.queue, refusal.error) from refusal
+            raise access_denied(link.options.queue, refusal.error) from refusal
         if not isinstance(refusal.error, NoNodeError):
             raise refusal.error from refusal
