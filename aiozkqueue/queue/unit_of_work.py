@@ -1,11 +1,11 @@
-"""One unit of work: claims and puts, decided together. Transactions and deliveries are faces of it.
+"""A unit of work: claims and puts that are decided together. Transactions and deliveries are its public faces.
 
 OPEN ──commit──▶ SETTLING ──▶ COMMITTED
   │                 │ refused
   └──rollback──▶ SETTLING ──▶ ROLLED BACK
-                    └ fate not known (slot collected, session closed) ──▶ UNKNOWN
+                    └ outcome unknown (slot collected, session closed) ──▶ UNKNOWN
 
-`_move` is the only place that moves it.
+`_move` is the only function that changes the state.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
     from .state.claim import Claim
     from .state.hooks import CapacityLimit
 
-#: The transaction whose block this task is in, for `DirectPutWarning`.
+#: The transaction of this task's block, for `DirectPutWarning`.
 current: ContextVar[UnitOfWork | None] = ContextVar("aiozkqueue_transaction", default=None)
 
-#: About what a put takes in a request besides its data and the item's name, bytes: header, path of the lane, ACL.
+#: Estimated bytes of a put in a request besides its data and the item's name: header, path of the lane, ACL.
 PUT_WEIGHT = 200
 
-#: What a commit fails with through nobody's fault: it is done again at once, not after a delay.
-_OTHERS_WERE_FIRST = (ClaimLostError, ConflictError)
+#: Errors of a commit that lost a race: its messages are redelivered at once, without a delay.
+_LOST_RACES = (ClaimLostError, ConflictError)
 
-#: What a commit fails with and nothing is wrong: its messages come again.
-PASSING = (SessionExpiredError, *_OTHERS_WERE_FIRST, ItemNotEmptyError)
+#: Errors of a commit that are no defect: its messages are redelivered.
+PASSING = (SessionExpiredError, *_LOST_RACES, ItemNotEmptyError)
 
 
 class _State(enum.Enum):
@@ -79,42 +79,42 @@ class _State(enum.Enum):
         self.final = final
 
 
-# Looking a member up in its class takes as long as the comparison it is for, and these are on every message's way.
+# Constants, because looking up an enum member takes as long as the comparison, on every message's way.
 _OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
 
 
 class UnitOfWork:
-    """Claims and puts that are committed, or undone, together."""
+    """Claims and puts that are committed or undone together."""
 
     __slots__ = (
         "__weakref__",
+        "_alterations",
         "_atomic_write",
-        "_beside",
         "_claims",
+        "_delivered",
         "_hint",
         "_jittered_delay",
         "_keys",
         "_puts",
         "_release",
         "_reservation",
-        "_shown",
         "_size",
         "_state",
         "engine",
         "id",
     )
 
-    def __init__(self, engine: SessionCore, work_id: str, shown: Claim | None = None, hint: str = "") -> None:
+    def __init__(self, engine: SessionCore, work_id: str, delivered: Claim | None = None, hint: str = "") -> None:
         self.engine: SessionCore = engine
-        """The machinery it uses."""
+        """The core of its session."""
         self.id: str = work_id
-        self._shown = shown  # the message that it is the delivery of
+        self._delivered = delivered  # the message of a delivery
         self._hint = hint
         self._state = _OPEN
         self._claims: dict[Claim, Disposition] = {}
-        # Most transactions have none of these, and an empty dictionary each would cost as much as the claim.
-        self._beside: dict[tuple[str, str], TransactionalAlteration] | None = None
+        # Most transactions have neither, and two empty dictionaries would cost as much as the claim.
+        self._alterations: dict[tuple[str, str], TransactionalAlteration] | None = None
         self._keys: dict[tuple[str, str], str] | None = None
         self._puts: list[Put] = []
         self._reservation: Reservation | None = None
@@ -125,46 +125,46 @@ class UnitOfWork:
 
     @property
     def what(self) -> str:
-        """What errors call it."""
-        if self._shown is None:
+        """Its name in errors."""
+        if self._delivered is None:
             return f"transaction {self.id}"
-        return f"message {self._shown.id} of queue {self._shown.store.name!r}"
+        return f"message {self._delivered.id} of queue {self._delivered.store.name!r}"
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended, as far as is known."""
+        """Its outcome, as far as known."""
         return self._state.outcome
 
     @property
     def claims(self) -> Iterable[Claim]:
-        """What it holds."""
+        """The claims that it holds."""
         return self._claims.keys()
 
     @property
     def holds(self) -> bool:
-        """Whether it holds anything."""
+        """Whether it holds any claim."""
         return bool(self._claims)
 
     @property
     def generation(self) -> int | None:
-        """The number of the ZooKeeper session that it belongs to; None: it holds nothing, any will do."""
+        """The number of its ZooKeeper session; None: it holds no claim, so any session will do."""
         for claim in self._claims:
             return claim.generation
         return None
 
     @property
     def open(self) -> bool:
-        """Whether nothing has been decided yet."""
+        """Whether it has not been settled."""
         return self._state is _OPEN
 
     @property
     def undecided(self) -> bool:
-        """Whether it is open and holds anything."""
-        return self._state is _OPEN and bool(self._claims or self._puts or self._beside)
+        """Whether it is open and has claims, puts or alterations."""
+        return self._state is _OPEN and bool(self._claims or self._puts or self._alterations)
 
     @property
     def ready(self) -> bool:
-        """Whether the queues it puts to are known to be there, and to have room: that is taken then."""
+        """Whether its target queues are known to exist and to have capacity, which is then reserved."""
         bounded = False
         for put in self._puts:
             if not put.store.ready or (put.plan is not None and not put.plan.ready):
@@ -178,37 +178,38 @@ class UnitOfWork:
 
     @property
     def lost(self) -> bool:
-        """Whether its claims are known to be gone: their ZooKeeper session is over."""
+        """Whether its claims are known to be lost: their ZooKeeper session is over."""
         generation = self.generation
         return generation is not None and generation != self.engine.zookeeper.generation
 
     def require_open(self) -> None:
-        """Raise TransactionClosedError when it has been settled."""
+        """Raise TransactionClosedError if it has been settled."""
         if self._state is not _OPEN:
             msg = f"{self.what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
             raise TransactionClosedError(msg)
 
     def require_of(self, engine: SessionCore) -> None:
-        """Raise InvalidOptionError when it is another session's, which may have its queues elsewhere."""
+        """Raise InvalidOptionError if it belongs to another session, whose queues may be elsewhere."""
         if self.engine is not engine:
-            msg = f"{self.what} is another session's; give one of the session that this was made with"
+            msg = f"{self.what} belongs to another session; use one of the same session"
             raise InvalidOptionError(msg)
 
     # -- collecting
 
     def hold(self, claims: Sequence[Claim]) -> None:
-        """Make claims part of this, to be consumed unless it is decided otherwise."""
+        """Add claims, to be consumed unless decided otherwise."""
         held = self._claims
         if held:
             taken = {claim.path for claim in claims}
-            for lost in [one for one in held if one.path in taken]:  # was forced open, and has been taken again
+            # A claim whose lock was removed by force may have been taken again.
+            for lost in [claim for claim in held if claim.path in taken]:
                 del held[lost]
                 lost.budget.free(lost.size)
         for claim in claims:
             held[claim] = CONSUME
 
     def add_put(self, put: Put) -> str:
-        """Make a put part of this; return its id, or that of the one of this which bears its unique key.
+        """Add a put; return its id, or the id of an earlier put here with the same unique key.
 
         Raises: TransactionClosedError, TransactionTooLargeError, DuplicateKeyError.
         """
@@ -230,11 +231,11 @@ class UnitOfWork:
         return put.id
 
     def end(self, queue: str, message_id: str, disposition: Disposition) -> None:
-        """Decide how the hold on one message ends with the commit.
+        """Set the disposition of one message at the commit.
 
         Raises:
-            TransactionClosedError: settled already.
-            InvalidOptionError: the message was not taken by this transaction.
+            TransactionClosedError: it has been settled.
+            InvalidOptionError: this transaction has not taken the message.
         """
         self.require_open()
         for claim in self._claims:
@@ -244,33 +245,33 @@ class UnitOfWork:
         msg = f"message {message_id} of queue {queue!r} was not taken by {self.what}"
         raise InvalidOptionError(msg)
 
-    def alter(self, place: str, beside: TransactionalAlteration) -> None:
-        """Make an alteration of a message that lies there part of this, in the place of an earlier one of the same.
+    def alter(self, place: str, alteration: TransactionalAlteration) -> None:
+        """Add an alteration of the message at a place, in place of an earlier alteration of it.
 
         Raises: TransactionClosedError.
         """
         self.require_open()
-        if self._beside is None:
-            self._beside = {}
-        self._beside[beside.store.name, place] = beside
+        if self._alterations is None:
+            self._alterations = {}
+        self._alterations[alteration.store.name, place] = alteration
 
     def removes(self, queue: str, place: str) -> bool:
-        """Whether this removes a message that it has not taken."""
-        beside = None if self._beside is None else self._beside.get((queue, place))
-        return beside is not None and beside.removes
+        """Whether it removes a message that it has not taken."""
+        alteration = None if self._alterations is None else self._alterations.get((queue, place))
+        return alteration is not None and alteration.removes
 
     def drop_puts(self) -> None:
-        """Forget the puts, and what was to be altered."""
+        """Drop the puts and the alterations."""
         self._puts.clear()
-        self._beside = self._keys = None
+        self._alterations = self._keys = None
         self._size = 0
 
     async def release_unseen(self, claims: list[Claim]) -> None:
-        """Give claims back that nobody is going to see, as if they had never been taken."""
+        """Release claims that no caller receives, as if they had never been made."""
         if not self._state.final and self._atomic_write is None:
             for claim in claims:
                 self._claims.pop(claim, None)
-        else:  # how those end that were part of this has been decided, and a lock given back twice may be another's
+        else:  # its own claims are decided already, and a second release could hit another session's lock
             claims = [claim for claim in claims if claim not in self._claims]
         for claim in claims:
             claim.handed = False
@@ -295,7 +296,7 @@ class UnitOfWork:
             return
         if deadline is not None:
             await atomic_write.wait(limit=max(0.0, deadline - self.engine.clock.monotonic()))
-        elif not atomic_write.settled:  # as `wait` does, a coroutine less on every message's way
+        elif not atomic_write.settled:  # as `wait` does, with one coroutine less for each message
             try:
                 await atomic_write.waiter()
             except asyncio.CancelledError:
@@ -308,30 +309,30 @@ class UnitOfWork:
         atomic_write.outcome()
 
     def begin_commit(self) -> AtomicWrite | None:
-        """Send the commit; return what will know its fate. None when there was nothing to commit.
+        """Send the commit and return its atomic write; None if there is nothing to commit.
 
-        The queues that are put to must have been opened.
+        The target queues must have been opened.
 
         Raises:
-            TransactionClosedError: settled already.
-            InvalidOptionError: it gives back a message, and ends a later one of the same group.
-            TransactionTooLargeError: larger than a request may be; nothing was sent.
+            TransactionClosedError: it has been settled.
+            InvalidOptionError: it releases a message, and ends a later one of the same group.
+            TransactionTooLargeError: it is larger than a request may be; nothing was sent.
             SessionClosedError: the session has been closed.
         """
         self.require_open()
-        if not self._claims and not self._puts and not self._beside:
+        if not self._claims and not self._puts and not self._alterations:
             self._move(_SETTLING)
             self._move(_COMMITTED)
             return None
         engine = self.engine
         dispositions = self._claims
         atomic_write: AtomicWrite
-        if dispositions or self._beside:
+        if dispositions or self._alterations:
             if len(dispositions) > 1:
                 refuse_to_overtake(self.what, dispositions)
-            beside = tuple(self._beside.values()) if self._beside else ()
+            alterations = tuple(self._alterations.values()) if self._alterations else ()
             atomic_write = CommitWrite(
-                self.id, dispositions, self._puts, engine.server_clock, self.generation, alterations=beside
+                self.id, dispositions, self._puts, engine.server_clock, self.generation, alterations=alterations
             )
         else:
             atomic_write = PutWrite(self.id, self._puts, FOREVER)
@@ -342,8 +343,8 @@ class UnitOfWork:
             self._reservation.bind(atomic_write)
             self._reservation = None
         self._move(_SETTLING)
-        if self._shown is not None:
-            engine.undecided(self)  # as a transaction is from its beginning
+        if self._delivered is not None:
+            engine.undecided(self)  # a transaction is recorded at its beginning
         self._atomic_write = atomic_write
         if engine.tracing is not None:
             engine.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
@@ -353,17 +354,17 @@ class UnitOfWork:
     async def rollback(
         self, delay: float | None = None, error: str | None = None, *, rewrite: bytes | None = None
     ) -> None:
-        """Undo: forget the puts, give the claims back after ``delay`` seconds (None: each queue's policy).
+        """Undo: drop the puts, release the claims after ``delay`` seconds (None: each queue's policy).
 
-        With ``rewrite``, for work that holds one claim, its item is left with these bytes.
+        With ``rewrite``, the item of the only claim is replaced by these bytes.
 
-        Always succeeds: it returns when the locks are gone or their session is, and after one session timeout in any
-        case: while no server answers, their session ends by then, and the locks with it. When a commit is under way it
-        waits for that one's fate.
+        It always succeeds. It returns when the locks or their session are gone, after one session timeout at the
+        latest: if no server answers, the session ends by then, and the locks with it. If a commit is in flight, it
+        first waits for its result.
 
         Raises:
             TransactionClosedError: it has been committed.
-            OutcomeUnknownError: a commit is under way, and its fate is not known after one session timeout.
+            OutcomeUnknownError: a commit is in flight, and its result is not known after one session timeout.
         """
         if self._state is _SETTLING:
             await self.decision(self.engine.grace)
@@ -373,41 +374,41 @@ class UnitOfWork:
             self.require_open()
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._give_back(delay, error, rewrite)
+            self._release_claims(delay, error, rewrite)
             self._move(_ROLLED_BACK)
         if self._release is not None:
             await wait_settled(self._release, limit=self.engine.grace)
 
     def predict_disposition(self, claim: Claim, error: str) -> str:
-        """Say what becomes of the one message that it holds, if it is undone for this error: for the log, before that.
+        """Describe what will happen to its only message if it is undone for this error, for the log.
 
-        The policy's delay, which may be random, is drawn here; the release keeps to it.
+        The policy's delay, which may be random, is drawn here; the release uses the same delay.
         """
         if self._state is not _OPEN:
             return f"it is {self._state.words} already"
         if self.engine.closed or self.lost:
-            return "not given back, since its claim is lost"
+            return "not released, because its claim is lost"
         disposition = release_disposition(claim, None, error, self.engine.random.random)
         if disposition.kind == "release":
             self._jittered_delay = disposition.delay
         return fate(disposition)
 
     def release_nowait(self) -> None:
-        """Undo at once, without waiting: for those that can no longer wait."""
+        """Undo at once, without waiting, for callers that cannot wait any more."""
         if self._state is _OPEN:
             self._move(_SETTLING)
-            self._give_back(0, None)
+            self._release_claims(0, None)
             self._move(_ROLLED_BACK)
 
     async def decision(self, limit: float | None) -> None:
-        """Wait until a commit that is under way is decided, ``limit`` seconds at the most."""
+        """Wait until a commit in flight is decided, up to ``limit`` seconds."""
         if self._atomic_write is not None and not self._atomic_write.settled:
             await asyncio.wait((self._atomic_write.done,), timeout=limit)
 
-    # -- inside
+    # -- internals
 
     def _move(self, state: _State) -> None:
-        # Open work is settled first; what is being settled may be open again, when it was never sent.
+        # Open work must be settled first; work being settled may reopen, if it was never sent.
         if (self._state is _OPEN) is not (state is _SETTLING) or self._state.final:
             msg = f"{self.what}: cannot move from {self._state.name} to {state.name}"
             raise AssertionError(msg)
@@ -416,37 +417,37 @@ class UnitOfWork:
             self.engine.decided(self, state.outcome)
 
     def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
-        """Give up on a commit that took too long; return what that means for it."""
+        """Withdraw a commit that took too long; return the error."""
         if not self.engine.committer.withdraw(atomic_write):
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.release_nowait()
         error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
-        atomic_write.owner = None  # this has been settled without it
-        atomic_write.fail(error)  # whoever watches it is told: the rooms that it was let into, and its trace
+        atomic_write.owner = None  # this work has been settled without it
+        atomic_write.fail(error)  # tells its watchers: the capacity gates and its trace
         return error
 
     async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:
-        """Undo what could not even be sent."""
+        """Undo work whose commit could not be sent."""
         self._move(_SETTLING)
-        self._give_back(0 if type(error) is NotCommittedError else None, str(error))
+        self._release_claims(0 if type(error) is NotCommittedError else None, str(error))
         self._move(_ROLLED_BACK)
         if self._release is not None and patient:
             await wait_settled(self._release, limit=self.engine.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
-        """Open the queues put to, and take the room that they are short of. Raises: also as `CapacityGate.acquire`."""
-        patience = Deadline(timeout, self.engine.clock)
+        """Open the target queues, and reserve their capacity. Raises: also as `CapacityGate.acquire`."""
+        deadline = Deadline(timeout, self.engine.clock)
         self._move(_SETTLING)
         try:
             await self._open_queues(timeout)
             if self._reservation is None:
-                self._reservation = await reserve(self._needs(), patience, self.generation)
+                self._reservation = await reserve(self._needs(), deadline, self.generation)
         finally:
             self._move(_OPEN)
 
     async def _open_queues(self, timeout: float | None) -> None:
-        """Make sure that the queues put to are there."""
+        """Make sure that the target queues exist."""
         try:
             async with asyncio.timeout(timeout):
                 await make_ready(self._puts)
@@ -455,13 +456,13 @@ class UnitOfWork:
             raise NotCommittedError(msg) from error
 
     def _needs(self) -> dict[CapacityLimit[AtomicWrite], int]:
-        return needs_of(self._puts, self._claims, self._beside.values() if self._beside else ())
+        return needs_of(self._puts, self._claims, self._alterations.values() if self._alterations else ())
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
         zookeeper = self.engine.zookeeper
         operations: list[Operation] = []
         atomic_write.compose(operations)
-        size = zookeeper.request_size(operations) + 512  # the slot's operation comes on top
+        size = zookeeper.request_size(operations) + 512  # plus the operation on the slot
         if size > zookeeper.max_request:
             msg = (
                 f"{self.what} takes {size} bytes, ZooKeeper takes {zookeeper.max_request} in one request; "
@@ -470,7 +471,7 @@ class UnitOfWork:
             raise TransactionTooLargeError(msg)
 
     def commit_settled(self, atomic_write: AtomicWrite) -> None:
-        """Take note of the commit's fate; for the settlement to call."""
+        """Record the result of the commit; the atomic write calls this."""
         error = atomic_write.error
         if error is None:
             self._move(_COMMITTED)
@@ -478,12 +479,12 @@ class UnitOfWork:
             self._move(_IN_DOUBT)
         else:
             if isinstance(error, ItemNotEmptyError):
-                self._give_back(0, str(error), obstructed=error.message_id)
+                self._release_claims(0, str(error), obstructed=error.message_id)
             elif not isinstance(error, SessionExpiredError):
-                self._give_back(0 if isinstance(error, _OTHERS_WERE_FIRST) else None, str(error))
+                self._release_claims(0 if isinstance(error, _LOST_RACES) else None, str(error))
             self._move(_ROLLED_BACK)
 
-    def _give_back(
+    def _release_claims(
         self,
         delay: float | None,
         error: str | None,
@@ -491,12 +492,12 @@ class UnitOfWork:
         *,
         obstructed: str | None = None,
     ) -> None:
-        """Send the release of all claims; it stays on the session's debts until it is applied or the session over.
+        """Send the release of all claims; the committer keeps it until it is applied or the session is over.
 
-        The message ``obstructed`` could not be removed: it waits longer each time, whatever its policy says.
+        The message ``obstructed`` could not be removed: its delay grows with each attempt, whatever its policy says.
         """
         self._puts.clear()
-        self._beside = None
+        self._alterations = None
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
@@ -505,11 +506,11 @@ class UnitOfWork:
             return
         if delay is None:
             delay = self._jittered_delay
-        chance = engine.random.random
-        dispositions = {claim: release_disposition(claim, delay, error, chance) for claim in self._claims}
+        random = engine.random.random
+        dispositions = {claim: release_disposition(claim, delay, error, random) for claim in self._claims}
         for claim, disposition in dispositions.items() if obstructed is not None else ():
             if claim.id == obstructed and disposition.kind == "release":
-                longest = max(aside(claim.attempt), claim.store.policy.backoff.delay(claim.attempt, chance))
+                longest = max(aside(claim.attempt), claim.store.policy.backoff.delay(claim.attempt, random))
                 dispositions[claim] = disposition._replace(delay=longest)
         if rewrite is not None:
             dispositions = {
@@ -526,7 +527,7 @@ class UnitOfWork:
             engine.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
 
     async def _undo(self, claims: list[Claim]) -> None:
-        """Give claims back that came too late to be part of this."""
+        """Release claims that came too late to be added."""
         dispatcher = self.engine.dispatcher(claims[0].store) if claims else None
         released = dispatcher.release(claims) if dispatcher is not None else None
         if released is not None:

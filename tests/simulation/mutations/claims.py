@@ -66,7 +66,7 @@ def locks_that_outlive_their_session(patch: pytest.MonkeyPatch) -> None:
 
 @mutation()
 def rollback_forgets_its_locks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(unit_of_work.UnitOfWork, "_give_back", lambda *_: None)
+    patch.setattr(unit_of_work.UnitOfWork, "_release_claims", lambda *_: None)
 
 
 @mutation()
