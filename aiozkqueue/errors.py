@@ -14,6 +14,7 @@ QueueError
 ├── CheckpointError              the checkpoint of a Spark stream does not belong to the ledger
 │   └── UnreadBatchError         Spark committed a batch that no task has read
 ├── AccessDeniedError            ZooKeeper refused the credentials, or a znode's ACL refused the access
+│   └── PartlyDeniedError        an ACL refuses some messages only; the operation was carried out on the others
 ├── ConfigConflictError          the queue has another policy or configuration
 ├── AlreadyExistsError           a job, a notification queue or a subscriber group of this name exists already
 ├── NotFoundError                (LookupError) there is no job, notification queue or subscriber group of this name
@@ -106,6 +107,18 @@ class UnreadBatchError(CheckpointError):
 
 class AccessDeniedError(QueueError):
     """ZooKeeper refused the credentials, or a znode's ACL refused access to this user."""
+
+
+class PartlyDeniedError(AccessDeniedError):
+    """An ACL refuses this user some messages of the queue; the operation was carried out on all others.
+
+    ``message_ids`` names the messages that are left, and ``done`` counts those on which it was carried out.
+    """
+
+    def __init__(self, message: str, message_ids: Sequence[str], done: int) -> None:
+        super().__init__(message)
+        self.message_ids = tuple(message_ids)
+        self.done = done
 
 
 class ConfigConflictError(QueueError):

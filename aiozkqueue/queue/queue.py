@@ -25,6 +25,8 @@ from .admin.history import read_history
 from .admin.history_pins import pins, unpin
 from .admin.ledgers import ledgers, release
 from .admin.message_state import MessageState, state_of
+from .admin.peek import peek
+from .admin.purge import purge
 from .batches.ledger import Ledger
 from .commit.puts import PutWrite, weigh_puts
 from .commit.unique_keys import earlier_holder, stored_as
@@ -174,9 +176,12 @@ class Queue(Destination[T]):
     async def peek(self, limit: int = 10) -> list[Message[T]]:
         """Read up to ``limit`` of the oldest messages, including claimed ones, without taking them.
 
+        A message that this user may not read is left out, and named in a warning in the log. If only its attempts may
+        not be read, it is shown, and its ``error`` says so.
+
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        contents = await stats.peek(self.engine, self.store, positive(limit, "limit"))
+        contents = await peek(self.engine, self.store, positive(limit, "limit"))
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
@@ -205,9 +210,11 @@ class Queue(Destination[T]):
     async def purge(self) -> int:
         """Remove every message that no consumer holds, for good; return how many. Dead letters stay.
 
-        Raises: as `stats`.
+        Raises:
+            PartlyDeniedError: this user may not read or remove some of them; all others are gone.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await stats.purge(self.engine, self.store)
+        return await purge(self.engine, self.store)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Remove the message with an id, or all messages with a key, unless a consumer holds them.
@@ -258,7 +265,9 @@ class Queue(Destination[T]):
     async def release_claims(self) -> int:
         """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
 
-        Raises: as `stats`.
+        Raises:
+            PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
+            AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         return await stats.release_claims(self.engine, self.store)
 

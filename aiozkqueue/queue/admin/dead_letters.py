@@ -5,26 +5,29 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiozkqueue.errors import DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
+from aiozkqueue.errors import AccessDeniedError, DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
 from aiozkqueue.queue.commit.conditional import Change, apply
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
-from aiozkqueue.queue.commit.unclaimed import read_all
+from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.message import DeadLetter
 from aiozkqueue.queue.options import collection, positive, seconds
 from aiozkqueue.queue.put.prepare import restored
+from aiozkqueue.queue.runtime.acl_errors import partly_denied
 from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import PAGE, Delete
 
-from .listing import first_items, walk
+from .listing import first_readable, walk
+from .peek import log_unreadable
 from .stats import content, count
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator, Collection, Sequence
 
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.options import Seconds
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.zookeeper import Node
 
     from .listing import Placed
 
@@ -45,16 +48,27 @@ class DeadLetters(Generic[T]):
         return await count(engine, store, store.paths.dlq)
 
     async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
-        """Read the oldest, ``limit`` at the most, without taking them. Raises: as `size`; InvalidOptionError."""
+        """Read the oldest, ``limit`` at the most, without taking them.
+
+        What this user may not read is left out, with a warning in the log. Raises: as `size`; InvalidOptionError.
+        """
         positive(limit, "limit")
         engine, store = self._usable(), self._store
-        items = await first_items(engine, store, [store.paths.dlq], limit)
-        nodes = await read_all(engine, store, [one.path for one in items])
-        return [
-            DeadLetter(content(store, one.item, node, 0), self._codec)
-            for one, node in zip(items, nodes, strict=True)
-            if node is not None
-        ]
+
+        async def read(placed: Sequence[Placed]) -> list[DeadLetter[T] | AccessDeniedError | None]:
+            return [
+                found if isinstance(found, AccessDeniedError) else self._letter(one, found[0])
+                for one, found in zip(
+                    placed, await read_sets(engine, store, [(one.path,) for one in placed]), strict=True
+                )
+            ]
+
+        letters, unreadable = await first_readable(engine, store, [store.paths.dlq], limit, read)
+        log_unreadable(store, unreadable)
+        return letters
+
+    def _letter(self, placed: Placed, node: Node | None) -> DeadLetter[T] | None:
+        return None if node is None else DeadLetter(content(self._store, placed.item, node, 0), self._codec)
 
     async def redrive(
         self, ids: Collection[str] | None = None, *, limit: int | None = None, timeout: Seconds | None = 0
@@ -69,28 +83,33 @@ class DeadLetters(Generic[T]):
         or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None:
         for as long as it takes).
 
-        Raises: as `size`; InvalidOptionError; QueueFullError: what did not fit in time is a dead letter still.
+        Raises:
+            QueueFullError: what did not fit in time is a dead letter still.
+            PartlyDeniedError: this user may not read some of them; the others have been put back.
+            InvalidOptionError; as `size`.
         """
         wait = seconds(timeout, "timeout")
         engine, store = self._usable(), self._store
         patience = Deadline(wait, engine.clock)
         left = math.inf if limit is None else positive(limit, "limit")
         moved = 0
+        refused: list[str] = []
         async for chosen in self._chosen(ids):
             page = chosen if left >= len(chosen) else chosen[: int(left)]
             if not page:
                 break
             left -= len(page)
             await store.open()
-            nodes = await read_all(engine, store, [one.path for one in page])
+            sets = await read_sets(engine, store, [(one.path,) for one in page])
+            refused += [one.item.id for one, found in zip(page, sets, strict=True) if isinstance(found, QueueError)]
             back = [
                 Transfer(
                     one.item.id,
-                    [restored(engine, store, one.item, node)],
-                    Change(store, [Delete(one.path, node.stat.version)]),
+                    [restored(engine, store, one.item, found[0])],
+                    Change(store, [Delete(one.path, found[0].stat.version)]),
                 )
-                for one, node in zip(page, nodes, strict=True)
-                if node is not None
+                for one, found in zip(page, sets, strict=True)
+                if not isinstance(found, QueueError) and found[0] is not None
             ]
             for outcome in await transfer(engine, back, patience):
                 if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
@@ -101,6 +120,8 @@ class DeadLetters(Generic[T]):
                 if isinstance(outcome, QueueError):
                     raise outcome
                 moved += outcome
+        if refused:
+            raise partly_denied(store.name, "put back", refused, moved)
         return moved
 
     async def purge(self, ids: Collection[str] | None = None) -> int:

@@ -12,6 +12,7 @@ from heapq import merge
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import ItemName, generation_of, parse_lock, priority_at, priority_of
 from aiozkqueue.queue.candidates.batches import is_closed, is_staged, visible
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching, emptied, sequence_of
@@ -19,12 +20,13 @@ from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import Collector, NoNodeError, below
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
 C = TypeVar("C", bound=Collector)
+T = TypeVar("T")
 
 #: Items parsed before others get their turn: a few milliseconds.
 SLICE: Final = 512
@@ -93,6 +95,36 @@ async def first_items(
         if len(seen_by_all) == len(found) or len(found) < limit:
             return seen_by_all
         closed |= now_closed  # what is hidden has taken the place of what comes behind it
+
+
+async def first_readable(
+    engine: Runtime,
+    store: QueueState,
+    folders: Sequence[str],
+    limit: int,
+    read: Callable[[Sequence[Placed]], Awaitable[Sequence[T | AccessDeniedError | None]]],
+) -> tuple[list[T], list[str]]:
+    """Return what ``read`` makes of the first ``limit`` items that it can read, and the ids of those before it cannot.
+
+    Raises: AccessDeniedError: the folders may not be listed.
+    """
+    contents: list[T] = []
+    seen: set[str] = set()
+    unreadable: list[str] = []
+    wanted = limit
+    while True:
+        placed = await first_items(engine, store, folders, wanted)
+        fresh = [one for one in placed if one.path not in seen]
+        seen.update(one.path for one in fresh)
+        before = len(unreadable)
+        for one, found in zip(fresh, await read(fresh), strict=True):
+            if isinstance(found, AccessDeniedError):
+                unreadable.append(one.item.id)
+            elif found is not None and len(contents) < limit:
+                contents.append(found)
+        if len(unreadable) == before or len(placed) < wanted:
+            return contents, unreadable
+        wanted = limit + len(unreadable)
 
 
 async def walk(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import (
     EMPTY_HEADER,
     HOUR,
@@ -24,26 +25,27 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.queue.candidates.groups import is_group, lock_id, lock_ids
 from aiozkqueue.queue.claim.collapse import like_of
-from aiozkqueue.queue.commit.conditional import Change, apply
-from aiozkqueue.queue.commit.dispositions import REMOVED
-from aiozkqueue.queue.commit.unclaimed import find_pages, read_all, record_of_attempts, removal
+from aiozkqueue.queue.commit.conditional import Change, settle_allowed
+from aiozkqueue.queue.commit.unclaimed import read_all, read_sets
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.put.affinity import node_of
 from aiozkqueue.queue.redelivery.timed_locks import waiting
-from aiozkqueue.queue.runtime.acl_errors import translate_denials
+from aiozkqueue.queue.runtime.acl_errors import partly_denied, translate_denials
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
 
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
-from .listing import closed_stages, first_items, list_children, walk
+from .listing import closed_stages, first_readable, list_children, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, Stat
+
+    from .listing import Placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +185,7 @@ async def stats(engine: Runtime, store: QueueState) -> QueueStats:
     counts = await asyncio.gather(*(count(engine, store, path) for path in folders))
     locks, due, dead, consumers, waiting, keys, tags = counts
     config = await configuration(engine, store)
-    oldest = await peek(engine, store, 1)
-    moment = None
-    if oldest:
-        first = oldest[0]
-        moment = first.created if first.header.enqueued_at is None else first.header.enqueued_at
+    moment = await _oldest(engine, store)
     found = await stat_lanes(engine, store)
     held = {lane: stat.num_children for lane, stat in found.items()}
     put = sum(map(put_into, found.values()))
@@ -221,6 +219,23 @@ async def stats(engine: Runtime, store: QueueState) -> QueueStats:
         tags=tags,
         records=await _count_records(engine, store) if config is not None and config.history else 0,
     )
+
+
+async def _oldest(engine: Runtime, store: QueueState) -> int | None:
+    """Return when the first message that this user may read was put, in ms."""
+
+    async def read(placed: Sequence[Placed]) -> list[int | AccessDeniedError | None]:
+        moments: list[int | AccessDeniedError | None] = []
+        for one, found in zip(placed, await read_sets(engine, store, [(one.path,) for one in placed]), strict=True):
+            if isinstance(found, AccessDeniedError) or found[0] is None:
+                moments.append(found if isinstance(found, AccessDeniedError) else None)
+                continue
+            first = content(store, one.item, found[0], 0)
+            moments.append(first.created if first.header.enqueued_at is None else first.header.enqueued_at)
+        return moments
+
+    moments, _ = await first_readable(engine, store, await lanes(engine, store), 1, read)
+    return moments[0] if moments else None
 
 
 def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
@@ -293,27 +308,6 @@ async def count_scheduled(engine: Runtime, store: QueueState, held: Mapping[str,
     return scheduled
 
 
-async def peek(engine: Runtime, store: QueueState, limit: int) -> list[Content]:
-    """Read the oldest items, claimed ones too, with the attempts made so far and when they are due."""
-    paths = store.paths
-    placed = await first_items(engine, store, await lanes(engine, store), limit)
-    config = await configuration(engine, store) or QueueConfig()
-    wanted: list[str] = []
-    for one in placed:
-        wanted += (one.path, paths.meta(one.item.id), paths.lock(store.locked_by(one.item.text, config)))
-    nodes = iter(await read_all(engine, store, wanted))
-    now = engine.server_clock.now()
-    contents: list[Content] = []
-    for one, node, meta, lock in zip(placed, nodes, nodes, nodes, strict=True):
-        if node is not None:
-            record = record_of_attempts(meta)
-            read = content(store, one.item, node, 0 if record is None else record.attempts)
-            due = due_of(one.item, lock)
-            later = due is not None and due > now
-            contents.append(read._replace(error=None if record is None else record.error, due=due if later else None))
-    return contents
-
-
 def due_of(item: ItemName, lock: Node | None) -> int | None:
     """When an item can be taken, ms: its lock ends then, or it was put so; None: at once, or when its holder says."""
     record = None if lock is None else LockRecord.decode(lock.data)
@@ -335,29 +329,25 @@ def content(store: QueueState, item: ItemName, node: Node, attempts: int) -> Con
     return Content(store.name, item.id, body, header, attempts, node.stat.ctime)
 
 
-async def purge(engine: Runtime, store: QueueState) -> int:
-    """Remove every item that no transaction or delivery holds; return how many."""
-    removed = 0
-    while True:
-        again = opened = False
-        async for listed in walk(engine, store, await lanes(engine, store)):
-            if listed and not opened:
-                await store.open()  # what its features add to each end
-                opened = True
-            async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in listed]):
-                changes = [removal(engine, store, one, REMOVED) for one in page if not one.in_flight]
-                made = await apply(engine, changes)
-                removed += sum(made)
-                again = again or (any(made) and not all(made))
-        if not (again and store.config.grouped):  # behind one that waited, others of its group may have been left
-            return removed
-
-
 async def release_claims(engine: Runtime, store: QueueState) -> int:
     """Force every lock open; return how many. What their holders do from now on fails."""
     paths = store.paths
     # Whatever was claimed before the call is to be seen, by whichever server.
     await engine.zookeeper.sync(paths.base)
+    changes, refused = await _openings(engine, store)
+    released = 0
+    for one, write in zip(changes, await settle_allowed(engine, changes.values()), strict=True):
+        if isinstance(write.error, AccessDeniedError):
+            refused.append(one)
+        released += not write.left and write.error is None
+    if refused:
+        raise partly_denied(store.name, "released", refused, released)
+    return released
+
+
+async def _openings(engine: Runtime, store: QueueState) -> tuple[dict[str, Change], list[str]]:
+    """Return what forces each lock open, by the lock's id; and the locks whose items this user may not read."""
+    paths = store.paths
     # Locks first: an item put and locked after the items were listed would be opened without raising its version.
     ids = [one for name in await list_children(engine, store, paths.locks) if (one := paths.lock_of(name)) is not None]
     due = await _due_of(engine, store)
@@ -371,9 +361,13 @@ async def release_claims(engine: Runtime, store: QueueState) -> int:
     # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
     # letter does under its id, and be locked anew: that lock must not be taken from its holder unnoticed.
     ids = [one for one in ids if one in items]
-    nodes = await read_all(engine, store, [items[one] for one in ids])
-    changes: list[Change] = []
-    for one, node in zip(ids, nodes, strict=True):
+    changes: dict[str, Change] = {}
+    refused: list[str] = []
+    for one, nodes in zip(ids, await read_sets(engine, store, [(items[one],) for one in ids]), strict=True):
+        if isinstance(nodes, AccessDeniedError):
+            refused.append(one)
+            continue
+        [node] = nodes
         if node is None:
             continue  # it has gone since it was listed
         # Raises the item's version, which is what its holder's commit and rollback check.
@@ -386,8 +380,8 @@ async def release_claims(engine: Runtime, store: QueueState) -> int:
         if store.dialect is None:
             # Tells a holder that found nothing under its lock that another may have made one since.
             change.append(SetData(paths.locks, b""))
-        changes.append(Change(store, change))
-    return sum(await apply(engine, changes))
+        changes[one] = Change(store, change)
+    return changes, refused
 
 
 async def _due_of(engine: Runtime, store: QueueState) -> dict[str, str]:

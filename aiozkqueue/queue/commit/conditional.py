@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiozkqueue.errors import NotCommittedError
+from aiozkqueue.errors import AccessDeniedError, NotCommittedError
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Create, NoAuthError, NoNodeError, NotEmptyError
 
@@ -13,6 +13,7 @@ from .write import OPERATION_WEIGHT, AtomicWrite
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
 
+    from aiozkqueue.errors import QueueError
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.claim import Claim
@@ -108,6 +109,20 @@ async def apply(engine: Runtime, changes: Iterable[Change]) -> list[bool]:
 
 async def settle(engine: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
     """Try each change, as `apply` does; return the writes, which hold the results. Raises: as `apply`."""
+    return await _settle(engine, changes)
+
+
+async def settle_allowed(engine: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
+    """Try each change, as `settle` does; one that an ACL refuses has the `AccessDeniedError` as its ``error``.
+
+    Raises: as `apply`, but AccessDeniedError.
+    """
+    return await _settle(engine, changes, spared=AccessDeniedError)
+
+
+async def _settle(
+    engine: Runtime, changes: Iterable[Change], *, spared: type[QueueError] | tuple[()] = ()
+) -> list[ConditionalWrite]:
     writes = [ConditionalWrite(engine.ids.next(), change, engine.server_clock) for change in changes]
     for start in range(0, len(writes), TOGETHER):
         together = writes[start : start + TOGETHER]
@@ -116,6 +131,6 @@ async def settle(engine: Runtime, changes: Iterable[Change]) -> list[Conditional
         for atomic_write in together:
             await atomic_write.wait()
         for atomic_write in together:
-            if not atomic_write.left:
+            if not atomic_write.left and not isinstance(atomic_write.error, spared):
                 atomic_write.outcome()
     return writes

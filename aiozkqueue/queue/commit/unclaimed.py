@@ -7,6 +7,7 @@ locked and unlocked by the change itself, which fails if another client claims i
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from aiozkqueue.errors import AccessDeniedError
@@ -179,6 +180,29 @@ async def read_all(engine: Runtime, store: QueueState, paths: Sequence[str]) -> 
     """Read many znodes, a page at a time. Raises: AccessDeniedError."""
     with translate_denials(store.name):
         return await read_pages(engine.zookeeper, paths)
+
+
+async def read_sets(
+    engine: Runtime, store: QueueState, sets: Sequence[Sequence[str]]
+) -> list[list[Node | None] | AccessDeniedError]:
+    """Read sets of znodes; where this user may not read one of a set, the error is in the place of the set."""
+    results: list[list[Node | None] | AccessDeniedError] = []
+    for start in range(0, len(sets), PAGE):
+        page = sets[start : start + PAGE]
+        try:
+            nodes = iter(await read_all(engine, store, [path for paths in page for path in paths]))
+        except AccessDeniedError:
+            results += [await _read_set(engine, store, paths) for paths in page]
+        else:
+            results += [list(islice(nodes, len(paths))) for paths in page]
+    return results
+
+
+async def _read_set(engine: Runtime, store: QueueState, paths: Sequence[str]) -> list[Node | None] | AccessDeniedError:
+    try:
+        return await read_all(engine, store, paths)
+    except AccessDeniedError as error:
+        return error
 
 
 def removal(engine: Remover, store: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:

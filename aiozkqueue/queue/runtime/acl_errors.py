@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.errors import AccessDeniedError
+from aiozkqueue.errors import AccessDeniedError, PartlyDeniedError
 from aiozkqueue.zookeeper import NoAuthError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+
+#: As many messages an error or a log record names.
+_NAMED: Final = 10
 
 
 def access_denied(queue: str, error: NoAuthError) -> AccessDeniedError:
@@ -24,3 +28,19 @@ def translate_denials(queue: str) -> Iterator[None]:
         yield
     except NoAuthError as error:
         raise access_denied(queue, error) from error
+
+
+def name_some(message_ids: Sequence[str]) -> str:
+    """List the first messages, and say how many there are besides."""
+    more = len(message_ids) - _NAMED
+    return ", ".join(message_ids[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def partly_denied(queue: str, what: str, message_ids: Sequence[str], done: int) -> PartlyDeniedError:
+    """Make the error for messages that an operation had to leave: ``what`` says what was not done to them."""
+    return PartlyDeniedError(
+        f"queue {queue!r}: {len(message_ids)} messages were not {what}, since this user may not access them: "
+        f"{name_some(message_ids)} ({done} others were); connect with `auth=` of a user whom the ACL allows",
+        message_ids,
+        done,
+    )

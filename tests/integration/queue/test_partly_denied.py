@@ -1,0 +1,118 @@
+"""One message that this user may not read: what operators do concerns the others, and names it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+from tests.integration.queue.test_obstacles import set_acl
+
+if TYPE_CHECKING:
+    from tests.observer import Observer
+
+
+async def sealed_among(
+    session: zq.QueueSession, view: Observer, root: str, bodies: list[bytes], folder: str = "items"
+) -> str:
+    """Put messages, the first of which nobody but somebody else may read; return its id."""
+    [first, *_] = await session.queue("jobs").put_many(bodies)
+    if folder == "dlq":
+        async with session.begin() as tx:
+            for message in await tx.take_many(session.queue("jobs"), len(bodies), timeout=30):
+                tx.reject(message, "no use")
+    names = sorted(await view.children(f"{root}/jobs/{folder}"))
+    [name] = [name for name in names if first in name]
+    await set_acl(view, f"{root}/jobs/{folder}/{name}", readable=False)
+    return first
+
+
+def told(caplog: pytest.LogCaptureFixture, message_id: str) -> bool:
+    return any(message_id in record.getMessage() for record in caplog.records)
+
+
+async def test_peek_leaves_out_what_may_not_be_read_and_says_so(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b", b"c"])
+    jobs = session.queue("jobs")
+    assert [message.body for message in await jobs.peek(2)] == [b"a", b"b"]
+    assert told(caplog, sealed)
+    assert [message.body for message in await jobs.peek()] == [b"a", b"b", b"c"]
+
+
+async def test_peek_shows_a_message_whose_attempts_may_not_be_read(
+    session: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    message = await jobs.put(b"a")
+    meta = f"{queue_root}/jobs/meta/meta-{message}"
+    await server_view.create(meta, b'{"attempts":1}')
+    await set_acl(server_view, meta, readable=False)
+    [shown] = await jobs.peek()
+    assert shown.body == b"a"
+    assert "attempts" in (shown.error or "")
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+async def test_purge_removes_the_others_and_names_what_it_could_not(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, *, grouped: bool
+) -> None:
+    jobs = session.queue("jobs")
+    if grouped:
+        await jobs.configure(zq.QueueConfig(ordered=True))
+    sealed = await sealed_among(session, server_view, queue_root, [b"sealed", *(b"%d" % number for number in range(9))])
+    with pytest.raises(zq.PartlyDeniedError, match=sealed) as raised:
+        await jobs.purge()
+    assert (raised.value.message_ids, raised.value.done) == ((sealed,), 9)
+    [left] = await server_view.children(f"{queue_root}/jobs/items")
+    assert sealed in left
+    assert await server_view.children(f"{queue_root}/jobs/locks") == []
+
+
+async def test_stats_and_state_and_the_other_messages_are_as_without_it(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = session.queue("jobs")
+    sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a"])
+    figures = await jobs.stats()
+    assert figures.size == 2
+    assert figures.oldest is not None
+    [readable] = await jobs.peek()
+    assert (await other.queue("jobs").state(readable.id)).status is zq.Status.WAITING
+    with pytest.raises(zq.AccessDeniedError, match="jobs"):
+        await jobs.state(sealed)
+    assert await jobs.cancel(id=readable.id) is zq.Alteration.DONE
+    assert any(sealed in finding.text for finding in (await session.diagnose("jobs")).findings)
+
+
+async def test_claims_are_forced_open_beside_one_whose_message_may_not_be_read(
+    session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
+) -> None:
+    jobs = other.queue("jobs")
+    ids = await jobs.put_many([b"a", b"b"])
+    async with session.transaction() as tx:
+        assert len(await tx.take_many(session.queue("jobs"), 2, timeout=30)) == 2
+        [name] = [name for name in await server_view.children(f"{queue_root}/jobs/items") if ids[0] in name]
+        await set_acl(server_view, f"{queue_root}/jobs/items/{name}", readable=False)
+        with pytest.raises(zq.PartlyDeniedError, match=ids[0]) as raised:
+            await jobs.release_claims()
+        assert raised.value.done == 1
+        [lock] = await server_view.children(f"{queue_root}/jobs/locks")
+        assert ids[0] in lock
+        await tx.rollback()
+
+
+async def test_dead_letters_are_shown_and_put_back_beside_one_that_may_not_be_read(
+    session: zq.QueueSession, server_view: Observer, queue_root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sealed = await sealed_among(session, server_view, queue_root, [b"sealed", b"a", b"b"], "dlq")
+    letters = session.queue("jobs").dead_letters
+    assert sorted([letter.body for letter in await letters.peek(2)]) == [b"a", b"b"]
+    assert told(caplog, sealed)
+    with pytest.raises(zq.PartlyDeniedError, match=sealed) as raised:
+        await letters.redrive()
+    assert raised.value.done == 2
+    assert await session.queue("jobs").size() == 2
+    assert await letters.size() == 1
