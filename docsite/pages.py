@@ -1,4 +1,4 @@
-"""MkDocs' hooks: pages of what lies outside of `docs/`, links mended to them, and the table of errors.
+"""MkDocs' hooks: pages made of files outside `docs/`, links to them, the table of errors, and diagrams.
 
 The same texts are read in the repository and on the site, so their links are the repository's.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mkdocs.structure.files import File
 
 from docsite import errors_table
+from docsite.diagrams import with_drawings
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -52,7 +53,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         page.meta["hide"] = ["navigation"]
     written = next((source for source, copy in COPIED.items() if copy == here), f"docs/{here}")
     mended = _LINK.sub(lambda match: f"]({_target(match[1], written, here)}{match[2] or ''})", markdown)
-    return mended.replace(errors_table.MARK, errors_table.table())
+    return with_drawings(mended).replace(errors_table.MARK, errors_table.table())
 
 
 def _target(link: str, written: str, here: str) -> str:

@@ -10,8 +10,10 @@ import pytest
 from tests.simulation.mutations import mutations
 
 TESTS = Path(__file__).parents[1]
+PACKAGE = TESTS.parent / "aiozkqueue"
+MAP = (TESTS.parent / "ARCHITECTURE.md").read_text()
 PROTOCOLS = sorted((TESTS.parent / "docs/design").glob("*.md"))
-ARCHITECTURE = "\n".join(page.read_text() for page in (TESTS.parent / "ARCHITECTURE.md", *PROTOCOLS))
+ARCHITECTURE = "\n".join([MAP, *(page.read_text() for page in PROTOCOLS)])
 CONTRIBUTING = (TESTS.parent / "CONTRIBUTING.md").read_text()
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", ARCHITECTURE)))
 
@@ -35,8 +37,50 @@ def test_each_mutation_that_the_map_names_is_there() -> None:
 def test_each_protocol_is_linked_from_the_map_and_in_the_site() -> None:
     root = TESTS.parent
     for page in PROTOCOLS:
-        assert f"](docs/design/{page.name})" in (root / "ARCHITECTURE.md").read_text(), page.name
+        assert f"](docs/design/{page.name})" in MAP, page.name
         assert f": design/{page.name}\n" in (root / "mkdocs.yml").read_text(), page.name
+
+
+def test_the_map_is_short() -> None:
+    assert len(MAP.splitlines()) <= 250
+
+
+@pytest.mark.parametrize("page", PROTOCOLS, ids=lambda page: page.stem)
+def test_each_protocol_has_its_parts(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert 20 <= len(lines) <= 80
+    parts = [line.removeprefix("## ").partition(":")[0] for line in lines if line.startswith("## ")]
+    assert list(dict.fromkeys(parts)) == ["Problem", "Invariant", "Protocol", "Why it holds", "Tests"]
+    tests = page.read_text().partition("## Tests")[2]
+    assert re.search(r"`\w+/[\w/]*test_\w+\.py", tests), "no test is named"
+
+
+@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
+def test_a_file_that_the_map_names_is_there(file: str) -> None:
+    places = (TESTS, PACKAGE, PACKAGE / "queue", TESTS.parent)
+    stages = {path.name for path in PACKAGE.glob("queue/*/*.py")} if "/" not in file else set[str]()
+    assert file in stages or any((place / file).is_file() for place in places)
+
+
+def test_the_cells_of_the_matrix_are_files_and_no_feature_is_missing() -> None:
+    heads, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in MAP.partition("## Features and stages")[2].partition("\n## ")[0].splitlines()
+        if line.startswith("|")
+    ]
+    folders = [PACKAGE / "layout", *(PACKAGE / "queue" / stage for stage in heads[2:])]
+    named = {
+        folder / file
+        for row in rows
+        for folder, cell in zip(folders, row[1:], strict=True)
+        for file in cell.split(", ")
+        if file != "-"
+    }
+    assert [path for path in named if not path.is_file()] == []
+    features = {row[0].replace(" ", "_") for row in rows}
+    assert [
+        path for folder in folders for path in folder.glob("*.py") if path.stem in features and path not in named
+    ] == []
 
 
 def test_each_folder_of_tests_has_its_row() -> None:

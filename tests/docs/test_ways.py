@@ -1,0 +1,67 @@
+"""ARCHITECTURE.md lists the files that a put, and a take with its commit, pass."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+PACKAGE = Path(zq.__file__).parent
+ARCHITECTURE = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def listed(way: str) -> set[str]:
+    """The files of a list, which begins with the mark of its way and ends with an empty line."""
+    return set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE.partition(f"<!-- {way} -->\n")[2].partition("\n\n")[0]))
+
+
+@contextmanager
+def traced() -> Iterator[set[str]]:
+    """Note the files of the package in which anything is called."""
+    files: set[str] = set()
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and (path := Path(frame.f_code.co_filename)).is_relative_to(PACKAGE):
+            files.add(path.relative_to(PACKAGE).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        yield files
+    finally:
+        sys.setprofile(before)
+
+
+@pytest.mark.parametrize("way", ["put", "take"])
+async def test_a_message_passes_the_files_that_the_map_lists(way: str, zookeeper: str) -> None:
+    async with zq.connect(zookeeper, root=f"/ways-{way}", session_timeout=20) as session:
+        jobs = session.queue("jobs")
+        await jobs.put_many([b"1", b"2", b"3", b"4"])
+        async with session.begin() as tx:
+            assert await tx.take(jobs) is not None
+        await asyncio.sleep(0)
+        with traced() as files:
+            if way == "put":
+                await jobs.put(b"5")
+            else:
+                async with session.begin() as tx:
+                    assert await tx.take(jobs) is not None
+        # Tasks of the session that have nothing to do with the message may run meanwhile.
+        passed = {file for file in files if not file.startswith(("queue/admin/", "zookeeper/heartbeat"))}
+        assert passed <= listed(way), passed - listed(way)
+        assert listed(way) - passed <= {"queue/candidates/collectors.py"}, (
+            "these are passed by a look at the server only"
+        )
