@@ -16,6 +16,11 @@ PROTOCOLS = sorted((TESTS.parent / "docs/design").glob("*.md"))
 ARCHITECTURE = "\n".join([MAP, *(page.read_text() for page in PROTOCOLS)])
 CONTRIBUTING = (TESTS.parent / "CONTRIBUTING.md").read_text()
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", ARCHITECTURE)))
+ARROWS = {
+    file
+    for diagram in re.findall(r"```mermaid\n(.*?)```", MAP, re.DOTALL)
+    for file in re.findall(r"[\w/]+\.py", diagram)
+}
 
 
 def test_the_map_names_the_test_of_each_step() -> None:
@@ -55,7 +60,7 @@ def test_each_protocol_has_its_parts(page: Path) -> None:
     assert re.search(r"`\w+/[\w/]*test_\w+\.py", tests), "no test is named"
 
 
-@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED}))
+@pytest.mark.parametrize("file", sorted({file for file, _ in NAMED} | ARROWS))
 def test_a_file_that_the_map_names_is_there(file: str) -> None:
     places = (TESTS, PACKAGE, PACKAGE / "queue", TESTS.parent)
     stages = {path.name for path in PACKAGE.glob("queue/*/*.py")} if "/" not in file else set[str]()
