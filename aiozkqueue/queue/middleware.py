@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -23,15 +22,15 @@ Middleware: TypeAlias = Callable[["Delivery[Any]", Callable[[], Awaitable[None]]
 def check_awaited(function: object, what: str) -> None:
     """Refuse a function whose result cannot be awaited: each message would fail after it was handled.
 
-    Only certain cases are refused: an object that is not callable, a generator, and a function that is annotated to
-    return None, or whose body returns nothing else.
+    An ``async def`` passes, and so does a function whose annotation says that it returns something, an awaitable. A
+    generator, a function that returns None, and a function or lambda without an annotation are refused.
 
     Raises:
         InvalidOptionError.
     """
     plain = _plain(function)
     body: object = plain if isinstance(plain, FunctionType) else getattr(type(plain), "__call__", None)  # noqa: B004 - its code
-    never = isinstance(body, FunctionType) and _never_awaited(body)
+    never = isinstance(body, FunctionType) and _never_awaited(body, object_called=body is not plain)
     if callable(plain) and not never:
         return
     name = getattr(plain, "__qualname__", None) or repr(plain)
@@ -67,32 +66,13 @@ def _yields(function: FunctionType) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _never_awaited(function: FunctionType) -> bool:
+def _never_awaited(function: FunctionType, *, object_called: bool) -> bool:
     if _yields(function):
         return True
-    if inspect.iscoroutinefunction(function):
+    if inspect.iscoroutinefunction(function) or hasattr(function, "__wrapped__"):  # a decorator copies annotations
         return False
-    says = (
-        ... if hasattr(function, "__wrapped__") else function.__annotations__.get("return", ...)
-    )  # a wrapper has its target's annotations
-    return says in (None, "None") or _returns_nothing(function)
-
-
-def _returns_nothing(function: FunctionType) -> bool:
-    """Whether the function returns, and always None; False if that cannot be determined."""
-    returns = False
-    before: dis.Instruction | None = None
-    for instruction in dis.get_instructions(function):
-        if instruction.opname == "RETURN_VALUE":
-            if instruction.is_jump_target or before is None or (before.opname, before.argval) != ("LOAD_CONST", None):
-                return False
-            returns = True
-        elif instruction.opname == "RETURN_CONST":  # of Python 3.12 and 3.13
-            if instruction.argval is not None:
-                return False
-            returns = True
-        before = instruction
-    return returns
+    unknown = ... if object_called else None  # a mock's `__call__` has no annotation and may return an awaitable
+    return function.__annotations__.get("return", unknown) in (None, "None")
 
 
 def wrapped(

@@ -1,10 +1,10 @@
-"""An asyncio ZooKeeper client: aiozk, hardened. Nothing in here knows what a queue is.
+"""An asyncio ZooKeeper client on aiozk's protocol records. Nothing in here knows about queues.
 
 What lives here, from the outside in:
 
 - `interface` is the narrow protocol that the layers above program against, `errors` what it raises, and `reading` what
   is read through it in more than one request.
-- `client` implements it; `connect` opens one. `aiozk_client` is aiozk's own public client on the same machinery.
+- `client` implements it; `connect` opens one.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
   connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again,
   `outage` when a loss that lasts is logged.

@@ -23,13 +23,13 @@ from aiozkqueue.zookeeper import (
     Check,
     ConnectionLossError,
     Create,
+    Delete,
     MultiError,
     SessionExpiredError,
     State,
     WatchEvent,
     connect,
 )
-from aiozkqueue.zookeeper.aiozk_client import Client
 from tests.integration.zookeeper.scripted_server import Peer, ScriptedServer, connected, frame, reply
 
 if TYPE_CHECKING:
@@ -136,14 +136,14 @@ class TestTwoWritesSentAgain:
         with pytest.raises(ConnectionLossError):
             await zk.multi([Create("/s-", sequential=True)])
         assert await zk.children("/") == ["s-0000000000"]
-        client = Client(zookeeper_proxy.hosts + queue_root)
-        await client.start()
-        lost = zookeeper_proxy.lose_after(Opcode.CREATE2)
-        with pytest.raises(exc.ConnectError):
-            await client.create("/s-", sequential=True)
+        await zk.wait_connected()
+        lost = zookeeper_proxy.lose_after(Opcode.MULTI)
+        with pytest.raises(ConnectionLossError):
+            await zk.multi([Create("/s-", sequential=True)])
         assert len(lost.requests) == 1
-        assert await client.create("/s-", sequential=True) == "/s-0000000002"
-        await client.close()
+        await zk.wait_connected()
+        (created,) = await zk.multi([Create("/s-", sequential=True)])
+        assert created == "/s-0000000002"
 
 
 class TestThreeRepairLoop:
@@ -362,13 +362,7 @@ class TestEightMissing:
     async def test_ours_are(self, secure_server: SecureServer, queue_root: str, opened: Opener) -> None:
         zk = await opened(secure_server.hosts)
         await zk.multi([Create(queue_root), Create(f"{queue_root}/c", container=True), Create(f"{queue_root}/c/x")])
-        client = Client(secure_server.hosts, chroot=queue_root)
-        await client.start()
-        await client.create("/d", container=True)
-        await client.create("/d/x")
-        await client.delete("/d/x")
-        await client.delete("/c/x")
+        await zk.multi([Delete(f"{queue_root}/c/x")])
         async with asyncio.timeout(30):
-            while await client.exists("/c") or await client.exists("/d"):  # noqa: ASYNC110 - the server's own pace
+            while await zk.exists(f"{queue_root}/c"):  # noqa: ASYNC110 - the server's own pace
                 await asyncio.sleep(0.05)
-        await client.close()
