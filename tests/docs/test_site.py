@@ -128,7 +128,7 @@ async def test_pages_fit_the_window_and_fetch_nothing_from_elsewhere(served: str
             window = await context.new_page()
             window.on("request", see)
             window.on("pageerror", lambda error: wrong.append(str(error)))
-            for page in ("/", "/tutorial/", "/errors/", "/reference/queues/", "/cli/"):
+            for page in ("/", "/tutorial/", "/errors/", "/reference/queues/", "/cli/", "/architecture/"):
                 await window.goto(served + page)
                 beyond = await window.evaluate("document.documentElement.scrollWidth - innerWidth")
                 assert beyond <= 0, f"{page} is {beyond} pixels wider than a window of {width}"
