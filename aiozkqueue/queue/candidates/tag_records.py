@@ -7,9 +7,11 @@ and removes a record that no item uses and no put has renewed. There is one swee
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.layout import decode_tags, name_digest, tags_digest
 from aiozkqueue.zookeeper import (
@@ -18,22 +20,31 @@ from aiozkqueue.zookeeper import (
     Create,
     Delete,
     MultiError,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
     SetData,
+    below,
+    read_apart,
 )
 
 from .collectors import Matching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiozkqueue.layout import QueuePaths, Tags
     from aiozkqueue.zookeeper import Operation, ZooKeeper
 
+log: Final = logging.getLogger(__name__)
+
 #: Combinations of tags that a session remembers per queue; beyond that, it forgets all.
 MOST_KNOWN = 10_000
+#: Records of which a session warns.
+MOST_WARNED = 100
+#: Seconds after which a record is read again that this user may not read: no event tells that an ACL has changed.
+SEALED_FOR = 60.0
 #: Records read in one request.
 PAGE = 200
 #: The lock of a sweep, next to the records.
@@ -48,6 +59,8 @@ class TagRecords:
         self._paths = paths
         self._declared: set[str] = set()
         self._known: dict[str, Tags] = {}
+        self._sealed: dict[str, float] = {}  # records that may not be read, and when they are read again
+        self._warned: set[str] = set()
 
     def declared(self, digest: str) -> bool:
         """Whether a producer of this session has seen a record."""
@@ -61,12 +74,12 @@ class TagRecords:
         path = self._paths.tags(digest)
         while True:
             try:
-                stat = await self._zookeeper.exists(path)
-                if stat is None:
+                [node] = await self._zookeeper.read_many([path])
+                if node is None:
                     await self._zookeeper.ensure(self._paths.filters)
                     await self._zookeeper.multi([Create(path, data)])
-                elif stat.version:  # about to be swept
-                    await self._zookeeper.multi([Delete(path, stat.version), Create(path, data)])
+                elif node.stat.version or node.data != data:  # about to be swept, or not what its name says
+                    await self._zookeeper.multi([Delete(path, node.stat.version), Create(path, data)])
                 break
             except (ConnectionLossError, SessionExpiredError):
                 await self._zookeeper.wait_connected()
@@ -86,21 +99,84 @@ class TagRecords:
         missing: list[str] = []
         for digest in digests:
             tags = self._known.get(digest)
-            if tags is None:
-                missing.append(digest)
-            else:
+            if tags is not None:
                 known[digest] = tags
+            elif not self._is_sealed(digest):
+                missing.append(digest)
         if len(self._known) + len(missing) > MOST_KNOWN:
             self._known.clear()
+            self._sealed.clear()
         for start in range(0, len(missing), PAGE):
             page = missing[start : start + PAGE]
-            nodes = await self._zookeeper.read_many(
-                [self._paths.tags(digest) for digest in page], generation=generation
-            )
-            for digest, node in zip(page, nodes, strict=True):
-                if node is not None and tags_digest(node.data) == digest:
-                    known[digest] = self._known[digest] = decode_tags(node.data)
+            records = await read_records(self._zookeeper, self._paths, page, generation)
+            for digest, data in records.items():
+                if (tags := self._decode(digest, data)) is not None:
+                    known[digest] = self._known[digest] = tags
         return known
+
+    def _decode(self, digest: str, data: bytes | NoAuthError | None) -> Tags | None:
+        """Return the tags of a record; None, with a warning, if it may not be read or is not what its name says."""
+        if data is None:
+            return None
+        if isinstance(data, NoAuthError):
+            if len(self._sealed) >= MOST_KNOWN:
+                self._sealed.clear()
+            self._sealed[digest] = time.monotonic() + SEALED_FOR
+            self._warn(digest, f"may not be read by this user ({data})")
+            return None
+        if tags_digest(data) != digest:
+            self._warn(digest, "is not what its name says")
+            return None
+        return decode_tags(data)
+
+    def _is_sealed(self, digest: str) -> bool:
+        """Whether a record could not be read a short while ago."""
+        return digest in self._sealed and time.monotonic() < self._sealed[digest]
+
+    def _warn(self, digest: str, trouble: str) -> None:
+        """Log, once for each record, that its messages are not for consumers with filters."""
+        if digest in self._warned or len(self._warned) >= MOST_WARNED:
+            return
+        self._warned.add(digest)
+        log.warning(
+            "queue %s: the record of tags %s %s; consumers with filters pass its messages by, others take them. Let "
+            "this user read the record, or delete it: the next session that puts such a message makes it again",
+            self._paths.name,
+            self._paths.tags(digest),
+            trouble,
+            extra={"queue": self._paths.name},
+        )
+
+
+async def read_records(
+    zookeeper: ZooKeeper, paths: QueuePaths, digests: Sequence[str], generation: int | None = None
+) -> dict[str, bytes | NoAuthError | None]:
+    """Read records of tags; None: it is missing. One that this user may not read does not deny the others."""
+    records = [paths.tags(digest) for digest in digests]
+    try:
+        nodes = await zookeeper.read_many(records, generation=generation)
+    except NoAuthError:
+        apart = await read_apart(zookeeper, [(path,) for path in records], generation=generation)
+        alone = [answer if isinstance(answer, NoAuthError) else answer[0] for answer in apart]
+        return {
+            digest: node if node is None or isinstance(node, NoAuthError) else node.data
+            for digest, node in zip(digests, alone, strict=True)
+        }
+    return {digest: None if node is None else node.data for digest, node in zip(digests, nodes, strict=True)}
+
+
+async def bad_records(zookeeper: ZooKeeper, paths: QueuePaths, most: int) -> list[str]:
+    """Return the digests of records, of ``most``, that this user may not read or that are not what their names say."""
+    digests = [name for name in await below(zookeeper, paths.filters) if name != _SWEEPING][:most]
+    bad: list[str] = []
+    for start in range(0, len(digests), PAGE):
+        records = await read_records(zookeeper, paths, digests[start : start + PAGE])
+        bad += [
+            digest
+            for digest, data in records.items()
+            if isinstance(data, NoAuthError) or (data is not None and tags_digest(data) != digest)
+        ]
+    return bad
 
 
 async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[str], generation: int) -> int:
@@ -118,11 +194,12 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
         digests = [name for name in await zookeeper.children(paths.filters, generation=generation) if name != _SWEEPING]
         marked: dict[str, bytes] = {}
         for digest in digests:
-            [node] = await zookeeper.read_many([paths.tags(digest)], generation=generation)
-            if node is not None:
-                mark = SetData(paths.tags(digest), node.data, 0)
-                if node.stat.version or await _try(zookeeper, [mark], generation):
-                    marked[digest] = node.data
+            with suppress(NoAuthError):  # one that may not be read or changed by this user stays
+                [node] = await zookeeper.read_many([paths.tags(digest)], generation=generation)
+                if node is not None:
+                    mark = SetData(paths.tags(digest), node.data, 0)
+                    if node.stat.version or await _try(zookeeper, [mark], generation):
+                        marked[digest] = node.data
         # Later puts have renewed their records: only earlier items can depend on a marked one.
         used: set[str | None] = set()
 

@@ -143,6 +143,8 @@ class QueueFacts:
     """Items and records of attempts, of those looked at, that have znodes below them."""
     sealed: Sequence[str] = ()
     """Items and records of attempts, of those looked at, that this user may not read."""
+    bad_tags: Sequence[str] = ()
+    """Records of tags, of those looked at, that this user may not read or that are not what their names say."""
     unfinished: Sequence[WriterInfo] = ()
     """Batches of Spark's writers that are not complete."""
     now: datetime | None = None
@@ -333,6 +335,12 @@ def _of_orphans(facts: QueueFacts) -> Iterator[Finding]:
             Severity.ERROR,
             "znodes of messages that this user may not read",
             "set their ACLs (setAcl in zkCli), or delete them: this user's consumers pass their messages by",
+        ),
+        (
+            facts.bad_tags,
+            Severity.ERROR,
+            "records of tags that this user may not read, or that are not what their names say",
+            "set their ACLs, or delete them below filters/: this user's consumers with filters pass their messages by",
         ),
     ):
         if names:

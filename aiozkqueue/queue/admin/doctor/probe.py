@@ -22,6 +22,7 @@ from aiozkqueue.layout import (
 from aiozkqueue.queue.admin.batch_writers import writers
 from aiozkqueue.queue.admin.orphans import bad_locks, old_clients, orphan_metas, stray_dues
 from aiozkqueue.queue.admin.stats import put_into
+from aiozkqueue.queue.candidates.tag_records import bad_records
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import (
     PAGE,
@@ -209,6 +210,7 @@ class _Examination:
             orphan_metas=[left.name for left in await orphan_metas(self._zookeeper, paths, metas, ids)],
             obstructed=obstructed,
             sealed=sealed,
+            bad_tags=await bad_records(self._zookeeper, paths, OBSTACLE_SAMPLE),
             unfinished=await writers(self._engine, self._engine.store(paths.name)),
             now=datetime.fromtimestamp(self._now, UTC),
             old_pins=[pin for pin in await below(zookeeper, paths.pins) if await self._is_old(paths.pin(pin))],
