@@ -10,7 +10,7 @@ span                kind     is
 ``create <queue>``  producer a message put by a transaction, a delivery, a bus or a schedule: sent by their commit
 ``receive <queue>`` client   `Transaction.take` and `take_many`, when they got something
 ``process <queue>`` consumer a listener's handler and its commit; the body of a loop over ``Queue.consume()``
-``commit``          client   the settlement of a transaction or delivery, from its submission to its fate
+``commit``          client   the commit of a transaction or delivery, from its submission to its outcome
 ``rollback``        client   the same, when it gives messages back
 =================== ======== ==================================================================================
 

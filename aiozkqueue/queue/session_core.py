@@ -281,7 +281,7 @@ class SessionCore:
                 condition=condition,
             )
             self._dispatchers[store.name, condition] = dispatcher
-            self.tasks.spawn(dispatcher.run, name=f"dispenser of {store.name}")
+            self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {store.name}")
         return dispatcher
 
     async def settle(self, atomic_write: AtomicWrite) -> None:

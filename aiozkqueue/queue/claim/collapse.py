@@ -70,8 +70,8 @@ class Duplicates(NamedTuple):
             return ContendedError(-1)
         if isinstance(error, NoAuthError):
             return error
-        if owner is not None and (mending := owner.repair(operation, error)) is not None:
-            await mending
+        if owner is not None and (repair := owner.repair(operation, error)) is not None:
+            await repair
         return ContendedError(-1)
 
 

@@ -401,7 +401,7 @@ class GroupCommitter:
 
     def _begin_repair(self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None]) -> None:
         self._repairing[atomic_write] = scope = anyio.CancelScope()
-        self._tasks.spawn(self._repair, atomic_write, repair, scope, name="mend")
+        self._tasks.spawn(self._repair, atomic_write, repair, scope, name="repair")
 
     async def _repair(
         self, atomic_write: AtomicWrite, repair: Coroutine[object, object, None], scope: anyio.CancelScope
