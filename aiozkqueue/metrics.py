@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.extras import needs
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.zookeeper import State, ZooKeeperError
 
@@ -73,7 +74,7 @@ class SessionCollector(Collector):
     content_type: str = CONTENT_TYPE_LATEST
 
     def __init__(self, session: QueueSession) -> None:
-        engine = self._engine = session.engine
+        engine = self._engine = core_of(session)
         self._meter = engine.measure()
         self._sampler = Sampler(session, engine.queues_used)
         self._registry = CollectorRegistry()

@@ -20,6 +20,7 @@ from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ class Sampler:
     # -- inside
 
     async def _names(self) -> list[str]:
-        engine = self._session.engine
+        engine = core_of(self._session)
         if self._queues is not None:
             return sorted(self._queues())[:MOST_QUEUES]
         names = sorted(await below(engine.zookeeper, engine.root))
@@ -194,14 +195,14 @@ class Sampler:
         except (AccessDeniedError, PayloadError) as error:
             raise UnreadableError(str(error)) from error
         except TimeoutError as error:
-            if self._session.engine.zookeeper.state is not State.CONNECTED:
+            if core_of(self._session).zookeeper.state is not State.CONNECTED:
                 raise
             self._slow[name] = time.monotonic()
             msg = f"queue {name!r} could not be read within {PATIENCE:g} s; the next look is in {RETRY:g} s"
             raise UnreadableError(msg) from error
 
     async def _sample(self, name: str) -> Sample:
-        engine = self._session.engine
+        engine = core_of(self._session)
         store = engine.store(name)
         paths = store.paths
         config = await configuration(engine, store)
@@ -255,7 +256,7 @@ class Sampler:
 
     async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:
         """Return the time when the oldest message was put; look for that message only if the last known one is gone."""
-        engine = self._session.engine
+        engine = core_of(self._session)
         path, created = self._oldest.get(name, ("", 0.0))
         if path and size and await engine.zookeeper.exists(path) is not None:
             return created

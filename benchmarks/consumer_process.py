@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of, state_of
 from aiozkqueue.worker import settled_heap
 
 from .alike import default_loop, use_loop
@@ -105,7 +106,7 @@ async def main(hosts: str, queue: str, mode: str, sessions: int, tasks: int) -> 
 def counts_of(session: zq.QueueSession, queue: str) -> ClaimCounts:
     """How the session's claims on a queue went."""
     ours = session.queue(queue)
-    return ours.engine.dispatcher(ours.store).counts
+    return core_of(ours).dispatcher(state_of(ours)).counts
 
 
 def sums(counts: list[ClaimCounts]) -> dict[str, int]:

@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, TypeAlias
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of, state_of
 
 from .measure import BODY, Case, Stopwatch
 from .wire import Connection
@@ -91,7 +92,7 @@ def drained(server: Server, messages: int, *, drain: Drain, body: bytes = BODY, 
     async def main() -> Sample:
         async with opened(server, beside) as (session, queue):
             await queue.put_many([body] * messages)
-            counts = queue.engine.dispatcher(queue.store).counts
+            counts = core_of(queue).dispatcher(state_of(queue)).counts
             before = counts.batches
             with Stopwatch(server) as watch:
                 await drain(session, queue, messages)

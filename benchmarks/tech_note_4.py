@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of, state_of
 from aiozkqueue.testing import EmbeddedZooKeeper, ServerOptions
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ async def _round_trip(session: zq.QueueSession, queue: zq.Queue[bytes]) -> None:
 
 
 async def _data_size(session: zq.QueueSession) -> int:
-    (answer,) = (await session.engine.zookeeper.ask_servers("mntr")).values()
+    (answer,) = (await core_of(session).zookeeper.ask_servers("mntr")).values()
     lines = dict(line.split("\t", 1) for line in (answer or "").splitlines() if "\t" in line)
     return int(lines["zk_approximate_data_size"])
 
@@ -72,7 +73,7 @@ async def _measure(server: EmbeddedZooKeeper) -> dict[str, object]:
 
 async def _longest(session: zq.QueueSession, queue: zq.Queue[bytes]) -> int:
     """What the longest listing of a lane takes on the wire; a Java client reads none of more than 1 MiB."""
-    zookeeper, store = session.engine.zookeeper, queue.store
+    zookeeper, store = core_of(session).zookeeper, state_of(queue)
     listings = [await zookeeper.children(store.paths.at(lane)) for lane in store.config.lanes]
     return max(sum(len(name) + 4 for name in names) for names in listings)
 

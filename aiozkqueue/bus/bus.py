@@ -15,6 +15,7 @@ from aiozkqueue.layout.buses import BusPaths
 from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
 from aiozkqueue.queue.commit.puts import PutWrite
+from aiozkqueue.queue.internals import add_headers, core_of, state_of, work_of
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.options import seconds
 from aiozkqueue.queue.put.prepare import make_ready, prepare
@@ -76,9 +77,9 @@ class Bus(Generic[E]):
         self._session = session
         self._policy = policy
         self._compared: dict[str, Policy | None] = {}
-        self._paths = BusPaths(session.engine.root, name)
+        self._paths = BusPaths(core_of(session).root, name)
         self._types: EventTypes[E] = EventTypes(event)
-        self._groups = Groups(session.engine, self._paths)
+        self._groups = Groups(core_of(session), self._paths)
         self._subscribers: list[_Subscriber] = []
 
     @property
@@ -110,9 +111,9 @@ class Bus(Generic[E]):
             MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = self._session.engine
+        engine = core_of(self._session)
         if tx is not None:
-            tx.work.require_of(engine)
+            work_of(tx).require_of(engine)
         patience = Deadline(seconds(timeout, "timeout"), engine.clock)
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
@@ -124,7 +125,7 @@ class Bus(Generic[E]):
             puts = await self._puts(engine, body, given)
             if tx is not None:
                 for put in puts:
-                    tx.work.add_put(put)
+                    work_of(tx).add_put(put)
                 return [put.id for put in puts]
             await make_ready(puts)
             atomic_write = PutWrite(engine.ids.next(), puts)
@@ -196,11 +197,11 @@ class Bus(Generic[E]):
     def _queue(self, group: str | None, policy: Policy | None) -> Queue[bytes]:
         queue = self._session.queue(self._paths.queue(group))
         if policy is not None:
-            queue.store.prefer(policy)
+            state_of(queue).prefer(policy)
         if self._policy is not None and queue.name not in self._compared:
             self._compared[queue.name] = None
-            compare = partial(self._compare, queue.store, self._policy)
-            queue.store.config_listeners.append(compare)
+            compare = partial(self._compare, state_of(queue), self._policy)
+            state_of(queue).config_listeners.append(compare)
             compare()
         return queue
 
@@ -249,7 +250,7 @@ class Bus(Generic[E]):
             else:
                 # Whatever ends this from here on, but the process's death.
                 done.add(one.name)
-                delivery.leave_word({DONE: " ".join(sorted(done))})
+                add_headers(delivery, {DONE: " ".join(sorted(done))})
         if not failures:
             return
         retries = [error for error in failures if isinstance(error, Retry)]
@@ -281,7 +282,7 @@ class Bus(Generic[E]):
 
         Raises: AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
         """
-        self._session.engine.check()
+        core_of(self._session).check()
         self._groups.forget()
         groups, _ = await self._groups.known()
         return list(groups)

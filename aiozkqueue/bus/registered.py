@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from aiozkqueue.errors import AccessDeniedError, NotFoundError, PayloadError
 from aiozkqueue.layout.buses import BusPaths, BusRecord, buses_base
 from aiozkqueue.layout.errors import MalformedError
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, NoNodeError, below
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ class Buses:
     """The buses below a session's root: ``Buses(session)``. Looking makes nothing."""
 
     def __init__(self, session: QueueSession) -> None:
-        self._engine = session.engine
+        self._engine = core_of(session)
 
     async def list(self) -> list[str]:
         """Read the names of all buses that have been posted to or joined.

@@ -22,6 +22,7 @@ from aiozkqueue.cli.connection import AUTH, Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_filters
 from aiozkqueue.cli.signals import draining
+from aiozkqueue.queue.internals import settle_failed, work_of
 
 _PREFETCH: Final = 32
 
@@ -112,9 +113,9 @@ async def consume(
 async def _settle(delivery: zq.Delivery[bytes], handler: Handler) -> bool:
     failure = await handler(delivery)
     if failure is not None:
-        ended = any(claim.used_up for claim in delivery.work.claims)
+        ended = any(claim.used_up for claim in work_of(delivery).claims)
         fate = "has used up its attempts" if ended else "comes again"
-        await delivery.leave(CommandFailedError(failure))
+        await settle_failed(delivery, CommandFailedError(failure))
         output.note(f"{delivery.id} {fate}: {failure}")
         return False
     try:

@@ -20,6 +20,7 @@ from aiozkqueue.cli.exits import CommandFailedError, Exit
 from aiozkqueue.extras import needs
 from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.listening import address_of, listen
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.worker.heap import settled_heap
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ async def serve(
             own = advertise or address
             asked = address if asking is None else address_of(asking)
             registration = Registration(cluster, own, advertise_admin or _as_seen(own, asked))
-            main.withdraw = await stack.enter_async_context(registered(session.engine, registration))
+            main.withdraw = await stack.enter_async_context(registered(core_of(session), registration))
         if main.started:
             stack.enter_context(settled_heap())
             sys.stdout.write(f"http://{address}\n")
@@ -229,7 +230,7 @@ async def create(
     [dim]KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
     """
     async with connection.open() as session:
-        text = await Keys(session.engine).create(name, allow)
+        text = await Keys(core_of(session)).create(name, allow)
     output.note(f"key {name!r} may {', '.join(allow)}")
     sys.stdout.write(f"{text}\n")
     return Exit.OK
@@ -242,7 +243,7 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
     [dim]aiozkqueue keys list --json[/dim]
     """
     async with connection.open() as session:
-        found = await Keys(session.engine).all()
+        found = await Keys(core_of(session)).all()
     if as_json:
         for one in found:
             output.print_json({"name": one.name, "allow": list(one.allow)})
@@ -258,7 +259,7 @@ async def revoke(connection: Connection, name: Annotated[str, typer.Argument(met
     [dim]aiozkqueue keys revoke orders[/dim]
     """
     async with connection.open() as session:
-        revoked = await Keys(session.engine).revoke(name)
+        revoked = await Keys(core_of(session)).revoke(name)
     output.note(f"key {name!r} is revoked" if revoked else f"there is no key {name!r}")
     return Exit.OK if revoked else Exit.NOTHING
 
@@ -270,6 +271,6 @@ async def rotate(connection: Connection) -> Exit:
     [dim]aiozkqueue keys rotate[/dim]
     """
     async with connection.open() as session:
-        await MessageIds(session.engine).rotate()
+        await MessageIds(core_of(session)).rotate()
     output.note("message ids are signed with a new secret; earlier ids stay valid until the next rotation")
     return Exit.OK

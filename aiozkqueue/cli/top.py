@@ -24,6 +24,7 @@ from aiozkqueue.cli.durations import TIME, duration_from
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 from aiozkqueue.cli.signals import draining
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import State
 
 #: Seconds that the look at one queue may take.
@@ -100,7 +101,7 @@ async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[
         except (zq.AccessDeniedError, zq.PayloadError) as error:
             found[name] = str(error)
         except TimeoutError:
-            if session.engine.zookeeper.state is not State.CONNECTED:
+            if core_of(session).zookeeper.state is not State.CONNECTED:
                 raise
             found[name] = f"queue {name!r} could not be read within {_PATIENCE:g} s"
     return found

@@ -18,6 +18,7 @@ from urllib.parse import quote, urlsplit
 
 from aiozkqueue.errors import InvalidOptionError, PayloadError, QueueError
 from aiozkqueue.extras import needs
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.options import collection, required_seconds
 from aiozkqueue.zookeeper import ZooKeeperError
 
@@ -173,7 +174,7 @@ class RegisteredHosts:
     async def urls(self, kind: Kind) -> Sequence[str]:
         """Return those registered now. Raises: ServiceUnavailableError: ZooKeeper does not tell."""
         try:
-            urls = await service_urls(self._session.engine.zookeeper, self._cluster, kind)
+            urls = await service_urls(core_of(self._session).zookeeper, self._cluster, kind)
         except ZooKeeperError as error:
             msg = f"where the servers of {self._cluster!r} are registered: {error}"
             raise ServiceUnavailableError(msg) from error

@@ -9,6 +9,7 @@ Imports run downwards in this map, and `tests/unit/test_layers.py` checks it. Fr
 ``queue``              `Queue`
 ``consumer`` ``listener`` ``middleware``   loops and handlers
 ``transaction`` ``delivery`` ``leases``   how a message is held
+``internals``          what schedules, buses, HTTP, Spark and metrics use of a session and a queue
 ``take``               how a transaction gets its messages
 ``unit_of_work``       claims and puts that are decided together: the state machine of a transaction
 ``batches``            repeatable batches out of a queue, and batches that become visible as a whole; for Spark

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
 
 from aiozkqueue.errors import ImplicitSettleWarning, SessionExpiredError
+from aiozkqueue.queue.internals import was_entered
 
 from .claim.deliver import deliver_claims, deliver_claims_now
 from .claim.prefetch import PACE, Prefetcher
@@ -167,7 +168,7 @@ class Consumer(Generic[T]):
             return
         self._prefetcher.finished()
         work = _work(delivery)
-        if delivery.entered or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
+        if was_entered(delivery) or self._settle == "explicit" or work.outcome is not Outcome.OPEN:
             return
         atomic_write = None
         try:
@@ -280,7 +281,7 @@ class Consumer(Generic[T]):
         delivery, self._current = self._current, None
         handling, self._handling = self._handling, None
         try:
-            if delivery is not None and not delivery.entered and self._settle == "next":
+            if delivery is not None and not was_entered(delivery) and self._settle == "next":
                 work = _work(delivery)
                 if work.outcome is Outcome.OPEN:
                     await leave(work, error)
@@ -307,7 +308,7 @@ class Consumer(Generic[T]):
         delivery = self._current
         open_delivery = (
             delivery is not None
-            and not delivery.entered
+            and not was_entered(delivery)
             and self._settle == "next"
             and delivery.outcome is Outcome.OPEN
         )

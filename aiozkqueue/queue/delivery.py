@@ -93,17 +93,17 @@ class Delivery(Message[T_co]):
     created by the same commit that removes the message. A delivery holds no reference to its consumer.
     """
 
-    __slots__ = ("_settling", "entered")
+    __slots__ = ("_entered", "_settling")
 
     def __init__(self, content: Content, codec: Codec[T_co], settling: Settling, value: object = UNDECODED) -> None:
         super().__init__(content, codec, value)
         self._settling = settling
-        self.entered: bool = False
+        self._entered: bool = False
         """Whether an ``async with`` block settles it."""
 
     @property
-    def work(self) -> UnitOfWork:
-        """Its unit of work; for the package's own use. Raises: InvalidOptionError: it was made for a test."""
+    def _work(self) -> UnitOfWork:
+        """Its unit of work. Raises: InvalidOptionError: it was made for a test."""
         if not isinstance(self._settling, WorkSettling):
             msg = f"{self!r} was made for a test: only `put` adds to it"
             raise InvalidOptionError(msg)
@@ -153,13 +153,13 @@ class Delivery(Message[T_co]):
         """
         await self._settling.reject(reason_text(reason))
 
-    def leave_word(self, headers: Mapping[str, str]) -> None:
-        """Add these headers to the message if it is released; for the package's own use."""
+    def _add_headers(self, headers: Mapping[str, str]) -> None:
+        """Add these headers to the message if it is released."""
         if isinstance(self._settling, WorkSettling):
             self._settling.word = headers
 
     async def __aenter__(self) -> Self:
-        self.entered = True
+        self._entered = True
         return self
 
     async def __aexit__(
@@ -170,9 +170,9 @@ class Delivery(Message[T_co]):
         if error is None:
             await self._settling.commit(None)
         else:
-            await self.leave(error)
+            await self._leave(error)
 
-    async def leave(self, error: BaseException) -> None:
+    async def _leave(self, error: BaseException) -> None:
         """Settle by the error that ended the handler: `Retry`, `Reject`, or any other."""
         if not isinstance(error, Retry) or error.schedule is None:
             await self._settling.leave(error)

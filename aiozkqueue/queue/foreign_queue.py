@@ -76,14 +76,14 @@ class CuratorQueue(ForeignQueue[T]):
 
         Raises: as `put`; InvalidOptionError: an item of a simple queue holds one message.
         """
-        engine, wait = self.engine, seconds(timeout, "timeout")
+        engine, wait = self._core, seconds(timeout, "timeout")
         self._warn_of_transaction(engine)
         listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
         payloads = [self.codec.encode(value, self.name) for value in listed]
         if len(payloads) != 1 and self._layout.prefix == "qn-":
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
             raise InvalidOptionError(msg)
-        put = prepare_foreign(engine, self.store, payloads, options)
+        put = prepare_foreign(engine, self._state, payloads, options)
         await self._put(engine, [put], wait)
         return put.id
 
@@ -92,7 +92,7 @@ class CuratorQueue(ForeignQueue[T]):
 
         Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine, store = self.engine, self.store
+        engine, store = self._core, self._state
         dialect = self._layout
         bears_id(dialect, "", key)
         if not await store.exists():

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.queue.internals import work_of
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 
 from .candidates.groups import is_group
@@ -142,11 +143,13 @@ class Leases(Generic[T]):
                 messages = await transaction.take_many(self._queue, limit, timeout=wait)
                 # One lease per group: later messages of the group wait for its end.
                 later = [
-                    claim for claim in transaction.claims if claim.group_lock and claim.group_lock.live[0] is not claim
+                    claim
+                    for claim in work_of(transaction).claims
+                    if claim.group_lock and claim.group_lock.live[0] is not claim
                 ]
-                await transaction.release_unseen(later)
+                await work_of(transaction).release_unseen(later)
                 messages = [message for message in messages if message.id not in {claim.id for claim in later}]
-                places = {claim.id: claim.place for claim in transaction.claims}
+                places = {claim.id: claim.place for claim in work_of(transaction).claims}
                 for message in messages:
                     leasing = Disposition("release", delay=duration, leased=True)
                     transaction._work.end(message.queue, message.id, leasing)  # noqa: SLF001 - as `Transaction.release`

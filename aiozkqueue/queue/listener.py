@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, cast
 import anyio
 
 from aiozkqueue.errors import QueueError, Reject, Retry, SessionClosedError, SessionExpiredError
+from aiozkqueue.queue.internals import settle_failed, work_of
 from aiozkqueue.zookeeper import State
 
 from .background import Background
@@ -239,7 +240,7 @@ class Listener(Generic[T_co]):
         if not delivered:
             return
         delivery = deliver(engine, queue, claim)
-        work = delivery.work
+        work = work_of(delivery)
         try:
             try:
                 await self._handler(delivery)
@@ -250,17 +251,17 @@ class Listener(Generic[T_co]):
                     await self._failed(delivery, claim, _as_failure(error))
                     return
                 if work.open:
-                    await delivery.leave(error)
+                    await settle_failed(delivery, error)
                 raise
             if work.open:
                 await commit_or_leave(work)
         except PASSING as error:
-            context = about(claim, delivery.work.id)
+            context = about(claim, work_of(delivery).id)
             log.warning("queue %s: %s comes again: %s", self._queue.name, delivery.id, error, extra=context)
         except SessionClosedError:
             raise
         except QueueError:
-            context = about(claim, delivery.work.id)
+            context = about(claim, work_of(delivery).id)
             log.exception("queue %s: message %s could not be settled", self._queue.name, delivery.id, extra=context)
 
     async def _failed(self, delivery: Delivery[object], claim: Claim, error: Exception) -> None:
@@ -271,12 +272,12 @@ class Listener(Generic[T_co]):
                 self._queue.name,
                 delivery.id,
                 claim.attempt,
-                delivery.work.predict_disposition(claim, describe(error)),
+                work_of(delivery).predict_disposition(claim, describe(error)),
                 exc_info=error,
-                extra=about(claim, delivery.work.id),
+                extra=about(claim, work_of(delivery).id),
             )
         if delivery.outcome is Outcome.OPEN:
-            await delivery.leave(error)
+            await settle_failed(delivery, error)
 
     def _state_changed(self, state: State, generation: int) -> None:
         if self._on_lost != "cancel" or state not in (State.LOST, State.CONNECTED):

@@ -68,7 +68,7 @@ class Queue(Destination[T]):
     """A named queue of values of one type, made by `QueueSession.queue`. Creating the object has no cost."""
 
     @property
-    def engine(self) -> SessionCore:
+    def _core(self) -> SessionCore:
         """The session's core. Raises: SessionClosedError, WrongLoopError."""
         owner = cast("SessionCore | None", self.owner)
         if owner is None:
@@ -78,9 +78,9 @@ class Queue(Destination[T]):
         return owner
 
     @property
-    def store(self) -> QueueState:
+    def _state(self) -> QueueState:
         """The session's state of the queue."""
-        return self.engine.store(self.name)
+        return self._core.store(self.name)
 
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
         """Put a message, exactly once, and return its id. On return it is stored.
@@ -99,7 +99,7 @@ class Queue(Destination[T]):
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
-        engine = self.engine
+        engine = self._core
         self._warn_of_transaction(engine)
         if engine.tracing is not None:
             with engine.tracing.sending(self.name, None):
@@ -128,7 +128,7 @@ class Queue(Destination[T]):
         Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """
         patience = seconds(timeout, "timeout")
-        engine = self.engine
+        engine = self._core
         self._warn_of_transaction(engine)
         if engine.tracing is None:
             return await self._put_many(engine, values, options, patience)
@@ -158,12 +158,12 @@ class Queue(Destination[T]):
             ConfigConflictError: another policy is stored; raised by the loop if that is only found out then.
             SessionClosedError, WrongLoopError.
         """
-        engine = self.engine
+        engine = self._core
         if settle not in ("next", "explicit"):
             msg = f"settle={settle!r}: give 'next' or 'explicit'"
             raise InvalidOptionError(msg)
         if policy is not None:
-            self.store.request_policy(policy)
+            self._state.request_policy(policy)
         return Consumer(
             engine,
             self,
@@ -181,7 +181,7 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        contents = await peek(self.engine, self.store, positive(limit, "limit"))
+        contents = await peek(self._core, self._state, positive(limit, "limit"))
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
@@ -189,7 +189,7 @@ class Queue(Destination[T]):
 
         Raises: as `stats`.
         """
-        return await stats.size(self.engine, self.store)
+        return await stats.size(self._core, self._state)
 
     async def claimed(self) -> int:
         """Count the messages in flight: those that a transaction, a delivery or a ledger holds. Raises: as `stats`."""
@@ -200,12 +200,12 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        self.engine.check()
-        return await self.store.exists()
+        self._core.check()
+        return await self._state.exists()
 
     async def stats(self) -> stats.QueueStats:
         """Read the queue's figures. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        return await stats.stats(self.engine, self.store)
+        return await stats.stats(self._core, self._state)
 
     async def purge(self) -> int:
         """Remove every message that no consumer holds, for good; return how many. Dead letters stay.
@@ -214,7 +214,7 @@ class Queue(Destination[T]):
             PartlyDeniedError: this user may not read or remove some of them; all others are gone.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await purge(self.engine, self.store)
+        return await purge(self._core, self._state)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Remove the message with an id, or all messages with a key, unless a consumer holds them.
@@ -228,7 +228,7 @@ class Queue(Destination[T]):
             NotCommittedError: other clients kept changing it.
             OutcomeUnknownError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.cancel(self.engine, Wanted(self, id, key))
+        return await alter.cancel(self._core, Wanted(self, id, key))
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Replace the payload of the message with an id, or of all messages with a key, unless a consumer holds them.
@@ -242,7 +242,7 @@ class Queue(Destination[T]):
             InvalidOptionError, NotCommittedError, OutcomeUnknownError: as `cancel`.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await alter.update(self.engine, Wanted(self, id, key), value)
+        return await alter.update(self._core, Wanted(self, id, key), value)
 
     async def reap(self, *, limit: int | None = None) -> int:
         """Reassign the oldest stale messages of other nodes, so that any node can take them; return how many.
@@ -254,7 +254,7 @@ class Queue(Destination[T]):
         Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
         SessionClosedError, WrongLoopError.
         """
-        engine, store = self.engine, self.store
+        engine, store = self._core, self._state
         if limit is not None:
             check_integer("limit", limit, 1, MOST_REAPED)
         if not await store.exists():
@@ -269,7 +269,7 @@ class Queue(Destination[T]):
             PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await stats.release_claims(self.engine, self.store)
+        return await stats.release_claims(self._core, self._state)
 
     async def ledgers(self) -> list[LedgerInfo]:
         """Return the Spark streams that hold messages of the queue, or did.
@@ -278,7 +278,7 @@ class Queue(Destination[T]):
             PayloadError: a stored record cannot be decoded.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await ledgers(self.engine, self.store)
+        return await ledgers(self._core, self._state)
 
     async def release_ledger(self, group: str) -> int:
         """Release the messages that a stream holds; return how many. A stream that still runs fails at its next change.
@@ -291,15 +291,15 @@ class Queue(Destination[T]):
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         with translate_denials(self.name):
-            if await self.engine.zookeeper.exists(f"{self.store.paths.ledgers}/{group}") is not None:
-                await Ledger(self.engine, self.store, group).finish()
-            released = await release(self.engine, self.store, group)
-            await Ledger(self.engine, self.store, group).finish()  # messages that the stream has marked as done since
+            if await self._core.zookeeper.exists(f"{self._state.paths.ledgers}/{group}") is not None:
+                await Ledger(self._core, self._state, group).finish()
+            released = await release(self._core, self._state, group)
+            await Ledger(self._core, self._state, group).finish()  # messages that the stream has marked as done since
         return released
 
     async def unfinished(self) -> list[WriterInfo]:
         """Return the incomplete batches of Spark's writers, whose messages are not visible yet. Raises: as `stats`."""
-        return await writers(self.engine, self.store)
+        return await writers(self._core, self._state)
 
     async def discard_unfinished(self, writer: str) -> int:
         """Remove a writer's messages of an incomplete batch; return how many.
@@ -308,11 +308,11 @@ class Queue(Destination[T]):
 
         Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await give_up(self.engine, self.store, writer)
+        return await give_up(self._core, self._state, writer)
 
     async def pins(self) -> list[Pin]:
         """Return the retention holds on its history: audits that run or were interrupted. Raises: as `stats`."""
-        return await pins(self.engine, self.store)
+        return await pins(self._core, self._state)
 
     async def unpin(self, name: str) -> bool:
         """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
@@ -321,7 +321,7 @@ class Queue(Destination[T]):
 
         Raises: as `stats`.
         """
-        return await unpin(self.engine, self.store, name)
+        return await unpin(self._core, self._state, name)
 
     async def state(self, message_id: str) -> MessageState:
         """Return the state of a message, by the id that `put` returned.
@@ -331,7 +331,7 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await state_of(self.engine, self.store, message_id)
+        return await state_of(self._core, self._state, message_id)
 
     async def history(
         self, *, since: datetime | None = None, until: datetime | None = None, limit: int | None = None
@@ -344,12 +344,12 @@ class Queue(Destination[T]):
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         most = None if limit is None else positive(limit, "limit")
-        async for record in read_history(self.engine, self.store, since=since, until=until, limit=most):
+        async for record in read_history(self._core, self._state, since=since, until=until, limit=most):
             yield record
 
     async def consumers(self) -> list[ConsumerInfo]:
         """Return the live sessions that consume the queue, and what each holds. Raises: as `stats`."""
-        return await consumers(self.engine, self.store)
+        return await consumers(self._core, self._state)
 
     async def configuration(self) -> QueueConfig:
         """Read the current configuration. Like a put, this creates the queue if needed, with the policy given.
@@ -357,7 +357,7 @@ class Queue(Destination[T]):
         Raises: PayloadError: the stored data is not a configuration; AccessDeniedError, SessionClosedError,
         WrongLoopError.
         """
-        store = self.store
+        store = self._state
         store.invalidate()
         await store.open()
         return store.config
@@ -371,12 +371,12 @@ class Queue(Destination[T]):
         if not isinstance(given, QueueConfig):
             msg = f"configure takes a QueueConfig, not {type(config).__name__}"
             raise InvalidOptionError(msg)
-        await self.store.configure(config)
+        await self._state.configure(config)
 
     @property
     def dead_letters(self) -> DeadLetters[T]:
         """Messages that were rejected, or used up their attempts. Raises: SessionClosedError, WrongLoopError."""
-        return DeadLetters(self.engine, self.store, self.codec)
+        return DeadLetters(self._core, self._state, self.codec)
 
     @property
     def leases(self) -> Leases[T]:
@@ -384,7 +384,7 @@ class Queue(Destination[T]):
 
         Raises: SessionClosedError, WrongLoopError.
         """
-        return Leases(self.engine, self, self.store, self.codec)
+        return Leases(self._core, self, self._state, self.codec)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

@@ -8,6 +8,7 @@ from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
 from aiozkqueue.layout import check_condition, check_queue_name
+from aiozkqueue.queue.internals import state_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -58,7 +59,7 @@ class QueueSession:
         self._codecs: dict[Any, Codec[Any]] = {}
 
     @property
-    def engine(self) -> SessionCore:
+    def _core(self) -> SessionCore:
         """The session's core. Raises: SessionClosedError, WrongLoopError."""
         self._engine.check()
         return self._engine
@@ -152,13 +153,13 @@ class QueueSession:
             SessionClosedError, WrongLoopError.
         """
         queue: CuratorQueue[Any] = CuratorQueue(
-            self.engine,
+            self._core,
             curator(path, lock_path, kind, compressed=compressed),
             self._codec(path, type, None),
             _checked(undecodable),
         )
         if policy is not None:
-            queue.store.request_policy(policy)
+            state_of(queue).request_policy(policy)
         return queue
 
     @overload
@@ -210,7 +211,7 @@ class QueueSession:
         positive(threshold, "threshold")
         positive(max_queues, "max_queues")
         codec = self._codec(path, type, None)
-        engine = self.engine
+        engine = self._core
 
         def shard(of: str) -> CuratorQueue[Any]:
             locks = locks_of(of)
@@ -249,10 +250,10 @@ class QueueSession:
         Raises: as `curator_queue`.
         """
         queue: ForeignQueue[Any] = ForeignQueue(
-            self.engine, kazoo(path, locking=locking), self._codec(path, type, None), _checked(undecodable)
+            self._core, kazoo(path, locking=locking), self._codec(path, type, None), _checked(undecodable)
         )
         if policy is not None:
-            queue.store.request_policy(policy)
+            state_of(queue).request_policy(policy)
         return queue
 
     def on_connection_state(self, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
@@ -265,7 +266,7 @@ class QueueSession:
 
         Raises: SessionClosedError, WrongLoopError.
         """
-        return on_connection_state(self.engine.zookeeper, callback)
+        return on_connection_state(self._core.zookeeper, callback)
 
     def begin(self) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction that commits when its block ends normally, and rolls back when the block raises.
@@ -318,7 +319,7 @@ class QueueSession:
         if queue.owner is not self._engine:
             raise not_own(queue.name)
         if policy is not None:
-            queue.store.request_policy(policy)
+            state_of(queue).request_policy(policy)
         tracing = self._engine.tracing
         layers = middleware if tracing is None else (tracing.around, *middleware)
         return Listener(

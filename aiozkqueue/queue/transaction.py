@@ -21,7 +21,6 @@ from .take import take
 from .unit_of_work import UnitOfWork, current
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import TracebackType
     from typing import Unpack
 
@@ -58,20 +57,6 @@ class Transaction:
     def outcome(self) -> Outcome:
         """Its outcome, as far as known."""
         return self._work.outcome
-
-    @property
-    def work(self) -> UnitOfWork:
-        """Its unit of work; for the package's own use."""
-        return self._work
-
-    @property
-    def claims(self) -> Iterable[Claim]:
-        """Its claims; for the package's own use."""
-        return self._work.claims
-
-    async def release_unseen(self, claims: Iterable[Claim]) -> None:
-        """Release claims as if they had never been made; for the package's own use."""
-        await self._work.release_unseen(list(claims))
 
     async def take(
         self, queue: Destination[T], *, timeout: Seconds | None = 0, filters: Condition | None = None

@@ -21,6 +21,7 @@ from aiozkqueue.layout.jobs import MOST_MISSED, JobRecord, SchedulePaths
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.commit.register import RegistrationWrite, server_time
 from aiozkqueue.queue.destination import Destination, not_own
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.options import PutOptions, positive, required_seconds
 from aiozkqueue.queue.put.prepare import check
 from aiozkqueue.zookeeper import (
@@ -110,7 +111,7 @@ class Jobs:
 
     def __init__(self, session: QueueSession) -> None:
         self._session = session
-        self._paths = SchedulePaths(session.engine.root)
+        self._paths = SchedulePaths(core_of(session).root)
 
     @overload
     async def add(self, name: str, cron: str, queue: Queue[T], value: T, **options: Unpack[JobOptions]) -> Job: ...
@@ -134,7 +135,7 @@ class Jobs:
             PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError, AccessDeniedError,
             OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        engine = self._session.engine
+        engine = core_of(self._session)
         path = self._paths.job(name)
         record = await _record(engine, cron, queue, value, **options)
         record = replace(record, last=await server_time(engine))
@@ -163,7 +164,7 @@ class Jobs:
 
         Raises: as `add`, but for AlreadyExistsError.
         """
-        given = await _record(self._session.engine, cron, queue, value, **options)
+        given = await _record(core_of(self._session), cron, queue, value, **options)
         while True:
             try:
                 return await self._change(
@@ -228,7 +229,7 @@ class Jobs:
         def explain(_: int, error: ZooKeeperError) -> QueueError:
             return _not_found(name) if isinstance(error, NoNodeError) else QueueError(f"{path}: {error}")
 
-        await apply(self._session.engine, [Delete(path)], explain)
+        await apply(core_of(self._session), [Delete(path)], explain)
 
     async def get(self, name: str) -> Job:
         """Read a job.
@@ -247,20 +248,20 @@ class Jobs:
         Raises: MissingExtraError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         with readable(self._paths.base):
-            records = await read_jobs(self._session.engine, self._paths, None)
+            records = await read_jobs(core_of(self._session), self._paths, None)
         return [await _shown(name, record) for name, (record, _) in sorted(records.items())]
 
     async def _read(self, name: str) -> tuple[JobRecord, int]:
         path = self._paths.job(name)
         with readable(path):
             try:
-                data, stat = await self._session.engine.zookeeper.read(path)
+                data, stat = await core_of(self._session).zookeeper.read(path)
             except NoNodeError:
                 raise _not_found(name) from None
             return JobRecord.decode(data), stat.version
 
     async def _change(self, name: str, change: Callable[[JobRecord], JobRecord]) -> Job:
-        engine = self._session.engine
+        engine = core_of(self._session)
         path = self._paths.job(name)
 
         def explain(_: int, error: ZooKeeperError) -> QueueError:

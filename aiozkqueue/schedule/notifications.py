@@ -36,6 +36,7 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
+from aiozkqueue.queue.internals import core_of, state_of, work_of
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.put.ttl import with_field
@@ -102,7 +103,7 @@ class Notifications:
 
     def __init__(self, session: QueueSession) -> None:
         self._session = session
-        self._base = f"{session.engine.root}/.notifications"
+        self._base = f"{core_of(session).root}/.notifications"
 
     async def create(
         self, service: str, name: str, type: TypeForm[T], *, policy: Policy = DEFAULT_POLICY, history: bool = True
@@ -117,9 +118,9 @@ class Notifications:
         Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
         SessionClosedError, WrongLoopError.
         """
-        engine, path = self._session.engine, self._path(service, name)
+        engine, path = core_of(self._session), self._path(service, name)
         made = NotificationQueue(self._session, service, name, type)
-        store = made.queue.store
+        store = state_of(made.queue)
         wanted = QueueConfig(policy=policy, history=History(payload=True) if history else None)
         with readable(self._base):
             await engine.zookeeper.ensure(self._base)
@@ -153,14 +154,14 @@ class Notifications:
         """
         path = self._path(service, name)
         with readable(path):
-            if await self._session.engine.zookeeper.exists(path) is None:
+            if await core_of(self._session).zookeeper.exists(path) is None:
                 msg = f"service {service!r} has no notification queue {name!r}; create it"
                 raise NotFoundError(msg)
         return NotificationQueue(self._session, service, name, type)
 
     async def list(self) -> list[tuple[str, str]]:
         """Read which there are: services and names. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        engine = self._session.engine
+        engine = core_of(self._session)
         with readable(self._base):
             stat = await engine.zookeeper.exists(self._base)
             names = [] if stat is None else await engine.zookeeper.children(self._base)
@@ -200,9 +201,9 @@ class NotificationQueue(Generic[T]):
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = self._session.engine
+        engine = core_of(self._session)
         if tx is not None:
-            tx.work.require_of(engine)
+            work_of(tx).require_of(engine)
         _ms(at)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
         given = {name: text for name, text in headers.items() if text is not None}
@@ -211,7 +212,7 @@ class NotificationQueue(Generic[T]):
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
         if tx is not None:
-            tx.work.add_put(put)
+            work_of(tx).add_put(put)
             return put.id
         await make_ready([put])
         atomic_write = PutWrite(engine.ids.next(), [put])
@@ -259,7 +260,7 @@ class NotificationQueue(Generic[T]):
         MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
         WrongLoopError.
         """
-        engine, store = self._session.engine, self._queue.store
+        engine, store = core_of(self._session), state_of(self._queue)
         keyed = _search_field(search_key1, search_key2) is not None
         wanted = _Wanted(search_key1, search_key2, None)
         body = decode(prepare(engine, self._queue, event, {}).data)[1]
@@ -294,7 +295,7 @@ class NotificationQueue(Generic[T]):
 
         Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine, store = self._session.engine, self._queue.store
+        engine, store = core_of(self._session), state_of(self._queue)
         moment = await server_time(engine) if at is None else _ms(at)
         await store.open()
         locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
@@ -344,7 +345,7 @@ class NotificationQueue(Generic[T]):
     # -- looking
 
     async def _folders(self, until: int | None) -> list[str]:
-        engine, store = self._session.engine, self._queue.store
+        engine, store = core_of(self._session), state_of(self._queue)
         later = f"{store.paths.later}/"
         folders = await lanes(engine, store)
         if until is None:
@@ -355,7 +356,7 @@ class NotificationQueue(Generic[T]):
         ]
 
     async def _find(self, wanted: _Wanted) -> list[ItemSnapshot]:
-        engine, store = self._session.engine, self._queue.store
+        engine, store = core_of(self._session), state_of(self._queue)
         field = _search_field(wanted.key1, wanted.key2)
         if field is not None and wanted.key1 is None:
             field = field[: 1 + _LETTERS]
@@ -371,13 +372,13 @@ class NotificationQueue(Generic[T]):
         return [one for one in found if _is_wanted(one, wanted)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
-        engine, store = self._session.engine, self._queue.store
+        engine, store = core_of(self._session), state_of(self._queue)
         base = len(store.paths.base) + 1
         items = await list_items(engine, store, await lanes(engine, store), lambda name: notification_id in name)
         return await find(engine, store, [one.path[base:] for one in items if one.item.id == notification_id])
 
     async def _remove(self, found: list[ItemSnapshot], tx: Transaction | Delivery[Any] | None) -> int:
-        engine, store = self._session.engine, self._queue.store
+        engine, store = core_of(self._session), state_of(self._queue)
         await store.open()
         disposition = Disposition("remove", outcome=End.REMOVED)
         changes = [(one, removal(engine, store, one, disposition)) for one in found if not one.in_flight]
@@ -388,9 +389,9 @@ class NotificationQueue(Generic[T]):
     ) -> int:
         """Make these changes, or have them made by a commit; return how many were, or are to be."""
         if tx is None:
-            return sum(await apply_changes(self._session.engine, [change for _, change in changes]))
-        tx.work.require_of(self._session.engine)
-        return alter_with(tx.work, changes, removes=removes)
+            return sum(await apply_changes(core_of(self._session), [change for _, change in changes]))
+        work_of(tx).require_of(core_of(self._session))
+        return alter_with(work_of(tx), changes, removes=removes)
 
     def _shown(self, found: ItemSnapshot) -> Notification[T]:
         header, body = decode(found.item.data)

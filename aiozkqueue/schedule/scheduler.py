@@ -23,6 +23,7 @@ from aiozkqueue.queue.commit.conditional import Change, ConditionalWrite
 from aiozkqueue.queue.commit.puts import weigh_puts
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.transfer import GuardedPuts
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
@@ -58,7 +59,7 @@ class Scheduler:
 
     def __init__(self, session: QueueSession) -> None:
         self._session = session
-        self._paths = SchedulePaths(session.engine.root)
+        self._paths = SchedulePaths(core_of(session).root)
         self._jobs: dict[str, tuple[JobRecord, int]] = {}
         self._changed: set[str] | None = None
         """Jobs to read again; None: all."""
@@ -101,7 +102,7 @@ class Scheduler:
     async def __aenter__(self) -> Self:
         """Run in the background while the body runs. If it dies, the body is cancelled, and its error raised."""
         self._background = Background(self)
-        self._background.start(self._session.engine)
+        self._background.start(core_of(self._session))
         return self
 
     async def __aexit__(
@@ -111,7 +112,7 @@ class Scheduler:
         await self._background.leave(error)
 
     async def _serve_jobs(self) -> None:
-        engine = self._session.engine
+        engine = core_of(self._session)
         self._changed = None
         with readable(self._paths.base):
             await engine.zookeeper.ensure(self._paths.base)
@@ -138,7 +139,7 @@ class Scheduler:
 
     async def _look(self) -> float:
         """Put what is due; return for how many seconds there is nothing to do."""
-        engine = self._session.engine
+        engine = core_of(self._session)
         names, self._changed = self._changed, set()
         try:
             with readable(self._paths.base):
@@ -179,7 +180,7 @@ class Scheduler:
 
     async def _put(self, name: str, record: JobRecord, version: int, due: list[int]) -> float:
         """Put the first of these, as many as go into one multi, unless another scheduler is quicker."""
-        engine = self._session.engine
+        engine = core_of(self._session)
         try:
             puts: list[Put] = []
             for occurrence in due:

@@ -15,6 +15,7 @@ from anyio.from_thread import start_blocking_portal
 
 from aiozkqueue.errors import ConnectionLostError, InvalidOptionError, NotFoundError
 from aiozkqueue.queue.connect import connect
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.zookeeper import Auth, ConnectionLossError, NoAuthError, SessionExpiredError, State
 
@@ -95,12 +96,12 @@ class Link(NamedTuple):
     @property
     def engine(self) -> SessionCore:
         """The session's machinery; for code that runs on its loop."""
-        return self.session.engine
+        return core_of(self.session)
 
     @property
     def store(self) -> QueueState:
         """What is known of the queue."""
-        return self.session.engine.store(self.options.queue)
+        return core_of(self.session).store(self.options.queue)
 
 
 @contextmanager
@@ -143,7 +144,7 @@ async def require_queue(link: Link) -> None:
 
 
 async def _zookeeper_of(session: QueueSession) -> ZooKeeper:
-    return session.engine.zookeeper
+    return core_of(session).zookeeper
 
 
 def _auth(servers: Servers) -> list[Auth]:

@@ -14,6 +14,7 @@ from aiozkqueue.errors import Reject, Retry, TransactionClosedError
 from aiozkqueue.layout import EMPTY_HEADER, IdSource, check_queue_name
 from aiozkqueue.queue.codec import codec_of
 from aiozkqueue.queue.delivery import LATE, Delivery, retry_delay
+from aiozkqueue.queue.internals import was_entered
 from aiozkqueue.queue.message import Content
 from aiozkqueue.queue.options import positive, put_header
 from aiozkqueue.queue.outcome import Outcome
@@ -122,7 +123,7 @@ class RecordedDelivery(Delivery[T]):
         so from the start. While `handle`, or an ``async with`` of the handler's own, is in charge, it reads as open.
         """
         recorded = self._record.outcome
-        return Outcome.COMMITTED if recorded is Outcome.OPEN and not self.entered else recorded
+        return Outcome.COMMITTED if recorded is Outcome.OPEN and not was_entered(self) else recorded
 
     @property
     def settled(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import State
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Health:
             return "stopping"
         if self._session is None:
             return "connecting"
-        state = self._session.engine.zookeeper.state
+        state = core_of(self._session).zookeeper.state
         return None if state is State.CONNECTED else state.name.lower()
 
     # -- requests

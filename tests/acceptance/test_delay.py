@@ -12,6 +12,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.layout import HOUR
+from aiozkqueue.queue.internals import core_of, state_of
 from tests.acceptance.test_priorities import listings_of
 from tests.integration.queue.conftest import eventually, take_one
 
@@ -232,7 +233,7 @@ async def test_ten_thousand_due_at_once_are_shared_without_a_herd(on_clock: OnCl
     assert sorted(seen) == sorted(b"%d" % number for number in range(count))
     assert not early
     contended = sum(
-        taker.queue("jobs").engine.dispatcher(taker.queue("jobs").store).counts.contended for taker in takers
+        core_of(taker.queue("jobs")).dispatcher(state_of(taker.queue("jobs"))).counts.contended for taker in takers
     )
     assert contended < count / 128
 

@@ -10,6 +10,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
+from aiozkqueue.queue.internals import state_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ async def test_records_of_tags_are_stored_once_and_whatever_lies_there_breaks_no
 async def test_a_sweep_removes_the_records_that_nothing_bears_while_others_put(
     session: zq.QueueSession, other: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
-    jobs, paths = session.queue("jobs"), session.queue("jobs").store.paths
+    jobs, paths = session.queue("jobs"), state_of(session.queue("jobs")).paths
     await jobs.put(b"stays", filters={"n": -1})
     swept = 0
     putting = True
@@ -256,7 +257,7 @@ async def test_a_backlog_for_others_is_not_listed_for_every_message(
     jobs = session.queue("jobs")
     await jobs.put_many([b"x"] * 20_000, filters={"performance_class": "low"})
     candidate_source = other._engine.dispatcher(
-        other.queue("jobs").store, CLASSES.absolute("standard")
+        state_of(other.queue("jobs")), CLASSES.absolute("standard")
     )._candidate_source
     listings = 0
     listing = candidate_source._list

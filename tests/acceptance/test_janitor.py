@@ -13,6 +13,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
 from aiozkqueue.queue.admin.history_pins import pin, read_pins
+from aiozkqueue.queue.internals import core_of, state_of
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
@@ -116,10 +117,10 @@ async def test_what_an_audit_has_pinned_stays_until_it_is_unpinned(
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
     await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (4, 3, 2)))
-    await pin(jobs.engine, jobs.store, "audit", NOW - timedelta(days=3))
+    await pin(core_of(jobs), state_of(jobs), "audit", NOW - timedelta(days=3))
     await session.clean("jobs")
     assert await ids(jobs) == ["r3", "r2"]
-    await pin(jobs.engine, jobs.store, "audit", NOW - timedelta(days=2))
+    await pin(core_of(jobs), state_of(jobs), "audit", NOW - timedelta(days=2))
     await session.clean("jobs")
     assert await ids(jobs) == ["r2"]
     assert [(one.queue, one.name) for one in await jobs.pins()] == [("jobs", "audit")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of
 
 if TYPE_CHECKING:
     from aiozkqueue.testing import TestClock
@@ -74,7 +75,7 @@ async def test_what_its_node_leaves_lying_goes_to_others_once_with_its_tokens_er
         await tx.rollback(delay=0)
     assert await reap(b) == 0, "it is fresh"
     clock.advance(60)
-    meters = [one.engine.measure() for one in (b, c)]
+    meters = [core_of(one).measure() for one in (b, c)]
     reaped = await asyncio.gather(reap(b), reap(c))
     assert sorted(reaped) == [0, 1], "two reapers never duplicate"
     assert [meter.of("jobs").reaped for meter in meters] == reaped

@@ -11,6 +11,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.queue.admin.cleaning import clean_queue
+from aiozkqueue.queue.internals import core_of, state_of
 
 from .test_kazoo import awaited, drained
 
@@ -277,9 +278,9 @@ async def test_clean_up_removes_the_attempts_of_what_a_peer_has_consumed_and_no_
         await tx.rollback()
     gone, waits = await server_view.children(f"{path}/entries")
     await server_view.delete(f"{path}/entries/{gone}")
-    cleaned = await clean_queue(session.engine, queue.store, late=0)
+    cleaned = await clean_queue(core_of(session), state_of(queue), late=0)
     assert cleaned.attempts == cleaned.total == 1
-    metas = await server_view.children(f"{queue.store.paths.base}/meta")
+    metas = await server_view.children(f"{state_of(queue).paths.base}/meta")
     assert metas == [f"meta-{waits}"]
     (message,) = await queue.peek()
     assert (message.body, message.attempt) == (b"waits", 1)

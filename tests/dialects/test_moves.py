@@ -14,6 +14,7 @@ import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.queue.admin import mover
 from aiozkqueue.queue.commit import transfer as transferring
+from aiozkqueue.queue.internals import core_of
 
 from .test_kazoo import drained, left, taken
 
@@ -468,7 +469,7 @@ async def test_what_the_other_program_has_no_place_for_is_refused_before_anythin
 async def test_what_does_not_fit_into_the_target_is_refused_before_anything_is_sent(
     session: zq.QueueSession, path: str, server_view: Observer, queue_root: str
 ) -> None:
-    size = session.engine.max_message
+    size = core_of(session).max_message
     native, kazoo, curator = session.queue("native"), session.kazoo_queue(path), locked(session, f"{path}-2")
     await kazoo.put(b"x" * size)
     for target in (native, curator):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.testing import assert_dead_lettered, assert_empty, assert_put
 from tests.dialects.peers import Curator
 
@@ -230,7 +231,7 @@ async def test_every_group_handles_an_event_once_also_one_posted_while_it_was_aw
 async def test_orders_from_curator_are_handled_here_and_carried_over(
     start: Start, session: zq.QueueSession, hosts: str
 ) -> None:
-    await session.engine.zookeeper.ensure("/")  # the chroot, which Curator wants to find
+    await core_of(session).zookeeper.ensure("/")  # the chroot, which Curator wants to find
     java = await asyncio.to_thread(Curator, hosts)
     try:
         await java.ask("open", "q", "queue", "/app/orders", "/app/locks", 0)

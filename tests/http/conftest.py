@@ -14,6 +14,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings, create_app
 from aiozkqueue.http.server import server
+from aiozkqueue.queue.internals import core_of
 from tests.integration.queue.conftest import expire, open_session, session
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ async def polled(session: zq.QueueSession) -> bool:
 @pytest.fixture
 async def key(session: zq.QueueSession) -> str:
     """May do everything."""
-    return await Keys(session.engine).create("operator", ["queue|*|*"])
+    return await Keys(core_of(session)).create("operator", ["queue|*|*"])
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.core.service import QueueService
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.http.dashboard import reading
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sampler
 from tests.http.conftest import NOBODY, serving
 from tests.integration.queue.conftest import eventually
@@ -116,7 +117,7 @@ async def test_no_request_to_a_deep_queue_holds_up_the_loop(session: zq.QueueSes
         if kind is Kind.DEDUPQ:
             await session.queue(native).configure(zq.QueueConfig(collapse=True))
             await session.queue(native).put_many([b"%d" % one for one in range(20_000)])
-        service = QueueService(session, kind, MessageIds(session.engine))
+        service = QueueService(session, kind, MessageIds(core_of(session)))
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "peek": lambda service=service: service.peek("q", 1000),  # type: ignore[misc]
             "look": lambda service=service: service.poll("q", lifetime=0, limit=1000, wait=0),  # type: ignore[misc]
@@ -138,7 +139,7 @@ async def test_no_request_to_a_deep_queue_holds_up_the_loop(session: zq.QueueSes
 async def test_names_of_no_queue_are_forgotten_and_make_none(
     session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
-    ids = MessageIds(session.engine)
+    ids = MessageIds(core_of(session))
     signer = await ids.signer()
     before = sorted(await server_view.children(queue_root))
     for kind in Kind:
@@ -153,7 +154,7 @@ async def test_names_of_no_queue_are_forgotten_and_make_none(
             await service.acknowledge(name, [message])
             await service.renew(name, [message], 30)
             assert await service.purge(name)
-    assert session.engine.queues_used() == []
+    assert core_of(session).queues_used() == []
     assert sorted(await server_view.children(queue_root)) == before
 
 
@@ -161,7 +162,7 @@ async def test_names_of_no_queue_are_forgotten_and_make_none(
 async def test_a_poll_that_waits_makes_no_queue_and_hears_of_one_that_is_made(
     service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str, kind: str
 ) -> None:
-    service.http.headers["X-BV-API-Key"] = await Keys(session.engine).create("polls", ["queue|poll|*"])
+    service.http.headers["X-BV-API-Key"] = await Keys(core_of(session)).create("polls", ["queue|poll|*"])
     before = sorted(await server_view.children(queue_root))
     assert (await service.get(f"/{kind}/1/q/poll", params={"wait": 1})).json() == []
     after = sorted(await server_view.children(queue_root))

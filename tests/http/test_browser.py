@@ -13,6 +13,7 @@ import pytest
 from playwright.async_api import expect
 
 from aiozkqueue.http import Keys
+from aiozkqueue.queue.internals import core_of
 from tests.browser import PATIENCE, launched
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def test_dead_letters_are_redriven_after_a_question(
 
 
 async def test_a_key_that_may_not_is_told_so(page: Page, session: zq.QueueSession, work: list[str]) -> None:
-    key = await Keys(session.engine).create("looker", ["queue|get_status|orders"])
+    key = await Keys(core_of(session)).create("looker", ["queue|get_status|orders"])
     await sign_in(page, key)
     await expect(page.get_by_text("invoices")).to_have_count(0)
     await page.goto("/queues/orders/dead-letters")

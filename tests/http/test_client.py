@@ -26,6 +26,7 @@ from aiozkqueue.http.client import (
 )
 from aiozkqueue.http.core.names import Kind
 from aiozkqueue.http.discovery import Registration, registered, service_urls
+from aiozkqueue.queue.internals import core_of
 from tests.http.conftest import serving
 from tests.integration.queue.conftest import eventually
 
@@ -246,11 +247,11 @@ async def test_servers_are_found_where_they_have_registered(
     service: Service, session: zq.QueueSession, server_view: Observer
 ) -> None:
     address = service.url.removeprefix("http://")
-    cluster = f"test{session.engine.root.replace('/', '-')}"
+    cluster = f"test{core_of(session).root.replace('/', '-')}"
     async with QueueServiceClient(RegisteredHosts(session, cluster), key=service.key) as queues:
         with pytest.raises(ServiceUnavailableError, match="no server"):
             await queues.send("q", 1)
-        async with registered(session.engine, Registration(cluster, address, address)):
+        async with registered(core_of(session), Registration(cluster, address, address)):
             await server_view.until_there(f"/ostrich/{cluster}-emodb-dedupq-1/{address}")
             await queues.send("q", 1)
             entry: dict[str, Any] = json.loads(await server_view.get(f"/ostrich/{cluster}-emodb-queue-1/{address}"))
@@ -271,10 +272,10 @@ async def test_servers_are_found_where_they_have_registered(
 async def test_the_key_goes_to_no_registered_host_that_is_not_allowed(
     session: zq.QueueSession, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    zookeeper = session.engine.zookeeper
+    zookeeper = core_of(session).zookeeper
     own = Registration("main", service.url.removeprefix("http://"), "127.0.0.1:1")
     thief = Registration("main", "thief.example:80", "thief.example:81")
-    async with registered(session.engine, own), registered(session.engine, thief):
+    async with registered(core_of(session), own), registered(core_of(session), thief):
 
         async def both() -> bool:
             return len(await service_urls(zookeeper, "main", Kind.QUEUE)) == 2
@@ -293,9 +294,9 @@ async def test_a_server_registers_anew_in_its_next_session(
     open_session: Opener, server_view: Observer, expire: Any
 ) -> None:
     session = await open_session()
-    cluster = f"test{session.engine.root.replace('/', '-')}"
+    cluster = f"test{core_of(session).root.replace('/', '-')}"
     path = f"/ostrich/{cluster}-emodb-queue-1"
-    async with registered(session.engine, Registration(cluster, "host:1", "host:1")):
+    async with registered(core_of(session), Registration(cluster, "host:1", "host:1")):
         await server_view.until_there(f"{path}/host:1")
         before = await server_view.ephemerals(path)
         await expire(session)
@@ -313,7 +314,7 @@ async def test_a_key_that_is_revoked_is_refused_by_every_server(
     service: Service, session: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aiozkqueue.http.core.keys.FRESH", 0.2)
-    keys = Keys(session.engine)
+    keys = Keys(core_of(session))
     key = await keys.create("short", ["queue|*|*"])
     async with QueueServiceClient(service.url, key=key) as queues:
         await queues.send("q", 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozkqueue.http import Keys, Settings
+from aiozkqueue.queue.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -286,8 +287,8 @@ async def test_a_long_poll_waits_for_a_message(service: Service) -> None:
 
 async def test_purging_can_be_a_permission_of_its_own(start: Starter, session: zq.QueueSession) -> None:
     service = await start(Settings(separate_purge=True))
-    poller = await Keys(session.engine).create("poller", ["queue|poll|*"])
-    purger = await Keys(session.engine).create("purger", ["queue|purge|*"])
+    poller = await Keys(core_of(session)).create("poller", ["queue|poll|*"])
+    purger = await Keys(core_of(session)).create("purger", ["queue|purge|*"])
     assert (await service.http.delete("/queue/1/q", headers={"X-BV-API-Key": poller})).status_code == 403
     assert (await service.http.delete("/queue/1/q", headers={"X-BV-API-Key": purger})).json() == OK
 

@@ -11,6 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings, create_app
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sample, Sampler, rates_between
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ async def test_queues_are_listed_with_their_figures(
 
 
 async def test_a_visitor_sees_the_queues_of_its_key_only(service: Service, session: zq.QueueSession) -> None:
-    key = await Keys(session.engine).create("orders", ["queue|get_status|orders*"])
+    key = await Keys(core_of(session)).create("orders", ["queue|get_status|orders*"])
     await session.queue("orders").put(b"secret payload")
     await session.queue("salaries").put(b"1")
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
@@ -158,7 +159,7 @@ async def test_a_form_without_its_proof_changes_nothing(
 
 
 async def test_who_may_only_look_changes_nothing(service: Service, session: zq.QueueSession, dead: list[str]) -> None:
-    key = await Keys(session.engine).create("looker", ["queue|get_status|*", "queue|poll|*"])
+    key = await Keys(core_of(session)).create("looker", ["queue|get_status|*", "queue|poll|*"])
     async with httpx.AsyncClient(base_url=service.url, follow_redirects=True, timeout=30) as client:
         await client.post("/sign-in", data={"key": key})
         page = await client.get("/queues/jobs/dead-letters")
@@ -225,7 +226,7 @@ async def test_prometheus_is_told_of_requests_and_queues(service: Service, sessi
     await service.get("/")  # looks at the queues
     async with httpx.AsyncClient(base_url=service.url, timeout=30) as client:
         assert (await client.get("/metrics")).status_code == 403
-        narrow = await Keys(session.engine).create("narrow", ["queue|get_status|jobs"])
+        narrow = await Keys(core_of(session)).create("narrow", ["queue|get_status|jobs"])
         assert (await client.get("/metrics", headers={"X-BV-API-Key": narrow})).status_code == 403
         answer = await client.get("/metrics", headers={"Authorization": f"Bearer {service.key}"})
     assert answer.status_code == 200

@@ -10,6 +10,7 @@ import pytest
 from aiozkqueue.http import Keys
 from aiozkqueue.http.core.tokens import MessageIds
 from aiozkqueue.layout import lease_token
+from aiozkqueue.queue.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -44,7 +45,7 @@ async def test_a_poll_key_cannot_delete_or_claim_dead_letters_by_ids_of_its_own_
     service: Service, session: zq.QueueSession, server_view: Observer, queue_root: str
 ) -> None:
     await bury(session, 3)
-    service.http.headers["X-BV-API-Key"] = await Keys(session.engine).create("polls", ["queue|poll|*"])
+    service.http.headers["X-BV-API-Key"] = await Keys(core_of(session)).create("polls", ["queue|poll|*"])
     await service.post("/queue/1/q/send", json=1)
     names = [name.rpartition("/")[2] for name in await server_view.tree(f"{queue_root}/q/dlq")]
     letters = [name for name in names if name.startswith("item-")]
@@ -58,7 +59,7 @@ async def test_a_poll_key_cannot_delete_or_claim_dead_letters_by_ids_of_its_own_
 async def test_even_a_signed_id_settles_only_what_lies_where_messages_lie(
     service: Service, session: zq.QueueSession, folder: str
 ) -> None:
-    signer = await MessageIds(session.engine).signer()
+    signer = await MessageIds(core_of(session)).signer()
     await refused(service, "q", [signer.message_id("q", f"{folder}/item-iabcdef-0000000001")])
 
 
@@ -103,7 +104,7 @@ async def test_after_a_rotation_earlier_ids_are_good_and_after_two_they_are_refu
     await service.post("/queue/1/q/sendbatch", json=[1, 2, 3])
     (one,) = await service.poll("q", limit=1, ttl=3600)
     (two,) = await service.poll("q", limit=1, ttl=3600)
-    secrets = MessageIds(session.engine)
+    secrets = MessageIds(core_of(session))
     await secrets.rotate()
     newest = (await secrets.signer()).id
     assert newest not in one["id"]

@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys
+from aiozkqueue.queue.internals import core_of
 from tests.http.test_killed_servers import process
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def test_whatever_is_sent_is_answered_as_the_document_says(
     zookeeper: str, queue_root: str, kind: str, mode: str
 ) -> None:
     async with zq.connect(zookeeper, root=queue_root) as session:
-        key = await Keys(session.engine).create("operator", ["queue|*|*"])
+        key = await Keys(core_of(session)).create("operator", ["queue|*|*"])
     async with process(zookeeper, queue_root) as (url, server):
         await asyncio.to_thread(_attack, url, key, kind, mode)
         assert server.poll() is None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiozkqueue.http import Keys
+from aiozkqueue.queue.internals import core_of
 
 if TYPE_CHECKING:
     import aiozkqueue as zq
@@ -193,7 +194,7 @@ async def test_without_the_right_key_nothing_is_told_or_done(
 ) -> None:
     every = {"post", "poll", "get_status", "purge", "manage"}
     allow = ["queue|*|other", *(f"queue|{other}|q" for other in every - {verb})]
-    wrong = await Keys(session.engine).create("wrong", allow)
+    wrong = await Keys(core_of(session)).create("wrong", allow)
     for key in (None, "nobodys", "", wrong):
         headers = {**JSON, **({} if key is None else {"X-BV-API-Key": key})}
         service.http.headers.pop("X-BV-API-Key", None)
@@ -201,7 +202,7 @@ async def test_without_the_right_key_nothing_is_told_or_done(
         assert (answer.status_code, answer.json()) == (403, {"reason": "not authorized"}), key
         assert answer.headers["X-BV-Exception"] == UNAUTHORIZED
         assert "WWW-Authenticate" not in answer.headers
-    right = await Keys(session.engine).create("right", [f"queue|{verb}|q", "queue|*|other"])
+    right = await Keys(core_of(session)).create("right", [f"queue|{verb}|q", "queue|*|other"])
     allowed = await service.http.request(method, f"/queue/1/{path}", headers={**JSON, "X-BV-API-Key": right})
     assert allowed.status_code != 403
 
@@ -209,7 +210,7 @@ async def test_without_the_right_key_nothing_is_told_or_done(
 async def test_a_batch_that_names_a_forbidden_queue_is_refused_as_a_whole(
     service: Service, session: zq.QueueSession
 ) -> None:
-    key = await Keys(session.engine).create("orders", ["queue|post|orders*"])
+    key = await Keys(core_of(session)).create("orders", ["queue|post|orders*"])
     batches = {"orders-1": [1], "secret": [2]}
     answer = await service.post("/queue/1/_sendbatch", json=batches, headers={"X-BV-API-Key": key})
     assert (answer.status_code, answer.json()) == (403, {"queue": "secret"})

@@ -13,6 +13,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
+from aiozkqueue.queue.internals import core_of
 from tests.http.conftest import polled, serving
 from tests.integration.queue.conftest import eventually
 
@@ -197,7 +198,7 @@ async def test_a_client_that_goes_as_its_messages_come_has_them_or_gives_them_ba
 
 async def test_a_key_that_comes_too_often_is_told_when_to_come_again(start: Starter, session: zq.QueueSession) -> None:
     service = await start(Settings(rate=1))  # less often than any machine asks
-    other = await Keys(session.engine).create("other", ["queue|*|*"])
+    other = await Keys(core_of(session)).create("other", ["queue|*|*"])
     answers = [await service.get("/queue/1/q/size") for _ in range(40)]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused

@@ -15,6 +15,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.http import Settings
 from aiozkqueue.http.client import QueueServiceClient
+from aiozkqueue.queue.internals import core_of
 from tests.http.conftest import NOBODY, polled, serving
 from tests.http.test_killed_servers import process
 from tests.integration.queue.conftest import eventually
@@ -52,7 +53,7 @@ async def test_a_server_that_is_told_to_stop_withdraws_drains_closes_its_session
             assert await asyncio.to_thread(server.wait) == 0
         # Its session has ended with it, not 30 s later: an ephemeral znode of it would still be there.
         left = await observed.ephemerals(queue_root)
-        assert set(left.values()) <= {session.engine.zookeeper.session_id}
+        assert set(left.values()) <= {core_of(session).zookeeper.session_id}
 
 
 async def test_a_server_that_cannot_reach_zookeeper_any_more_can_be_stopped(

@@ -17,6 +17,7 @@ from aiozkqueue.layout import key_hash
 from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.queue.batches.staging import BatchWriter
+from aiozkqueue.queue.internals import core_of, state_of
 from aiozkqueue.schedule import Jobs, Notifications
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import IDENTITIES, Identity, session_of
@@ -89,8 +90,8 @@ async def use_every_feature(session: zq.QueueSession) -> None:
     bus = Bus(session, "events", Event)
     await bus.join("audit")
     await bus.post(Event(number=1))
-    await Keys(session.engine).create("client", ["queue|post|orders"])
-    await MessageIds(session.engine).signer()
+    await Keys(core_of(session)).create("client", ["queue|post|orders"])
+    await MessageIds(core_of(session)).signer()
     await session.clean()
 
 
@@ -144,9 +145,9 @@ async def fill(jobs: zq.Queue[bytes]) -> None:
     await jobs.put_many([b"1", b"2", b"3"])
     async with jobs.consume(settle="explicit") as deliveries:
         await (await anext(deliveries)).reject("dead")
-    assert await Ledger(jobs.engine, jobs.store, "stream").next_batch(-1, 1) == 0
-    await BatchWriter(jobs.engine, jobs.store, "writer").begin(0, "first")
-    await pin(jobs.engine, jobs.store, "audit", datetime.now(UTC))
+    assert await Ledger(core_of(jobs), state_of(jobs), "stream").next_batch(-1, 1) == 0
+    await BatchWriter(core_of(jobs), state_of(jobs), "writer").begin(0, "first")
+    await pin(core_of(jobs), state_of(jobs), "audit", datetime.now(UTC))
 
 
 def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callable[[], Awaitable[Any]]]:
@@ -224,7 +225,7 @@ async def test_a_user_whose_password_has_changed_is_told_so_at_the_next_connecti
         jobs: zq.Queue[bytes] = session.queue("jobs")
         await fill(jobs)
         before = await superuser.data(root)
-        session.engine.zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
+        core_of(session).zookeeper._session._auth = (zq.Auth.sasl("alice", "as it was"),)  # type: ignore[attr-defined]
         proxy.reset_connections()
         for act in attempts_on(session, jobs):
             with pytest.raises(zq.AccessDeniedError, match="refused the credentials"):

@@ -16,6 +16,7 @@ from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.queue.batches.staging import BatchWriter
 from aiozkqueue.queue.connect import _Connecting
+from aiozkqueue.queue.internals import core_of, state_of
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
@@ -44,8 +45,8 @@ async def _of_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
 @asynccontextmanager
 async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("jobs")
-    await queue.store.open()
-    ledger = Ledger(session.engine, queue.store, "old")
+    await state_of(queue).open()
+    ledger = Ledger(core_of(session), state_of(queue), "old")
     await ledger.next_batch(0, None)
     yield Ready(queue, session, {})
 
@@ -53,7 +54,7 @@ async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
 @asynccontextmanager
 async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("jobs")
-    await pin(session.engine, queue.store, "old", datetime(2026, 3, 1, tzinfo=UTC))
+    await pin(core_of(session), state_of(queue), "old", datetime(2026, 3, 1, tzinfo=UTC))
     yield Ready(queue, session, {})
 
 
@@ -61,7 +62,7 @@ async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
 async def _of_writer(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("staged")
     await queue.put(b"seen")
-    staging = BatchWriter(session.engine, queue.store, "writer")
+    staging = BatchWriter(core_of(session), state_of(queue), "writer")
     await staging.begin(1, "run")
     yield Ready(queue, session, {"writer": staging.writer})
 

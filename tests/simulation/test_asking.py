@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from aiozkqueue.queue.claim.discovery import CandidateSource
+from aiozkqueue.queue.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -123,7 +124,7 @@ def test_who_goes_while_further_batches_fly_leaves_nothing_of_the_first_held() -
                 with suppress(TimeoutError):
                     async with asyncio.timeout(random.random() * 0.2):
                         await tx.take_many(jobs, 300, timeout=10)
-                cut_off = not list(tx.claims)
+                cut_off = not list(work_of(tx).claims)
                 await tx.rollback(delay=0)
             async with session.begin() as tx:
                 assert len(await tx.take_many(jobs, 300, timeout=10)) == 300, seed

@@ -13,6 +13,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.group_commit import SLOTS
 from aiozkqueue.queue.commit.register import RegistrationWrite
+from aiozkqueue.queue.internals import work_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble
 
@@ -157,7 +158,7 @@ def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twic
             used = budget.used
             async with session.transaction() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
-                while not list(tx.claims):  # noqa: ASYNC110 - nobody tells of what a transaction holds
+                while not list(work_of(tx).claims):  # noqa: ASYNC110 - nobody tells of what a transaction holds
                     await asyncio.sleep(0.001)
                 async with asyncio.TaskGroup() as tasks:
                     consuming = tasks.create_task(consume(other.queue("jobs")))

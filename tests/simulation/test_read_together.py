@@ -15,6 +15,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.layout import LockRecord, key_hash
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, run_virtual
 from aiozkqueue.zookeeper import Create, Delete, MultiError
 
@@ -146,7 +147,7 @@ def test_a_lock_that_goes_as_its_taker_is_told_of_it_does_not_keep_the_message_f
     async def main() -> None:
         ensemble = cluster()
         async with ensemble.connect() as peer:
-            send = peer.engine.zookeeper.multi
+            send = core_of(peer).zookeeper.multi
             await (jobs(peer).put(b"before", group="g") if queue is jobs else queue(peer).put(b"before"))
             async with peer.begin() as tx:
                 assert await tx.take(queue(peer), timeout=1) is not None

@@ -9,6 +9,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.admin.janitor import Janitor
+from aiozkqueue.queue.internals import core_of, state_of
 from aiozkqueue.testing import run_virtual, simulated
 
 EVERY = 10.0
@@ -17,9 +18,9 @@ STICKY = zq.QueueConfig(affinity="producer", reap_after=0.001, reap_every=EVERY)
 
 def _clean(session: zq.QueueSession) -> None:
     """Run a janitor, which simulated sessions do not have."""
-    janitor = Janitor(session.engine)
-    janitor.follow(session.queue("jobs").store)
-    session.engine.tasks.spawn(janitor.run, name="janitor")
+    janitor = Janitor(core_of(session))
+    janitor.follow(state_of(session.queue("jobs")))
+    core_of(session).tasks.spawn(janitor.run, name="janitor")
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.zookeeper import Delete
 
@@ -33,7 +34,7 @@ def test_what_a_commit_misses_for_its_puts_is_made_again_whatever_else_it_does(
                         tx.put(results, value, unique=True)
                     else:
                         tx.put(results, value)
-                await operator.multi([Delete(results.store.paths.items)])
+                await operator.multi([Delete(state_of(results).paths.items)])
             await operator.close()
             return tx.outcome, [await queue.size() for queue in (jobs, others, results)]
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.zookeeper import Create
 
@@ -73,7 +74,7 @@ def test_a_listing_comes_in_pieces_and_now_and_then_a_part_of_one_in_vain() -> N
             return made[-1]
 
         async with simulated() as cluster, cluster.connect() as session:
-            zookeeper = session.engine.zookeeper
+            zookeeper = core_of(session).zookeeper
             await zookeeper.ensure("/a")
             names = [f"n{number}" for number in range(20)]
             await zookeeper.multi([Create(f"/a/{name}") for name in names])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import state_of
 from aiozkqueue.testing import run_virtual, simulated
 from aiozkqueue.testing.simulator import Cluster, Delays, Ensemble, VirtualLoop
 from aiozkqueue.zookeeper import Create, MultiError, NoAuthError
@@ -175,7 +176,7 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig())
-            dispatcher = session._engine.dispatcher(jobs.store)
+            dispatcher = session._engine.dispatcher(state_of(jobs))
             left = dispatcher.request(2)
             await asyncio.sleep(1)  # it listens, and goes on with that
             await jobs.put_many([b"1", b"2"])

@@ -13,6 +13,7 @@ from pyarrow.dataset import dataset
 
 import aiozkqueue as zq
 from aiozkqueue.layout import End, HistoryRecord
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.spark.audit import Moved, Percentiles, Reason, move, report
 from aiozkqueue.zookeeper import Create, Delete
 from tests.spark.attached import MOVE, killed_at
@@ -72,8 +73,8 @@ class Ends(NamedTuple):
 
         async def remove() -> None:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
-                zookeeper = session.engine.zookeeper
-                history = session.engine.store("orders").paths.history
+                zookeeper = core_of(session).zookeeper
+                history = core_of(session).store("orders").paths.history
                 hour = max(await zookeeper.children(history))
                 names = await zookeeper.children(f"{history}/{hour}")
                 gone = [name for name in names if name.partition("-")[2] in written][::2]
@@ -85,8 +86,8 @@ class Ends(NamedTuple):
     def pins(self) -> list[str]:
         async def read() -> list[str]:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
-                stores = [session.engine.store(name) for name in QUEUES]
-                return [pin for store in stores for pin in await session.engine.zookeeper.children(store.paths.pins)]
+                stores = [core_of(session).store(name) for name in QUEUES]
+                return [pin for store in stores for pin in await core_of(session).zookeeper.children(store.paths.pins)]
 
         return asyncio.run(read())
 
@@ -176,7 +177,7 @@ def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecor
         async with zq.connect(servers["hosts"], root=servers["root"]) as session:
             for name, kept in records.items():
                 await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
-                paths, zookeeper = session.engine.store(name).paths, session.engine.zookeeper
+                paths, zookeeper = core_of(session).store(name).paths, core_of(session).zookeeper
                 for one in kept:
                     await zookeeper.ensure(paths.record(one.place).rpartition("/")[0])
                     await zookeeper.multi([Create(paths.record(one.place), one.encode())])

@@ -16,6 +16,7 @@ from aiozkqueue.layout import item_prefix, key_hash
 from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.admin.ledgers import _Releasing, ledgers, release
 from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
 from tests.integration.queue.conftest import eventually
 
@@ -84,8 +85,8 @@ class Stream:
 @asynccontextmanager
 async def driver(hosts: str, root: str, step: int | None = None, *, applied: bool = False) -> AsyncIterator[Ledger]:
     async with zq.connect(hosts, root=root, janitor=False) as session:
-        ledger = Ledger(session.engine, session.engine.store("orders"), "spark")
-        ledger._zookeeper = Mortal(session.engine.zookeeper, step, applied=applied)  # type: ignore[assignment]
+        ledger = Ledger(core_of(session), core_of(session).store("orders"), "spark")
+        ledger._zookeeper = Mortal(core_of(session).zookeeper, step, applied=applied)  # type: ignore[assignment]
         yield ledger
 
 
@@ -289,7 +290,7 @@ async def test_a_batch_that_is_marked_while_an_operator_releases_the_ledger_is_n
         take_over = _Releasing._take_over
 
         async def after_the_mark(self: _Releasing) -> None:
-            heir = Ledger(session.engine, session.engine.store("orders"), "spark")
+            heir = Ledger(core_of(session), core_of(session).store("orders"), "spark")
             heir._zookeeper = Mortal(heir._zookeeper, 2, applied=True)  # type: ignore[assignment]
             with pytest.raises(_DriverKilledError):
                 await heir.acknowledge(batch)
@@ -357,16 +358,16 @@ async def test_a_released_ledger_gives_everything_back_and_fences_its_stream(zoo
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         batch = await ledger.next_batch(-1, 4)
-        store = session.engine.store("orders")
-        (info,) = await ledgers(session.engine, store)
+        store = core_of(session).store("orders")
+        (info,) = await ledgers(core_of(session), store)
         assert (info.group, info.batches, info.messages, info.client) == ("spark", 1, 4, ledger._engine.ids.client)
-        assert await release(session.engine, store, "spark") == 4
+        assert await release(core_of(session), store, "spark") == 4
         with pytest.raises(zq.ClaimLostError, match="taken over or released"):
             await ledger.acknowledge(batch)
         async with session.begin() as tx:
             assert len(await tx.take_many(session.queue("orders"), 20)) == 10
         with pytest.raises(zq.NotFoundError):
-            await release(session.engine, store, "other")
+            await release(core_of(session), store, "other")
 
 
 class Overtaken(Slow):
@@ -392,8 +393,8 @@ async def test_a_ledger_that_is_released_takes_no_lock_from_who_took_what_was_fo
                 assert await orders.release_claims() == 4
                 assert len(await holder.take_many(orders, 4, timeout=30)) == 4
 
-            client = Overtaken(session.engine.zookeeper, force_open_and_take)
-            await _Releasing(client, session.engine.store("orders"), "spark").run()  # type: ignore[arg-type]
+            client = Overtaken(core_of(session).zookeeper, force_open_and_take)
+            await _Releasing(client, core_of(session).store("orders"), "spark").run()  # type: ignore[arg-type]
             assert (await orders.stats()).claimed == 4
             async with session.begin() as tx:
                 assert await tx.take(orders) is None
@@ -454,7 +455,7 @@ async def test_a_batch_leaves_what_is_not_due_or_whose_life_has_ended(zookeeper:
         await queue.put(b"later", delay=3600)
         await queue.put(b"over", ttl=0.001)
         lasting = await queue.put(b"lasting", ttl=3600)
-        clock, due = session.engine.server_clock, session.engine.store("orders").paths.due
+        clock, due = core_of(session).server_clock, core_of(session).store("orders").paths.due
         put = await clock.learned(due)
 
         async def ended() -> bool:
@@ -464,7 +465,7 @@ async def test_a_batch_leaves_what_is_not_due_or_whose_life_has_ended(zookeeper:
         async with driver(zookeeper, queue_root) as ledger:
             batch = await ledger.next_batch(-1, None)
             (page,) = await ledger.pages(batch)
-            (entry,) = await read_page(session.engine.zookeeper.read, page.path)
+            (entry,) = await read_page(core_of(session).zookeeper.read, page.path)
             assert lasting in entry.place
             await ledger.acknowledge(batch)
             assert await ledger.next_batch(batch, None) == batch
@@ -480,7 +481,7 @@ async def test_what_a_task_could_not_decode_is_a_dead_letter_once_its_batch_is_d
         async with driver(zookeeper, queue_root) as ledger:
             batch = await ledger.next_batch(-1, None)
             (page,) = await ledger.pages(batch)
-            client = session.engine.zookeeper
+            client = core_of(session).zookeeper
             for message_id in (ids[1], ids[1], ids[2]):  # marked twice, by a task that was tried again
                 await mark(client, page.path, message_id, "no JSON")
             await unmark(client, page.path, ids[2])
@@ -502,7 +503,7 @@ async def test_a_released_ledger_forgets_what_was_marked(zookeeper: str, queue_r
         (bad,) = await session.queue("orders").put_many([b"bad"])
         async with driver(zookeeper, queue_root) as ledger:
             (page,) = await ledger.pages(await ledger.next_batch(-1, None))
-            await mark(session.engine.zookeeper, page.path, bad, "no JSON")
+            await mark(core_of(session).zookeeper, page.path, bad, "no JSON")
             assert await session.queue("orders").release_ledger("spark") == 1
         assert [one.body for one in await session.queue("orders").peek()] == [b"bad"]
 
@@ -512,12 +513,12 @@ async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 2)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
-        queue, store = session.queue("orders"), session.engine.store("orders")
+        queue, store = session.queue("orders"), core_of(session).store("orders")
         await queue.put(b"makes the queue")
         stage = key_hash("a batch")
-        await session.engine.zookeeper.multi([Create(store.paths.lock(f"b{stage}"))])
+        await core_of(session).zookeeper.multi([Create(store.paths.lock(f"b{stage}"))])
         staged = [f"{store.paths.items}/{item_prefix(f'x{number}', batch=stage)}" for number in range(10)]
-        await session.engine.zookeeper.multi([Create(path, sequential=True) for path in staged])
+        await core_of(session).zookeeper.multi([Create(path, sequential=True) for path in staged])
         await queue.put(b"after it")
         (page,) = await ledger.pages(await ledger.next_batch(-1, 2))
         assert page.items == 2

@@ -20,6 +20,7 @@ from aiozkqueue.errors import (
     QueueError,
     SessionClosedError,
 )
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import Sampler
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError, State, ZooKeeperError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
@@ -125,13 +126,13 @@ class Backend:
             self.leaving.clear()
             self._session = session
             self._gate = Gate(
-                Keys(session.engine), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate
+                Keys(core_of(session)), anonymous=settings.anonymous, hosts=settings.hosts, rate=settings.rate
             )
-            ids = MessageIds(session.engine)
+            ids = MessageIds(core_of(session))
             self._services = {kind: QueueService(session, kind, ids) for kind in Kind}
             self._sampler = Sampler(session)
             self._away_since = time.monotonic()
-            off = session.engine.zookeeper.on_state(self._moved)
+            off = core_of(session).zookeeper.on_state(self._moved)
             tasks = [
                 asyncio.create_task(_take_up_moves(session), name="moves of others"),
                 asyncio.create_task(self._sampler.run(), name="figures of the queues"),
@@ -178,7 +179,7 @@ class Backend:
         """Whether ZooKeeper answers now, and the server is not about to stop."""
         if self._session is None or self.leaving.is_set():
             return False
-        return self._session.engine.zookeeper.state is State.CONNECTED
+        return core_of(self._session).zookeeper.state is State.CONNECTED
 
     def service(self, kind: Kind) -> QueueService:
         """One of the two services. Raises: ProblemError."""
@@ -219,7 +220,7 @@ class Backend:
 
     async def _wait_connected(self) -> None:
         """Wait out a short interruption. Raises: ProblemError: ZooKeeper has been away for longer than that."""
-        zookeeper = self.session.engine.zookeeper
+        zookeeper = core_of(self.session).zookeeper
         if zookeeper.state is State.CONNECTED:
             return
         left = min(BLIP, self.settings.patience) - (time.monotonic() - self._away_since)

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError, SessionClosedError
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import ZooKeeperError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Purges:
         if run is None:
             run = self._runs[queue.name] = _Run()
             run.following = asyncio.get_running_loop().create_future()
-            self._session.engine.tasks.spawn(self._go, run, queue, name=f"purge of {queue.name}")
+            core_of(self._session).tasks.spawn(self._go, run, queue, name=f"purge of {queue.name}")
         if run.following is None:
             run.following = asyncio.get_running_loop().create_future()
         end = run.following

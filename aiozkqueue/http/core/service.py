@@ -16,6 +16,7 @@ from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.stats import configuration, count, count_staged
+from aiozkqueue.queue.internals import core_of, state_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 
 from . import showing
@@ -87,8 +88,8 @@ class QueueService:
         """Show messages, claimed ones too."""
         if not await self._is_there(name):
             return []
-        engine, queue = self._session.engine, self._plain(name)
-        return await self._shown(queue, await showing.everything(engine, queue.store, limit))
+        engine, queue = core_of(self._session), self._plain(name)
+        return await self._shown(queue, await showing.everything(engine, state_of(queue), limit))
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages for good. Raises: InvalidOptionError: an id is malformed, or another queue's."""
@@ -117,7 +118,7 @@ class QueueService:
         """Count the claims that have not ended: messages in flight, and those retrying, which leases are part of."""
         if not await self._is_there(name):
             return 0
-        engine, store = self._session.engine, self._plain(name).store
+        engine, store = core_of(self._session), state_of(self._plain(name))
         locks = await count(engine, store, store.paths.locks)
         if not locks:
             return 0
@@ -173,7 +174,7 @@ class QueueService:
         """Whether there is such a queue, asked without remembering one that there is not. Raises: AccessDeniedError."""
         if name in self._there:
             return True
-        there = await is_there(self._session.engine, native_name(self.kind, name))
+        there = await is_there(core_of(self._session), native_name(self.kind, name))
         if there and len(self._there) < REMEMBERED:
             self._there.add(name)
         return there
@@ -182,7 +183,7 @@ class QueueService:
         """Wait up to so many seconds for a queue; tell whether it is there. Raises: AccessDeniedError."""
         if not wait or name in self._there:
             return await self._is_there(name)
-        engine, heard = self._session.engine, asyncio.Event()
+        engine, heard = core_of(self._session), asyncio.Event()
         base = QueuePaths(engine.root, native_name(self.kind, name)).base
         watch = await engine.zookeeper.watch(base, lambda _: heard.set())
         try:
@@ -200,9 +201,9 @@ class QueueService:
         """Show what a poll would claim now."""
         if not await self._is_there(name):
             return []
-        engine, queue = self._session.engine, self._plain(name)
+        engine, queue = core_of(self._session), self._plain(name)
         collapse = self.kind is Kind.DEDUPQ
-        return await self._shown(queue, await showing.claimable(engine, queue.store, limit, collapse=collapse))
+        return await self._shown(queue, await showing.claimable(engine, state_of(queue), limit, collapse=collapse))
 
     async def _shown(self, queue: Queue[bytes], found: Sequence[ItemSnapshot]) -> list[Polled]:
         signer = await self._ids.signer()

@@ -16,6 +16,7 @@ from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
 from aiozkqueue.http.core import bodies, problems
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.core.service import is_there
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import UnreadableError, rates_between
 
 from . import reading, sign_in
@@ -218,7 +219,7 @@ class Pages:
         if visitor is None or not visitor.may(Verb.GET_STATUS, name):
             raise _PageError(403, "Not permitted", f"You may not see the queue {name!r}: sign in with a key that may.")
         try:
-            there = await is_there(self._backend.session.engine, name)
+            there = await is_there(core_of(self._backend.session), name)
         except InvalidNameError as error:
             raise _PageError(404, "No such queue", str(error)) from None
         if not there:

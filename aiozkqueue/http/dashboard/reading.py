@@ -11,6 +11,7 @@ from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.message_state import Status
 from aiozkqueue.queue.admin.stats import content, lanes
 from aiozkqueue.queue.commit.unclaimed import item_pages, read_all
+from aiozkqueue.queue.internals import core_of, state_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,7 +55,7 @@ class FoundLetters:
 
 async def search(queue: Queue[bytes], text: str, *, payloads: bool) -> FoundLetters:
     """Find the dead letters whose id, reason or (if it may) payload holds a text; all, when that is empty."""
-    engine, store = queue.engine, queue.store
+    engine, store = core_of(queue), state_of(queue)
     placed = await first_items(engine, store, [store.paths.dlq], LOOKED + 1)
     found = FoundLetters(more=len(placed) > LOOKED)
     items = {store.paths.place_of(one.path): one.item for one in placed[:LOOKED]}
@@ -90,7 +91,7 @@ def _row(read: Content, text: str, *, payloads: bool) -> DeadLetterRow | None:
 
 async def payload(queue: Queue[bytes], message_id: str) -> str | None:
     """Read a message's payload, wherever it is; None when it is nowhere."""
-    engine, store = queue.engine, queue.store
+    engine, store = core_of(queue), state_of(queue)
 
     def passes(name: str) -> bool:
         return message_id in name and (item := store.parse_item(name)) is not None and item.id == message_id

@@ -35,6 +35,7 @@ from aiozkqueue.errors import (
     NotFoundError,
 )
 from aiozkqueue.queue.admin.history_pins import pin, pins, unpin
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.spark.connection import opened
 from aiozkqueue.spark.failures import plainly
 from aiozkqueue.spark.folder import Folder, named
@@ -218,7 +219,7 @@ class _State:
 
     async def read(self) -> Run | None:
         """Read what is stored; None when there has been no audit."""
-        engine = self._session.engine
+        engine = core_of(self._session)
         try:
             await engine.zookeeper.sync(_path(engine))
             node = await engine.zookeeper.read(_path(engine))
@@ -230,7 +231,11 @@ class _State:
 
     async def write(self, run: Run) -> None:
         """Write over what was read or written last. Raises: ClaimLostError: another audit has written meanwhile."""
-        zookeeper, root, path = self._session.engine.zookeeper, self._session.engine.root, _path(self._session.engine)
+        zookeeper, root, path = (
+            core_of(self._session).zookeeper,
+            core_of(self._session).root,
+            _path(core_of(self._session)),
+        )
         data = run.encode()
         version = self._version
         change = Create(path, data) if version is None else SetData(path, data, version)
@@ -262,25 +267,27 @@ async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[s
     there = await session.queues()
     missing = sorted(set(queues or ()) - set(there))
     if missing:
-        msg = f"there is no queue {missing[0]!r} below {session.engine.root}"
+        msg = f"there is no queue {missing[0]!r} below {core_of(session).root}"
         raise NotFoundError(msg)
     return there if queues is None else sorted(set(queues))
 
 
 async def _pin(session: QueueSession, queue: str) -> None:
-    store = session.engine.store(queue)
-    if await session.engine.zookeeper.exists(store.paths.history) is not None:
-        await pin(session.engine, store, _PIN, _EARLIEST)
+    store = core_of(session).store(queue)
+    if await core_of(session).zookeeper.exists(store.paths.history) is not None:
+        await pin(core_of(session), store, _PIN, _EARLIEST)
 
 
 async def _unpin(session: QueueSession) -> None:
     for queue in await session.queues():
-        await unpin(session.engine, session.engine.store(queue), _PIN)
+        await unpin(core_of(session), core_of(session).store(queue), _PIN)
 
 
 async def _given_up(session: QueueSession) -> bool:
     """Whether an operator has taken the pins off a run that was cut off; or it had come so far itself."""
-    found = [one for queue in await session.queues() for one in await pins(session.engine, session.engine.store(queue))]
+    found = [
+        one for queue in await session.queues() for one in await pins(core_of(session), core_of(session).store(queue))
+    ]
     return _PIN not in {one.name for one in found}
 
 

@@ -17,6 +17,7 @@ from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.queue.admin.listing import collect_children, list_children
 from aiozkqueue.queue.admin.stats import count
 from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import Link, opened
@@ -68,10 +69,10 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
     tasks: list[list[Hour]] = []
     room = 0.0
     for queue in queues:
-        store = session.engine.store(queue)
-        hours = sorted(await list_children(session.engine, store, store.paths.history))
+        store = core_of(session).store(queue)
+        hours = sorted(await list_children(core_of(session), store, store.paths.history))
         for hour in (one for one in hours if parse_hour(one) is not None):
-            size = await count(session.engine, store, store.paths.record(hour))
+            size = await count(core_of(session), store, store.paths.record(hour))
             shares = -(-size // SHARE)
             for share in range(shares):
                 if room < size / shares:

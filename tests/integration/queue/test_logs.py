@@ -11,6 +11,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import work_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ async def test_a_handler_that_fails_is_logged_with_its_queue_message_and_transac
     works: list[str] = []
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
-        works.append(delivery.work.id)
+        works.append(work_of(delivery).id)
         if delivery.attempt == 1:
             raise RuntimeError("no secret of ours")
 
@@ -211,7 +212,7 @@ async def test_a_message_that_comes_again_is_logged_with_its_ids(session: zq.Que
 
     async def handler(delivery: zq.Delivery[bytes]) -> None:
         if not stolen:
-            stolen.append(delivery.work.id)
+            stolen.append(work_of(delivery).id)
             await jobs.release_claims()
 
     async def done() -> bool:
@@ -251,7 +252,7 @@ async def test_of_commits_that_fail_behind_a_loop_the_first_ends_it_and_the_next
     assert [delivery.id for delivery in shown] == ids[:2]
     assert deliveries.absorbed == (behind == "forced open")
     [line] = [line for line in lines.written if line.get("message_id") == ids[1]]
-    assert (line["queue"], line["transaction_id"]) == ("jobs", shown[1].work.id)
+    assert (line["queue"], line["transaction_id"]) == ("jobs", work_of(shown[1]).id)
     if behind == "forced open":
         assert f"{ids[1]} comes again: message {ids[1]}" in line["message"]
     else:

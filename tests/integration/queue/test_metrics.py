@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import aiozkqueue as zq
 from aiozkqueue.metrics import collector
+from aiozkqueue.queue.internals import core_of
 from tests.faults.account import CLAIM
 from tests.integration.queue.conftest import eventually
 
@@ -203,7 +204,7 @@ async def test_after_the_session_has_been_closed_it_tells_of_no_queue(zookeeper:
 
 async def test_nothing_is_counted_until_somebody_asks(session: zq.QueueSession) -> None:
     await session.queue("jobs").put(b"1")
-    assert session.engine.meter is None
+    assert core_of(session).meter is None
     metrics = collector(session)
     await session.queue("jobs").put(b"2")
     assert (await told(metrics))["aiozkqueue_messages_put_total jobs"] == 1

@@ -12,6 +12,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import Create, SetData
 from tests.integration.queue.conftest import eventually
@@ -26,10 +27,10 @@ class Writer:
     """Puts for batches as a Spark task does."""
 
     def __init__(self, session: zq.QueueSession, queue: str = "orders", name: str = "writer") -> None:
-        self._engine = session.engine
+        self._engine = core_of(session)
         self._queue = queue
-        self.store = session.engine.store(queue)
-        self.staging = BatchWriter(session.engine, self.store, name)
+        self.store = core_of(session).store(queue)
+        self.staging = BatchWriter(core_of(session), self.store, name)
         self._written = 0
 
     async def begin(self, batch: int = 0, run: str = "first") -> Fence:
@@ -189,7 +190,7 @@ async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str
         writer = Writer(session, name="stream 7")
         fence = await writer.begin(3)
         await writer.put(fence, "a", "b")
-        engine, store = session.engine, writer.store
+        engine, store = core_of(session), writer.store
         (info,) = await writers(engine, store)
         assert (info.name, info.batch, info.messages) == ("stream 7", 3, 2)
         assert await give_up(engine, store, info.writer) == 2
@@ -242,18 +243,18 @@ async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_a
         await done.staging.complete(0)
         fence = await dead.begin()
         await dead.put(fence, "b", "c")
-        node = await session.engine.zookeeper.read(fence.path)
+        node = await core_of(session).zookeeper.read(fence.path)
         record = WriterRecord.decode(node.data)
         assert record is not None
         half = replace(record, stage=None, aborted=(fence.stage,))  # who gave it up died here
-        await session.engine.zookeeper.multi([SetData(fence.path, half.encode())])
+        await core_of(session).zookeeper.multi([SetData(fence.path, half.encode())])
         await under_way.put(await under_way.begin(), "d")
         await session.clean("orders")
         assert await session.queue("orders").size() == 2
         assert await done.staging.begin(0, "again") is None
         monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITERS_KEPT", -60_000)
         await session.clean("orders")
-        left = await session.engine.zookeeper.children(done.store.paths.sinks)
+        left = await core_of(session).zookeeper.children(done.store.paths.sinks)
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
 
 

@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import aiozkqueue as zq
 from aiozkqueue.bus import Bus
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.tracing import OpenTelemetry
 from tests.integration.queue.conftest import eventually
 
@@ -250,7 +251,7 @@ async def test_what_a_bus_posts_is_followed_too(traced: zq.QueueSession, spans: 
 async def test_a_program_that_has_set_up_nothing_is_not_followed(
     open_session: Opener, session: zq.QueueSession
 ) -> None:
-    assert session.engine.tracing is None
+    assert core_of(session).tracing is None
     await session.queue("jobs").put(b"bare")
     [message] = await (await open_session()).queue("jobs").peek()
     assert dict(message.headers) == {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import work_of
 from tests.integration.queue.conftest import Locks, Opener, no_locks, take_one
 
 if TYPE_CHECKING:
@@ -123,10 +124,10 @@ async def test_what_a_take_cut_off_gives_back_is_not_taken_out_of_a_commit_that_
     async with session.transaction() as tx:
         first = await tx.take(jobs, timeout=30)
         assert first is not None
-        [claim] = tx.claims
+        [claim] = work_of(tx).claims
         committing = asyncio.create_task(tx.commit())
         await asyncio.sleep(0)  # the commit is under way
-        await tx.release_unseen([claim])
+        await work_of(tx).release_unseen([claim])
         await committing
     assert tx.outcome is zq.Outcome.COMMITTED
     assert [message.body for message in await jobs.peek()] == [b"2"]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of
 
 from .story import FAR, LONG, WITHIN, Now, Old, Parcel, take, until
 
@@ -37,13 +38,13 @@ class Payloads:
     async def _envelope(self, old: Old) -> bytes:
         """The bytes of an envelope, as a payload."""
         node = next(path for path in await self._items(old) if old.known["envelope"] in path)
-        body = (await old.session.engine.zookeeper.read(node)).data
+        body = (await core_of(old.session).zookeeper.read(node)).data
         old.known["like an envelope"] = body.decode("latin-1")
         return body
 
     async def _items(self, old: Old) -> list[str]:
-        items = old.session.engine.store("payloads").paths.items
-        return [f"{items}/{name}" for name in await old.session.engine.zookeeper.children(items)]
+        items = core_of(old.session).store("payloads").paths.items
+        return [f"{items}/{name}" for name in await core_of(old.session).zookeeper.children(items)]
 
 
 class Scheduled:

@@ -12,6 +12,7 @@ from aiozkqueue.http.core.keys import Keys
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.schedule import Jobs, Notification, Notifications, Scheduler
 from aiozkqueue.zookeeper import Create
 
@@ -51,7 +52,7 @@ class Moved:
         await until(done)
         # As `Moves.start` leaves it when its process dies at once.
         record = MoveRecord(MoveEnd("moving"), MoveEnd("moving-target")).encode()
-        await session.engine.zookeeper.multi([Create(MovePaths(session.engine.root).move("unfinished"), record)])
+        await core_of(session).zookeeper.multi([Create(MovePaths(core_of(session).root).move("unfinished"), record)])
 
     async def found(self, now: Now) -> None:
         session = now.session
@@ -173,10 +174,10 @@ class HttpKeys:
     queues: tuple[str, ...] = ()
 
     async def made(self, old: Old) -> None:
-        old.known["key"] = await Keys(old.session.engine).create("shop", ["queue|post|orders*"])
+        old.known["key"] = await Keys(core_of(old.session)).create("shop", ["queue|post|orders*"])
 
     async def found(self, now: Now) -> None:
-        keys = Keys(now.session.engine)
+        keys = Keys(core_of(now.session))
         assert [(one.name, one.allow) for one in await keys.all()] == [("shop", ("queue|post|orders*",))]
         caller = await keys.caller(now.known["key"])
         assert caller is not None
@@ -208,7 +209,7 @@ class Streamed:
         assert await queue.size() == 0
 
     def _ledger(self, session: zq.QueueSession) -> Ledger:
-        return Ledger(session.engine, session.engine.store("streamed"), "audit")
+        return Ledger(core_of(session), core_of(session).store("streamed"), "audit")
 
 
 class Divided:
@@ -222,7 +223,7 @@ class Divided:
         batch = await ledger.next_batch(-1, None)
         for _ in range(2):
             handed = await ledger.hand_out(batch, "stream", 1)
-        await handed.reading.of(0, 1).note(old.session.engine.zookeeper)
+        await handed.reading.of(0, 1).note(core_of(old.session).zookeeper)
         old.known["divided"] = (await ledger.state()).identity
 
     async def found(self, now: Now) -> None:
@@ -234,7 +235,7 @@ class Divided:
         while (batch := await ledger.next_batch(last, None)) != last:
             handed = await ledger.hand_out(batch, "stream", None if sizes else 3)
             sizes.append(sum(page.items for page in handed.pages))
-            await handed.reading.note(now.session.engine.zookeeper)
+            await handed.reading.note(core_of(now.session).zookeeper)
             await ledger.acknowledge(batch, "stream")
             last = batch
         assert sum(sizes) == 17
@@ -242,7 +243,7 @@ class Divided:
         assert await queue.size() == 0
 
     def _ledger(self, session: zq.QueueSession) -> Ledger:
-        return Ledger(session.engine, session.engine.store("divided"), "audit")
+        return Ledger(core_of(session), core_of(session).store("divided"), "audit")
 
 
 class Shared:

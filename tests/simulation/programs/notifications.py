@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.queue.commit.register import server_time
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.schedule import Notification, NotificationQueue, Notifications
 from tests.simulation.programs import Feature, join
 
@@ -59,7 +60,7 @@ async def schedule(run: Recorder, client: str, session: zq.QueueSession) -> None
     random, log = run.random, run.history.part(NotificationLog)
     queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
     for _ in range(random.randint(2, 5)):
-        now = await server_time(session.engine)
+        now = await server_time(core_of(session))
         date = datetime.fromtimestamp(now / 1000, UTC) + timedelta(seconds=random.choice([-1, 0.02, 0.3]))
         with suppress(zq.OutcomeUnknownError):
             one = await queue.schedule(b"old", date, search_key2=random.choice(["x", "y"]))
@@ -91,7 +92,7 @@ async def handle(run: Recorder, client: str, session: zq.QueueSession) -> None: 
     queue: NotificationQueue[bytes] = NotificationQueue(session, "s", "n", bytes)
 
     async def handler(notification: Notification[bytes]) -> None:
-        zookeeper = session.engine.zookeeper
+        zookeeper = core_of(session).zookeeper
         shown = Shown(notification.id, notification.event, zookeeper.session_id, run.loop.time())
         log.handled.append(shown)
         await asyncio.sleep(random.random() * 0.2)

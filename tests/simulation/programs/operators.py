@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import core_of
 from tests.simulation.history import Opened, Purged
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def operate(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def _purge(run: Recorder, queue: zq.Queue[bytes]) -> None:
     purged = Purged(queue.name)
     run.history.purged.append(purged)
-    zookeeper: Any = queue.engine.zookeeper
+    zookeeper: Any = core_of(queue).zookeeper
     connection = zookeeper.session.connection
     removed = await queue.purge()
     if (

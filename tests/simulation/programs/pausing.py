@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
+from aiozkqueue.queue.internals import work_of
 from tests.simulation.history import Status
 from tests.simulation.programs import Feature, join
 
@@ -47,7 +48,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
         unit = run.unit(client)
         async with run.told(unit), session.begin() as tx:
             messages = await tx.take_many(session.queue(PAUSED), random.choice([1, 3]), timeout=random.random())
-            for message, claim in zip(messages, tx.claims, strict=True):
+            for message, claim in zip(messages, work_of(tx).claims, strict=True):
                 token = run.show(unit, client, session, message)
                 rested.claims.setdefault(token, []).append(claim.since or 0)
             await asyncio.sleep(random.random() * random.choice([0, 0.05, 0.5]))

@@ -10,6 +10,7 @@ import aiozkqueue as zq
 from aiozkqueue.layout import decode
 from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts, OvertakenError
 from aiozkqueue.queue.candidates.batches import stage_of
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import (
     ConnectionLossError,
@@ -46,7 +47,7 @@ async def prepare_queue(run: Recorder, session: zq.QueueSession) -> None:
 
 async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
-    staging = BatchWriter(session.engine, session.engine.store(STAGED), f"writer of {client} {run.token()}")
+    staging = BatchWriter(core_of(session), core_of(session).store(STAGED), f"writer of {client} {run.token()}")
     for number in range(random.randint(1, 3)):
         unit = run.unit(client)
         unit.puts = {run.token(): STAGED for _ in range(random.randint(1, 6))}
@@ -85,7 +86,7 @@ async def write_batch(
 
 async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, token: str) -> None:
     """Put one, once: its progress is a znode of its own."""
-    engine, path = session.engine, f"{staging.path}/{token}"
+    engine, path = core_of(session), f"{staging.path}/{token}"
     while await engine.zookeeper.exists(path) is None:
         try:
             await engine.zookeeper.multi([Create(path)])

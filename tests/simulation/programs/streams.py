@@ -16,6 +16,7 @@ from aiozkqueue.errors import CheckpointError, UnreadBatchError
 from aiozkqueue.layout import LockRecord, decode, item_id
 from aiozkqueue.queue.admin.ledger_pages import is_of_ledger, read_page
 from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoNodeError, SessionExpiredError
 from tests.simulation.history import Handed, Status, Unit
 from tests.simulation.programs import Feature, join
@@ -113,11 +114,11 @@ async def drive(run: Recorder, client: str, session: zq.QueueSession) -> None:
         except zq.ClaimLostError:
             driver = start(run, session)
         except (ConnectionLossError, SessionExpiredError):
-            await session.engine.zookeeper.wait_connected()
+            await core_of(session).zookeeper.wait_connected()
 
 
 def start(run: Recorder, session: zq.QueueSession) -> Driver:
-    ledger = SmallPages(session.engine, session.engine.store(STREAMED), GROUP)
+    ledger = SmallPages(core_of(session), core_of(session).store(STREAMED), GROUP)
     return Driver(ledger, run.history.part(Streams).checkpoint, lenient=run.random.random() < 0.5)
 
 
@@ -149,7 +150,7 @@ async def step(run: Recorder, client: str, session: zq.QueueSession, driver: Dri
             return
         if index not in checkpoint.folder:
             sink(run, checkpoint, Written(run.unit(client), stream, number))
-            session_id = session.engine.zookeeper.session_id
+            session_id = core_of(session).zookeeper.session_id
             takes = [Handed(one, STREAMED, client, session_id, began, began) for one in tokens]
             checkpoint.folder[index].unit.takes += takes
     if run.random.random() < 0.9:  # else it is killed before Spark's commit
@@ -217,7 +218,7 @@ async def read_batch(
 
 async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] | None:
     """Read the messages of a batch; None when some of it is not there."""
-    zookeeper, paths = session.engine.zookeeper, session.engine.store(STREAMED).paths
+    zookeeper, paths = core_of(session).zookeeper, core_of(session).store(STREAMED).paths
     tokens: list[str] = []
     for page in handed.pages:
         try:
@@ -241,7 +242,7 @@ async def note_shares(
             continue
         run.history.part(Batches).read.setdefault(handed.reading.mark.stream, set()).update(tokens[begin:stop])
         try:
-            await handed.reading.of(begin, stop).note(session.engine.zookeeper)
+            await handed.reading.of(begin, stop).note(core_of(session).zookeeper)
         except NoNodeError:
             return None
     return tokens

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame, unframe
+from aiozkqueue.queue.internals import core_of
 from aiozkqueue.testing.simulator import run_virtual
 from aiozkqueue.zookeeper import Create, Delete, EventKind, MultiError, NoNodeError
 from tests.simulation.rules.dialects import Shared
@@ -42,7 +43,7 @@ def a_peer_takes_from_a_curator_queue_too(seed: int | str) -> History:
                 shared.put.add(f"m{number}")
                 await queue.put(f"m{number}".encode())
             await asyncio.gather(_ours(run, shared, one), _ours(run, shared, two), _peer(run, shared, peer))
-            shared.left += await one.engine.zookeeper.children(PATH) + await one.engine.zookeeper.children(LOCKS)
+            shared.left += await core_of(one).zookeeper.children(PATH) + await core_of(one).zookeeper.children(LOCKS)
         run.finish()
         return run.history
 
@@ -58,7 +59,7 @@ def a_peer_lets_go_of_what_one_of_ours_asks_for(seed: int | str) -> History:
         run.weather.calm = True
         shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
         async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
-            queue, send = ours.curator_queue(PATH, lock_path=LOCKS), peer.engine.zookeeper.multi
+            queue, send = ours.curator_queue(PATH, lock_path=LOCKS), core_of(peer).zookeeper.multi
             assert await queue.size() == 0
             for number in range(ITEMS):
                 body = f"m{number}"
@@ -92,7 +93,7 @@ def a_peer_locks_what_is_gone(seed: int | str) -> History:
         run.weather.calm = True
         shared, chance, scale = run.history.part(Shared), run.random.random, run.weather.scale
         async with run.cluster.connect(name="ours") as ours, run.cluster.connect(name="peer") as peer:
-            queue, zookeeper = ours.curator_queue(PATH, lock_path=LOCKS), peer.engine.zookeeper
+            queue, zookeeper = ours.curator_queue(PATH, lock_path=LOCKS), core_of(peer).zookeeper
             taking = asyncio.create_task(_take(shared, ours, 2 * ITEMS))
             await _put(shared, queue, range(ITEMS))
             while await zookeeper.children(PATH) or await zookeeper.children(LOCKS):  # noqa: ASYNC110 - in virtual time
@@ -205,7 +206,7 @@ async def _ours(run: Run, shared: Shared, session: zq.QueueSession) -> None:
 
 async def _peer(run: Run, shared: Shared, session: zq.QueueSession) -> None:
     """Curator's safe mode, request by request."""
-    zookeeper = session.engine.zookeeper
+    zookeeper = core_of(session).zookeeper
     while sum(shared.consumed.values()) < ITEMS:
         for name in sorted(await zookeeper.children(PATH)):
             lock = f"{LOCKS}/{name}"
