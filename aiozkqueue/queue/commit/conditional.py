@@ -113,7 +113,7 @@ async def settle(engine: Runtime, changes: Iterable[Change]) -> list[Conditional
 
 
 async def settle_allowed(engine: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
-    """Try each change, as `settle` does; one that an ACL refuses has the `AccessDeniedError` as its ``error``.
+    """Try each change, as `settle` does; the write of a change that an ACL refuses has the error in its ``error``.
 
     Raises: as `apply`, but AccessDeniedError.
     """

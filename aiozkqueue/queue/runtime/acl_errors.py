@@ -31,13 +31,13 @@ def translate_denials(queue: str) -> Iterator[None]:
 
 
 def name_some(message_ids: Sequence[str]) -> str:
-    """List the first messages, and say how many there are besides."""
+    """Return the first ids as a list, and the number of further ones."""
     more = len(message_ids) - _NAMED
     return ", ".join(message_ids[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def partly_denied(queue: str, what: str, message_ids: Sequence[str], done: int) -> PartlyDeniedError:
-    """Make the error for messages that an operation had to leave: ``what`` says what was not done to them."""
+    """Return the error for messages that an operation had to skip; ``what`` names the operation as a participle."""
     return PartlyDeniedError(
         f"queue {queue!r}: {len(message_ids)} messages were not {what}, since this user may not access them: "
         f"{name_some(message_ids)} ({done} others were); connect with `auth=` of a user whom the ACL allows",

@@ -40,7 +40,7 @@ class GroupHold(Protocol[DispositionT]):
     def lock_operations(
         self, dispositions: Mapping[Claim, DispositionT], due: Callable[[DispositionT], int]
     ) -> Iterable[tuple[Claim | QueueState, Operation]]:
-        """Return what these ends do to the lock; called again when they are sent again."""
+        """Return the operations of these ends on the lock; called again for each new attempt."""
         ...
 
     def ended(self, claim: Claim, disposition: DispositionT, due: Callable[[DispositionT], int]) -> None:

@@ -1,4 +1,4 @@
-"""The next generation of a shard, when the counter of its lane nears the end; and older ones that are given up."""
+"""Generations of a shard: a new one when its lane's counter nears the end, and the removal of empty old ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueueConfig, QueuePaths, Tier
     from aiozkqueue.zookeeper import ZooKeeper
 
-#: Lanes looked at together.
+#: Lanes read together.
 PAGE: Final = 256
 
 
@@ -35,7 +35,7 @@ class ConfiguredQueue(Protocol):
 
 
 async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, path: str) -> None:
-    """Open the next generation of the lane that an item's path is in, unless that has been done.
+    """Open the next generation of the lane of an item's path, unless it is open.
 
     The same write gives up the older generations of the shard that are empty. A queue with the most lanes gives up the
     empty older generations of all shards. Nothing is put to them any more, because every put checks the version of the
@@ -47,7 +47,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
     priority = priority_of(lane)
     while True:
         await state.open()
-        # A group stays in its shard when nothing else is put there any more.
+        # Groups keep lanes in shards that get no other new items.
         shards = next((tier.shard_lanes for tier in state.tiers if tier.priority == priority), ())
         shard = next((number for number, lanes in enumerate(shards) if lanes[-1] == lane), None)
         if shard is None:
@@ -67,7 +67,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
 async def _without_empty(
     zookeeper: ZooKeeper, state: ConfiguredQueue, config: QueueConfig, lanes: Sequence[str]
 ) -> QueueConfig:
-    """Return the configuration without those of some older lanes that are empty."""
+    """Return the configuration without the given old lanes that are empty."""
     empty: set[str] = set()
     for start in range(0, len(lanes), PAGE):
         page = lanes[start : start + PAGE]

@@ -246,7 +246,7 @@ class QueueState:
         return self.ready and priority in self.lanes and (self.config.scheduled or not scheduled)
 
     async def ensure_lane(self, priority: int, *, scheduled: bool) -> None:
-        """Add a priority and, if ``scheduled``, delayed items to what the configuration names, unless it names them.
+        """Add a priority and, if ``scheduled``, delayed items to the configuration, unless it has them.
 
         The same multi wakes idle consumers. It also creates the znode for delayed items, and the lane of a priority
         that has only one. Any other lane is created by its first put, which checks the version of the configuration:
