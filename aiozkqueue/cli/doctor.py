@@ -8,9 +8,10 @@ import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson
+from aiozkqueue.cli.arguments import AsJson, LookBudget
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.queue.admin.budget import BUDGET
 
 
 @connected
@@ -19,17 +20,19 @@ async def doctor(
     queues: Annotated[
         list[str] | None, typer.Argument(metavar="[QUEUE…]", help="These alone; without any, all.")
     ] = None,
+    budget: LookBudget = BUDGET,
     as_json: AsJson = False,
 ) -> Exit:
     """Examine the servers and the queues: latency, limits, clocks, leftovers, access. Fails with 1 on an error.
 
-    Changes nothing. Lists every queue that it looks at, which a very deep one feels.
+    Changes nothing. Lists every queue that it looks at, which a very deep one feels. When the time budget is over, it
+    ends, and says what it has not looked at.
 
     [dim]aiozkqueue doctor
     aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]
     """
     async with connection.open() as session:
-        diagnosis = await session.diagnose(*(queues or ()))
+        diagnosis = await session.diagnose(*(queues or ()), budget=budget)
     (_print_json if as_json else _print_tables)(diagnosis)
     return Exit.OK if diagnosis.healthy else Exit.NOTHING
 
@@ -68,6 +71,8 @@ def _print_json(diagnosis: zq.Diagnosis) -> None:
                 "size": queue.size,
                 "consumers": queue.consumers,
                 "dead_letters": queue.dead_letters,
+                "complete": queue.complete,
+                "lanes_left": queue.lanes_left,
                 "folders": {
                     folder.path: {"children": folder.children, "listing": folder.listing, "counter": folder.counter}
                     for folder in (*queue.lanes, *queue.folders)
@@ -113,7 +118,7 @@ def _print_tables(diagnosis: zq.Diagnosis) -> None:
             ["queue", "size", "consumers", "dead letters", "longest listing", "highest counter"],
             [
                 (
-                    queue.name,
+                    queue.name if queue.complete else f"{queue.name} (in part)",
                     queue.size,
                     queue.consumers,
                     queue.dead_letters,
@@ -128,7 +133,10 @@ def _print_tables(diagnosis: zq.Diagnosis) -> None:
             ["", "where", "what", "advice"],
             [(finding.severity.value, finding.subject, finding.text, finding.advice) for finding in diagnosis.findings],
         )
-    output.print_verdict("healthy" if diagnosis.healthy else "something is wrong", good=diagnosis.healthy)
+    verdict = "healthy" if diagnosis.healthy else "something is wrong"
+    if not diagnosis.complete:
+        verdict += ", as far as it was looked at within the time budget"
+    output.print_verdict(verdict, good=diagnosis.healthy)
 
 
 def _longest(queue: zq.QueueFacts) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import aiozkqueue as zq
 from aiozkqueue.cli import output
-from aiozkqueue.cli.arguments import AsJson, Yes
+from aiozkqueue.cli.arguments import AsJson, LookBudget, Yes
 from aiozkqueue.cli.asked import (
     AskedQueue,
     Compressed,
@@ -23,9 +24,12 @@ from aiozkqueue.cli.asked import (
 )
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
+from aiozkqueue.queue.admin.budget import BUDGET, Budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from aiozkqueue.cli.output import Json
 
 
 @connected
@@ -69,6 +73,7 @@ async def peek(
 async def stats(
     connection: Connection,
     queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
+    budget: LookBudget = BUDGET,
     as_json: AsJson = False,
     curator: CuratorPath = None,
     kazoo: KazooPath = None,
@@ -79,7 +84,8 @@ async def stats(
 ) -> Exit:
     """Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not there.
 
-    A queue that cannot be read is reported after the others.
+    A queue that cannot be read is reported after the others. So are figures that were not read to the end, and queues
+    that were not looked at, within the time budget.
 
     [dim]aiozkqueue stats
     aiozkqueue stats orders invoices --json[/dim]
@@ -88,64 +94,103 @@ async def stats(
     names = _named(other, queues or [])
     async with connection.open() as session:
         asked = [(name, name.of(session)) for name in names or map(AskedQueue, await session.queues())]
-        absent: list[AskedQueue] = []
-        found: list[zq.QueueStats] = []
-        staged: dict[str, int] = {}  # messages that nobody can see yet
-        failed: list[Exception] = []
-        for name, queue in asked:
-            try:
-                if await queue.exists():
-                    found.append(await queue.stats())
-                    staged[queue.name] = await _staged(queue, found[-1])
-                else:
-                    absent.append(name)
-            except (zq.AccessDeniedError, zq.PayloadError) as refusal:
-                failed.append(refusal)
-    for name in absent:
+        seen = await _look_at(asked, Budget(budget))
+    for name in seen.absent:
         connection.note_absent(name)
     if not asked:
         output.note("there are no queues")
     if as_json:
-        for s in found:
-            output.print_json(
-                {
-                    "queue": s.queue,
-                    "size": s.size,
-                    "waiting": s.waiting,
-                    "in_flight": s.in_flight,
-                    "delayed": s.delayed,
-                    "retrying": s.retrying,
-                    "scheduled": s.scheduled,
-                    "groups": s.groups,
-                    "groups_held": s.groups_held,
-                    "unique_keys": s.unique_keys,
-                    "duplicates": s.duplicates,
-                    "expired": s.expired,
-                    "dead_letters": s.dead_letters,
-                    "consumers": s.consumers,
-                    "oldest": s.oldest.isoformat() if s.oldest else None,
-                    "max_size": s.max_size,
-                    "room": s.room,
-                    "waiting_producers": s.waiting_producers,
-                    "ledgers": s.ledgers,
-                    "staged": s.staged,
-                    "staged_messages": staged[s.queue],
-                    "put": s.put,
-                    "removed": s.removed,
-                    "paused": s.paused,
-                    "priorities": {str(priority): number for priority, number in s.priorities.items()},
-                    "bound": s.bound,
-                    "tags": s.tags,
-                    "records": s.records,
-                }
-            )
+        for one in seen.found:
+            output.print_json(_record(one, seen.staged[one.queue]))
     else:
-        _print_stats(found, staged)
-    for error in failed[1:]:
+        _print_stats(seen.found, seen.staged)
+    _note_the_rest(seen)
+    if seen.failed:
+        raise seen.failed[0]
+    return Exit.OK if seen.found and not seen.absent else Exit.NOTHING
+
+
+@dataclass
+class _Seen:
+    """What a look at several queues has found."""
+
+    found: list[zq.QueueStats] = field(default_factory=list[zq.QueueStats])
+    staged: dict[str, int] = field(default_factory=dict[str, int])
+    """Messages that nobody can see yet, by queue."""
+    absent: list[AskedQueue] = field(default_factory=list[AskedQueue])
+    failed: list[Exception] = field(default_factory=list[Exception])
+    unseen: int = 0
+    """Queues that there was no time for."""
+
+
+async def _look_at(asked: Sequence[tuple[AskedQueue, zq.Queue[bytes]]], budget: Budget) -> _Seen:
+    """Read the figures of queues until the time is up."""
+    seen = _Seen()
+    for number, (name, queue) in enumerate(asked):
+        share = budget.share(len(asked) - number).left
+        if not share:
+            seen.unseen = len(asked) - number
+            break
+        try:
+            if await queue.exists():
+                seen.found.append(await queue.stats(budget=share))
+                seen.staged[queue.name] = await _staged(queue, seen.found[-1])
+            else:
+                seen.absent.append(name)
+        except (zq.AccessDeniedError, zq.PayloadError) as refusal:
+            seen.failed.append(refusal)
+    return seen
+
+
+def _note_the_rest(seen: _Seen) -> None:
+    """Say what was not read, and why."""
+    for one in seen.found:
+        if one.incomplete:
+            output.note(
+                f"queue {one.queue!r}: not read to the end within the time budget: {', '.join(one.incomplete)}; "
+                "allow more with --budget"
+            )
+    if seen.unseen:
+        output.note(
+            f"{seen.unseen} queues were not looked at within the time budget; name some, or allow more with --budget"
+        )
+    for error in seen.failed[1:]:
         output.note(str(error))
-    if failed:
-        raise failed[0]
-    return Exit.OK if found and not absent else Exit.NOTHING
+
+
+def _record(s: zq.QueueStats, staged: int) -> dict[str, Json]:
+    """Return the figures of a queue as they are printed in JSON."""
+    return {
+        "queue": s.queue,
+        "size": s.size,
+        "waiting": s.waiting,
+        "in_flight": s.in_flight,
+        "delayed": s.delayed,
+        "retrying": s.retrying,
+        "scheduled": s.scheduled,
+        "groups": s.groups,
+        "groups_held": s.groups_held,
+        "unique_keys": s.unique_keys,
+        "duplicates": s.duplicates,
+        "expired": s.expired,
+        "dead_letters": s.dead_letters,
+        "consumers": s.consumers,
+        "oldest": s.oldest.isoformat() if s.oldest else None,
+        "max_size": s.max_size,
+        "room": s.room,
+        "waiting_producers": s.waiting_producers,
+        "ledgers": s.ledgers,
+        "staged": s.staged,
+        "staged_messages": staged,
+        "put": s.put,
+        "removed": s.removed,
+        "paused": s.paused,
+        "priorities": {str(priority): number for priority, number in s.priorities.items()},
+        "bound": s.bound,
+        "tags": s.tags,
+        "records": s.records,
+        "incomplete": list(s.incomplete),
+    }
 
 
 def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:
@@ -158,7 +203,7 @@ def _named(other: AskedQueue | None, queues: Sequence[str]) -> list[AskedQueue]:
 
 
 async def _staged(queue: zq.Queue[bytes], stats: zq.QueueStats) -> int:
-    return sum(one.messages for one in await queue.unfinished()) if stats.staged else 0
+    return sum(one.messages for one in await queue.unfinished()) if stats.staged and not stats.incomplete else 0
 
 
 def _print_stats(found: Sequence[zq.QueueStats], staged: Mapping[str, int]) -> None:

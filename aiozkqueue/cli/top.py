@@ -27,7 +27,7 @@ from aiozkqueue.cli.signals import draining
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import State
 
-#: Seconds that the look at one queue may take.
+#: Seconds after which the figures of one queue are shown as far as they have been read.
 _PATIENCE = 5.0
 _COLUMNS = (
     "queue",
@@ -96,14 +96,14 @@ async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[
     found: dict[str, zq.QueueStats | str] = {}
     for name in queues or await session.queues():
         try:
-            async with asyncio.timeout(_PATIENCE):
-                found[name] = await session.queue(name).stats()
+            async with asyncio.timeout(2 * _PATIENCE):
+                found[name] = await session.queue(name).stats(budget=_PATIENCE)
         except (zq.AccessDeniedError, zq.PayloadError) as error:
             found[name] = str(error)
         except TimeoutError:
             if core_of(session).zookeeper.state is not State.CONNECTED:
                 raise
-            found[name] = f"queue {name!r} could not be read within {_PATIENCE:g} s"
+            found[name] = f"queue {name!r} could not be read within {2 * _PATIENCE:g} s"
     return found
 
 
@@ -126,6 +126,7 @@ def _row(name: str, now: zq.QueueStats | str, before: zq.QueueStats | str | None
         "oldest_age": None if age is None else round(age, 1),
         "dead_letters": now.dead_letters,
         "consumers": now.consumers,
+        "incomplete": list(now.incomplete),
     }
 
 
@@ -136,6 +137,8 @@ def _table(rows: Sequence[Mapping[str, Json]]) -> Table:
             table.add_row(Text(output.visible(str(row["queue"]))), Text(output.visible(str(why)), style="red"))
             continue
         name = f"{row['queue']} (paused)" if row["paused"] else str(row["queue"])
+        if row["incomplete"]:
+            name += " (in part)"
         age = row["oldest_age"]
         cells = [
             row["size"],

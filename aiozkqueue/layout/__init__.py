@@ -83,6 +83,7 @@ from .policy import (
     Seconds,
     check_integer,
     lifetime,
+    positive_seconds,
 )
 from .records import AttemptRecord, LockRecord
 from .tokens import lease_token, leased_place
@@ -171,6 +172,7 @@ __all__ = [
     "parse_record",
     "payload_hash",
     "plain_prefix",
+    "positive_seconds",
     "priority_at",
     "priority_of",
     "scheduled_prefix",

@@ -13,12 +13,13 @@ from aiozkqueue.errors import (
     QueueFullError,
     SessionClosedError,
 )
-from aiozkqueue.layout import MOST_REAPED, QueueConfig, check_condition, check_integer
+from aiozkqueue.layout import MOST_REAPED, QueueConfig, check_condition, check_integer, positive_seconds
 
 from .admin import alter, stats
 from .admin.affinity import hand_on
 from .admin.alter import Wanted
 from .admin.batch_writers import give_up, writers
+from .admin.budget import BUDGET
 from .admin.consumers import ConsumerInfo, consumers
 from .admin.dead_letters import DeadLetters
 from .admin.history import read_history
@@ -203,9 +204,15 @@ class Queue(Destination[T]):
         self._core.check()
         return await self._state.exists()
 
-    async def stats(self) -> stats.QueueStats:
-        """Read the queue's figures. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        return await stats.stats(self._core, self._state)
+    async def stats(self, *, budget: Seconds = BUDGET) -> stats.QueueStats:
+        """Read the queue's figures.
+
+        Some figures need listings, which take seconds for a million messages. After about ``budget`` seconds (or a
+        timedelta) it returns what it has read, and names the other figures in `QueueStats.incomplete`.
+
+        Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+        """
+        return await stats.stats(self._core, self._state, positive_seconds("budget", budget))
 
     async def purge(self) -> int:
         """Remove every message that no consumer holds, for good; return how many. Dead letters stay.

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from aiozkqueue.dialects import check_path, curator, kazoo
 from aiozkqueue.dialects.sharding import check_shard_locks, first_shard
 from aiozkqueue.errors import AccessDeniedError, ConnectionLostError, InvalidOptionError
-from aiozkqueue.layout import check_condition, check_queue_name
+from aiozkqueue.layout import check_condition, check_queue_name, positive_seconds
 from aiozkqueue.queue.internals import state_of
 from aiozkqueue.zookeeper import ConnectionLossError, NoAuthError
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
+from .admin.budget import BUDGET
 from .admin.cleaning import Cleaned, clean, queue_names
 from .admin.doctor.probe import examine
 from .admin.moves import Moves
@@ -350,20 +351,23 @@ class QueueSession:
         self._engine.check()
         return await self._engine.outcome(transaction_id, seconds(timeout, "timeout"))
 
-    async def diagnose(self, *queues: str) -> Diagnosis:
+    async def diagnose(self, *queues: str, budget: Seconds = BUDGET) -> Diagnosis:
         """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
 
-        It writes only one ephemeral znode, for a few moments. It lists every queue it examines.
+        It writes only one ephemeral znode, for a few moments. It lists every queue it examines. After about ``budget``
+        seconds (or a timedelta) it ends with what it has read: `Diagnosis.complete` is False then, and
+        `Diagnosis.unexamined` and `QueueFacts.complete` say where it has not looked.
 
-        Raises: InvalidNameError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not even list the
-        queues;
+        Raises: InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError; AccessDeniedError: it may not
+        even list the queues;
         ConnectionLostError: the connection was lost while its latency was measured.
         """
         self._engine.check()
+        limit = positive_seconds("budget", budget)
         for name in queues:
             check_queue_name(name)
         try:
-            return await examine(self._engine, queues)
+            return await examine(self._engine, queues, limit)
         except NoAuthError as error:
             msg = f"root {self._engine.root}: {error}; connect with `auth=` of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error

@@ -16,6 +16,7 @@ from aiozkqueue.errors import AccessDeniedError, InvalidNameError, PayloadError
 from aiozkqueue.http.core import bodies, problems
 from aiozkqueue.http.core.permissions import Verb
 from aiozkqueue.http.core.service import is_there
+from aiozkqueue.queue.admin.budget import Budget
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.sampling import UnreadableError, rates_between
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from aiozkqueue.http.core.backend import Backend
+    from aiozkqueue.queue.message import Message
     from aiozkqueue.queue.queue import Queue
 
     Handler = Callable[..., Coroutine[Any, Any, Response]]
@@ -45,6 +47,8 @@ SMALL_FORM_FIELDS: Final = 10
 SEARCHES: Final = 2
 #: Messages that a queue's page lists.
 LISTED: Final = 50
+#: Seconds for which a queue's page reads its figures and lists its messages.
+LOOK: Final = 5.0
 #: Seconds for which the figures of all queues are fresh enough.
 FRESH: Final = 1.0
 _HEADERS: Final = {
@@ -103,7 +107,10 @@ class Pages:
         visitor, queue = await self._seen(request, name)
         sampler, now = self._backend.sampler, time.time()
         await sampler.look_at(name)
-        stats = await queue.stats()
+        budget = Budget(LOOK)
+        stats = await queue.stats(budget=LOOK)
+        messages: list[Message[bytes]] = []
+        listed = await budget.allows(_list_first(queue, messages))
         return _page(
             request,
             "queue.html",
@@ -114,7 +121,8 @@ class Pages:
             age=None if stats.oldest is None else now - stats.oldest.timestamp(),
             charts=self._charts(name, now),
             consumers=await queue.consumers(),
-            messages=await queue.peek(LISTED),
+            messages=messages,
+            listed=listed,
         )
 
     async def message(self, request: Request, name: str, message_id: str) -> Response:
@@ -279,6 +287,10 @@ def router(backend: Backend) -> APIRouter:
         return Response(content, media_type=kind, headers=headers)
 
     return routes
+
+
+async def _list_first(queue: Queue[bytes], messages: list[Message[bytes]]) -> None:
+    messages += await queue.peek(LISTED)
 
 
 def _shown(handler: Handler) -> Handler:

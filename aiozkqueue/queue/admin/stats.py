@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import AccessDeniedError
 from aiozkqueue.layout import (
@@ -34,18 +34,23 @@ from aiozkqueue.queue.runtime.acl_errors import partly_denied, translate_denials
 from aiozkqueue.queue.state.queue_state import configuration_of
 from aiozkqueue.zookeeper import Delete, NoNodeError, SetData
 
+from .budget import BUDGET, Budget
 from .ended_locks import count_ended
 from .ledgers import count_ledgers
 from .listing import closed_stages, first_readable, list_children, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, Stat
 
     from .listing import Placed
+
+
+#: Folders that are asked for together.
+PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,10 @@ class QueueStats:
     """Combinations of tags that are stored for its messages."""
     records: int = 0
     """What is kept of messages that have ended; of queues with `QueueConfig.history`."""
+
+    incomplete: tuple[str, ...] = ()
+    """The figures that were not read to the end within the time budget, by name. Each counts only what was read by
+    then. Empty: all figures are complete."""
 
     @property
     def delayed(self) -> int:
@@ -163,9 +172,18 @@ async def lanes_of(engine: Runtime, store: QueueState, config: QueueConfig | Non
 
 async def stat_lanes(engine: Runtime, store: QueueState) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
-    with translate_denials(store.name):
-        found = {lane: await engine.zookeeper.exists(lane) for lane in await lanes(engine, store)}
-    return {lane: stat for lane, stat in found.items() if stat is not None}
+    found: dict[str, Stat] = {}
+    await _stat_folders(engine, store, await lanes(engine, store), found)
+    return found
+
+
+async def _stat_folders(engine: Runtime, store: QueueState, folders: Sequence[str], found: dict[str, Stat]) -> None:
+    """Read the stat of each folder that is there into a dictionary, some at a time."""
+    for start in range(0, len(folders), PAGE):
+        page = folders[start : start + PAGE]
+        with translate_denials(store.name):
+            stats = await asyncio.gather(*map(engine.zookeeper.exists, page))
+        found.update((folder, stat) for folder, stat in zip(page, stats, strict=True) if stat is not None)
 
 
 def put_into(stat: Stat) -> int:
@@ -178,50 +196,123 @@ async def size(engine: Runtime, store: QueueState) -> int:
     return sum(stat.num_children for stat in (await stat_lanes(engine, store)).values())
 
 
-async def stats(engine: Runtime, store: QueueState) -> QueueStats:
-    """Read a queue's figures."""
+async def stats(engine: Runtime, store: QueueState, seconds: float = BUDGET) -> QueueStats:
+    """Read a queue's figures; those that are not read within this time are named in `QueueStats.incomplete`."""
+    budget = Budget(seconds)
     paths = store.paths
     folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
     counts = await asyncio.gather(*(count(engine, store, path) for path in folders))
     locks, due, dead, consumers, waiting, keys, tags = counts
     config = await configuration(engine, store)
-    moment = await _oldest(engine, store)
-    found = await stat_lanes(engine, store)
-    held = {lane: stat.num_children for lane, stat in found.items()}
-    put = sum(map(put_into, found.values()))
-    scheduled = await count_scheduled(engine, store, held)
-    named = await _read_names(engine, store, config)
-    retrying = max(0, due - (await count_ended(engine, store) if due else 0))
-    staged = await count_staged(engine, store, config)
+    look = _Look(engine, store, config)
+    incomplete: set[str] = set()
+    for read, figures in look.parts(timed_locks=bool(due)):
+        if not await budget.allows(read()):
+            incomplete.update(figures)
     return QueueStats(
         queue=store.name,
-        size=sum(held.values()),
-        in_flight=max(0, locks - due - staged),
-        retrying=retrying,
-        scheduled=scheduled,
+        size=sum(look.held.values()),
+        in_flight=max(0, locks - due - look.staged),
+        retrying=max(0, due - look.ended),
+        scheduled=look.scheduled,
         dead_letters=dead,
         consumers=consumers,
-        oldest=None if moment is None else datetime.fromtimestamp(moment / 1000, UTC),
-        groups=named.groups,
-        groups_held=named.groups_held,
+        oldest=look.oldest,
+        groups=look.named.groups,
+        groups_held=look.named.groups_held,
         unique_keys=keys,
-        duplicates=named.duplicates,
-        expired=named.expired,
+        duplicates=look.named.duplicates,
+        expired=look.named.expired,
         max_size=None if config is None else config.max_size or None,
         waiting_producers=waiting,
-        put=put,
-        removed=put - sum(held.values()),
+        put=look.put,
+        removed=look.put - sum(look.held.values()),
         paused=config is not None and bool(config.paused),
-        ledgers=await count_ledgers(engine, store),
-        staged=staged,
-        priorities=_by_priority(held, f"{paths.later}/"),
-        bound=named.bound,
+        ledgers=look.ledgers,
+        staged=look.staged,
+        priorities=_by_priority(look.held, f"{paths.later}/"),
+        bound=look.named.bound,
         tags=tags,
-        records=await _count_records(engine, store) if config is not None and config.history else 0,
+        records=look.records,
+        incomplete=tuple(one.name for one in fields(QueueStats) if one.name in incomplete),
     )
 
 
-async def _oldest(engine: Runtime, store: QueueState) -> int | None:
+class _Look:
+    """What the lanes of a queue, its history and its ledgers tell; each part can be cut short."""
+
+    def __init__(self, engine: Runtime, store: QueueState, config: QueueConfig | None) -> None:
+        self._engine = engine
+        self._store = store
+        self._config = config
+        self._found: dict[str, Stat] = {}
+        self.oldest: datetime | None = None
+        self.scheduled = 0
+        self.ended = 0
+        self.staged = 0
+        self.ledgers = 0
+        self.records = 0
+        self.named = _Named()
+
+    def parts(self, *, timed_locks: bool) -> list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]]:
+        """Return how to read each part, and the figures that it gives. The parts that list most come last."""
+        parts: list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]] = [
+            (self._read_lanes, ("size", "put", "removed", "priorities")),
+            (self._count_staged, ("staged", "in_flight")),
+            (self._count_ledgers, ("ledgers",)),
+            (self._count_records, ("records",)),
+            (self._count_scheduled, ("scheduled",)),
+            (self._find_oldest, ("oldest",)),
+            (self._read_names, _Named._fields),
+        ]
+        if timed_locks:
+            parts.insert(1, (self._count_ended, ("retrying",)))
+        return parts
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How many items lie in each lane and each hour."""
+        return {folder: stat.num_children for folder, stat in self._found.items()}
+
+    @property
+    def put(self) -> int:
+        """How many items have been put into them."""
+        return sum(map(put_into, self._found.values()))
+
+    @property
+    def _used(self) -> list[str]:
+        """The lanes and hours that have items."""
+        return [folder for folder, number in self.held.items() if number]
+
+    async def _read_lanes(self) -> None:
+        folders = await lanes_of(self._engine, self._store, self._config)
+        await _stat_folders(self._engine, self._store, folders, self._found)
+
+    async def _count_ended(self) -> None:
+        self.ended = await count_ended(self._engine, self._store)
+
+    async def _count_staged(self) -> None:
+        self.staged = await count_staged(self._engine, self._store, self._config)
+
+    async def _count_ledgers(self) -> None:
+        self.ledgers = await count_ledgers(self._engine, self._store)
+
+    async def _count_records(self) -> None:
+        if self._config is not None and self._config.history:
+            self.records = await _count_records(self._engine, self._store)
+
+    async def _count_scheduled(self) -> None:
+        self.scheduled = await count_scheduled(self._engine, self._store, self.held)
+
+    async def _find_oldest(self) -> None:
+        moment = await _oldest(self._engine, self._store, self._used)
+        self.oldest = None if moment is None else datetime.fromtimestamp(moment / 1000, UTC)
+
+    async def _read_names(self) -> None:
+        self.named = await _read_names(self._engine, self._store, self._config, self._used)
+
+
+async def _oldest(engine: Runtime, store: QueueState, folders: Sequence[str]) -> int | None:
     """Return when the first message that this user may read was put, in ms."""
 
     async def read(placed: Sequence[Placed]) -> list[int | AccessDeniedError | None]:
@@ -234,7 +325,7 @@ async def _oldest(engine: Runtime, store: QueueState) -> int | None:
             moments.append(first.created if first.header.enqueued_at is None else first.header.enqueued_at)
         return moments
 
-    moments, _ = await first_readable(engine, store, await lanes(engine, store), 1, read)
+    moments, _ = await first_readable(engine, store, folders, 1, read)
     return moments[0] if moments else None
 
 
@@ -250,8 +341,10 @@ def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
 async def _count_records(engine: Runtime, store: QueueState) -> int:
     """Count the records of a history, without listing any."""
     hours = await list_children(engine, store, store.paths.history)
+    found: dict[str, Stat] = {}
     places = [store.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
-    return sum(await asyncio.gather(*(count(engine, store, place) for place in places)))
+    await _stat_folders(engine, store, places, found)
+    return sum(stat.num_children for stat in found.values())
 
 
 class _Named(NamedTuple):
@@ -264,7 +357,7 @@ class _Named(NamedTuple):
     bound: int = 0
 
 
-async def _read_names(engine: Runtime, store: QueueState, config: QueueConfig | None) -> _Named:
+async def _read_names(engine: Runtime, store: QueueState, config: QueueConfig | None, folders: Sequence[str]) -> _Named:
     """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
     if config is None:
         return _Named()
@@ -274,7 +367,7 @@ async def _read_names(engine: Runtime, store: QueueState, config: QueueConfig | 
     held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
     now = engine.server_clock.now()
     groups, likes, duplicates, expired, bound = set[str](), set[tuple[object, ...]](), 0, 0, 0
-    async for page in walk(engine, store, await lanes(engine, store), ordered=False):
+    async for page in walk(engine, store, folders, ordered=False):
         for one in page:
             if config.grouped and is_group(lock := lock_id(config, one.item.text)):
                 groups.add(lock)

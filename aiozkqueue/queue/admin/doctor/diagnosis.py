@@ -94,6 +94,8 @@ class EnsembleFacts:
     open_to_all: Sequence[str] = ()
     """Znodes outside of queues that everybody may change."""
     readable_by_all: Sequence[str] = ()
+    complete: bool = True
+    """Whether all commit slots were looked at within the time budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,10 @@ class QueueFacts:
     exists: bool = True
     trouble: str | None = None
     """Why it could not be read."""
+    complete: bool = True
+    """Whether everything was looked at; False: the time budget was over. The facts are then those found by then."""
+    lanes_left: int = 0
+    """Lanes, and hours of scheduled messages, that were not looked at."""
     lanes: Sequence[FolderFacts] = ()
     folders: Sequence[FolderFacts] = ()
     put_lanes: Sequence[str] = ()
@@ -162,21 +168,28 @@ class Diagnosis:
     ensemble: EnsembleFacts
     queues: Sequence[QueueFacts]
     findings: Sequence[Finding] = field(default=())
+    unexamined: Sequence[str] = ()
+    """Queues that were not looked at, because the time budget was over."""
 
     @property
     def healthy(self) -> bool:
         """Whether no finding is an error."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
+    @property
+    def complete(self) -> bool:
+        """Whether everything was looked at within the time budget."""
+        return not self.unexamined and self.ensemble.complete and all(queue.complete for queue in self.queues)
 
-def diagnose(ensemble: EnsembleFacts, queues: Sequence[QueueFacts]) -> Diagnosis:
-    """Judge the facts; the worst comes first."""
-    findings = [*_of_ensemble(ensemble)]
+
+def diagnose(ensemble: EnsembleFacts, queues: Sequence[QueueFacts], unexamined: Sequence[str] = ()) -> Diagnosis:
+    """Judge the facts; the worst comes first. ``unexamined`` are queues that there was no time for."""
+    findings = [*_of_ensemble(ensemble), *_of_budget(ensemble, unexamined)]
     for queue in queues:
         findings += _of_queue(queue, ensemble)
     order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
     findings.sort(key=lambda finding: order.index(finding.severity))
-    return Diagnosis(ensemble, queues, findings)
+    return Diagnosis(ensemble, queues, findings, unexamined)
 
 
 def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
@@ -233,6 +246,23 @@ def _of_ensemble(facts: EnsembleFacts) -> Iterator[Finding]:
     yield from _of_acls("root", facts.open_to_all, facts.readable_by_all, facts)
 
 
+def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[Finding]:
+    if unexamined:
+        yield Finding(
+            Severity.WARNING,
+            "queues",
+            f"{len(unexamined)} were not looked at within the time budget: {_some(unexamined)}",
+            "name some of them, or allow more time with `--budget`",
+        )
+    if not ensemble.complete:
+        yield Finding(
+            Severity.WARNING,
+            ".clients",
+            "not all commit slots were looked at within the time budget",
+            "allow more time with `--budget`; `aiozkqueue clean` removes old ones",
+        )
+
+
 def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
     name = facts.name
     if not facts.exists:
@@ -241,6 +271,14 @@ def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
     if facts.trouble is not None:
         yield Finding(Severity.ERROR, name, facts.trouble, "until then nobody can put into it or take from it")
         return
+    if not facts.complete:
+        left = f"; {facts.lanes_left} lanes were not listed" if facts.lanes_left else ""
+        yield Finding(
+            Severity.WARNING,
+            name,
+            f"a part of it was looked at within the time budget{left}",
+            f"allow more time with `aiozkqueue doctor --budget 10m {name}`",
+        )
     for folder in (*facts.lanes, *facts.folders):
         yield from _of_listing(name, folder, ensemble.request_limit, lane=folder in facts.lanes)
     for lane in facts.lanes:

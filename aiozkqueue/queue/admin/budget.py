@@ -1,0 +1,43 @@
+"""The time that a look at queues may take: what it has not seen by then, it says so and leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+#: Seconds that `Queue.stats` and `QueueSession.diagnose` take at most, unless they are told otherwise.
+BUDGET: Final = 30.0
+
+
+class Budget:
+    """A number of seconds, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._time = asyncio.get_running_loop().time
+        self._end = self._time() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; 0 when the time is up."""
+        return max(0.0, self._end - self._time())
+
+    def share(self, parts: int) -> Budget:
+        """Return the budget of the next of several parts: its equal share, or a quarter of the time if that is more.
+
+        One slow part cannot use up the time of all others, and quick parts leave their time to them.
+        """
+        return Budget(self.left * max(1 / max(1, parts), 0.25))
+
+    async def allows(self, work: Awaitable[object]) -> bool:
+        """Do this for as long as there is time; return whether it was completed. Otherwise it has been cancelled."""
+        try:
+            async with asyncio.timeout(self.left) as limit:
+                await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return False
+        return True

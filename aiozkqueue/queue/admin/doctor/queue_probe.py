@@ -1,0 +1,173 @@
+"""The facts of one queue, read step by step: when the time is up, the facts are those of the steps that were completed.
+
+Nothing is locked while it reads, and a busy queue changes meanwhile. In every step, leftovers are listed before the
+znodes that justify them, and what looks wrong is looked at a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from aiozkqueue.layout import QueueConfig, parse_lock, parse_meta
+from aiozkqueue.queue.admin.batch_writers import writers
+from aiozkqueue.queue.admin.orphans import Locks, bad_locks, orphan_metas, stray_dues
+from aiozkqueue.queue.admin.stats import put_into
+from aiozkqueue.queue.candidates.tag_records import bad_records
+from aiozkqueue.zookeeper import PAGE, NoAuthError, NoNodeError, below
+
+from .acls import ACL_SAMPLE, open_znodes
+from .diagnosis import FolderFacts, QueueFacts
+from .lane_summary import LaneFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from aiozkqueue.layout import QueuePaths
+    from aiozkqueue.queue.admin.batch_writers import WriterInfo
+    from aiozkqueue.queue.commit.runtime import Runtime
+    from aiozkqueue.zookeeper import Stat
+
+#: Seconds after which a pin is reported: no audit takes so long.
+OLD_PIN: Final = 86_400
+#: Children of one folder that are looked at for obstacles to the handling of their messages.
+OBSTACLE_SAMPLE: Final = 1000
+
+
+class QueueProbe:
+    """One reading of one queue at a time, seconds since 1970 by the leader's clock."""
+
+    def __init__(self, engine: Runtime, paths: QueuePaths, config: QueueConfig, now: float) -> None:
+        self._engine = engine
+        self._zookeeper = engine.zookeeper
+        self._paths = paths
+        self._config = config
+        self._now = now
+        self._wanted_lanes: Sequence[str] = ()
+        self._folders: dict[str, list[str]] = {}
+        self._folder_facts: list[FolderFacts] = []
+        self._lanes: dict[str, LaneFacts] = {}
+        self._lane_facts: list[FolderFacts] = []
+        self._bad = Locks([], [], [], 0)
+        self._stray_dues: Sequence[str] = ()
+        self._orphan_metas: Sequence[str] = ()
+        self._obstacles: tuple[list[str], list[str]] = ([], [])
+        self._bad_tags: Sequence[str] = ()
+        self._writers: Sequence[WriterInfo] = ()
+        self._old_pins: Sequence[str] = ()
+        self._open: tuple[list[str], list[str]] = ([], [])
+
+    async def run(self) -> None:
+        """Read everything. Raises: NoNodeError, NoAuthError: of the zookeeper package."""
+        paths = self._paths
+        for folder in (paths.metas, paths.due, paths.locks, paths.dlq, paths.consumers):
+            self._folders[folder] = await below(self._zookeeper, folder)
+        for folder, names in self._folders.items():
+            size = sum(len(name.encode()) + 4 for name in names)
+            self._folder_facts.append(_folder(folder, len(names), size, await self._zookeeper.exists(folder)))
+        self._writers = await writers(self._engine, self._engine.store(paths.name))
+        pins = await below(self._zookeeper, paths.pins)
+        self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
+        await self._read_lanes()
+        await self._judge()
+
+    def facts(self, *, complete: bool) -> QueueFacts:
+        """Return what has been found so far."""
+        paths, lanes = self._paths, self._lanes.values()
+        return QueueFacts(
+            name=paths.name,
+            complete=complete,
+            lanes_left=len(self._wanted_lanes) - len(self._lane_facts),
+            lanes=self._lane_facts,
+            folders=self._folder_facts,
+            put_lanes=[paths.at(lane) for tier in self._config.tiers for lane in tier.put_lanes],
+            generations=max(len(shard) for tier in self._config.tiers for shard in tier.shard_lanes),
+            size=sum(lane.items for lane in lanes),
+            consumers=len(self._folders.get(paths.consumers, ())),
+            dead_letters=len(self._folders.get(paths.dlq, ())),
+            foreign=[name for lane in lanes for name in lane.foreign],
+            endless_locks=[left.name for left in self._bad.endless],
+            unannounced_locks=[left.name for left in self._bad.unannounced],
+            vain_locks=[left.name for left in self._bad.vain],
+            overdue=self._bad.overdue,
+            stray_dues=self._stray_dues,
+            orphan_metas=self._orphan_metas,
+            obstructed=self._obstacles[0],
+            sealed=self._obstacles[1],
+            bad_tags=self._bad_tags,
+            unfinished=self._writers,
+            now=datetime.fromtimestamp(self._now, UTC),
+            old_pins=self._old_pins,
+            open_to_all=self._open[0],
+            readable_by_all=self._open[1],
+        )
+
+    async def _read_lanes(self) -> None:
+        """List each lane and each hour that is not empty. Their locks and records have been listed before."""
+        paths, config = self._paths, self._config
+        hours = [f"later/{hour}" for hour in await below(self._zookeeper, paths.later)] if config.scheduled else []
+        self._wanted_lanes = [paths.at(lane) for lane in (*config.lanes, *hours)]
+        locks, metas = self._folders[paths.locks], self._folders[paths.metas]
+        wanted = {lock for name in locks if (lock := parse_lock(name)) is not None}
+        known = {message_id for name in metas if (message_id := parse_meta(name)) is not None}
+        for start in range(0, len(self._wanted_lanes), PAGE):
+            page = self._wanted_lanes[start : start + PAGE]
+            stats = await asyncio.gather(*map(self._zookeeper.exists, page))
+            for path, stat in zip(page, stats, strict=True):
+                lane = LaneFacts(wanted, known, OBSTACLE_SAMPLE)
+                if stat is not None and stat.num_children:
+                    lane = await self._list_lane(path, wanted, known)
+                self._lanes[path] = lane
+                self._lane_facts.append(_folder(path, lane.count, lane.size, stat))
+
+    async def _list_lane(self, path: str, wanted: Collection[str], known: Collection[str]) -> LaneFacts:
+        collector = partial(LaneFacts, wanted, known, OBSTACLE_SAMPLE)
+        try:
+            return await self._zookeeper.children_into(path, collector)
+        except NoNodeError:
+            return collector()
+
+    async def _judge(self) -> None:
+        """Find what is left over, in the way, or open to everybody, now that all lanes have been listed."""
+        zookeeper, paths, lanes = self._zookeeper, self._paths, self._lanes.values()
+        locks, metas, dues = (self._folders[folder] for folder in (paths.locks, paths.metas, paths.due))
+        lockable = {lock for lane in lanes for lock in lane.locked}
+        self._bad = await bad_locks(zookeeper, paths, locks, self._now, lockable)
+        self._stray_dues = await stray_dues(zookeeper, paths, dues)
+        ids = {message_id for lane in lanes for message_id in lane.met}
+        self._orphan_metas = [left.name for left in await orphan_metas(zookeeper, paths, metas, ids)]
+        samples = {path: lane.sample for path, lane in self._lanes.items()}
+        messages = {**samples, paths.metas: metas}
+        self._obstacles = await self._find_obstacles(
+            [f"{folder}/{name}" for folder, names in messages.items() for name in names[:OBSTACLE_SAMPLE]]
+        )
+        self._bad_tags = await bad_records(zookeeper, paths, OBSTACLE_SAMPLE)
+        listed = {**samples, **self._folders}
+        children = [f"{folder}/{name}" for folder, names in listed.items() for name in names[:ACL_SAMPLE]]
+        self._open = await open_znodes(zookeeper, [paths.base, paths.lanes, *listed, *children])
+
+    async def _find_obstacles(self, paths: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return which of these have znodes below them, and which this user may not read."""
+        obstructed: list[str] = []
+        sealed: list[str] = []
+        for start in range(0, len(paths), PAGE):
+            page = paths[start : start + PAGE]
+            stats = await asyncio.gather(*map(self._zookeeper.exists, page), return_exceptions=True)
+            for path, stat in zip(page, stats, strict=True):
+                if isinstance(stat, NoAuthError):
+                    sealed.append(path)
+                elif isinstance(stat, BaseException):
+                    raise stat
+                elif stat is not None and stat.num_children:
+                    obstructed.append(path)
+        return obstructed, sealed
+
+    async def _is_old(self, path: str) -> bool:
+        stat = await self._zookeeper.exists(path)
+        return stat is not None and stat.mtime < (self._now - OLD_PIN) * 1000
+
+
+def _folder(path: str, count: int, size: int, stat: Stat | None) -> FolderFacts:
+    return FolderFacts(path, count, size, 0 if stat is None else put_into(stat))

@@ -1,0 +1,53 @@
+"""`stats` and `doctor` end within their time budget, and say that they have looked at a part only."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+import aiozkqueue as zq
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
+QUEUES = [f"q{number:03d}" for number in range(150)]
+
+
+@pytest.fixture
+async def many(zookeeper: str, queue_root: str) -> list[str]:
+    """More queues than a tenth of a second is enough for."""
+    async with zq.connect(zookeeper, root=queue_root) as session:
+        await asyncio.gather(*(session.queue(name).put(b"1") for name in QUEUES))
+    return QUEUES
+
+
+def test_stats_say_how_many_queues_they_have_not_looked_at(cli: Cli, many: list[str]) -> None:
+    shown = cli("stats", "--budget", "0.1", "--json")
+    assert len(shown.records) < len(many)
+    assert "queues were not looked at within the time budget" in shown.stderr
+    assert "--budget" in shown.stderr
+    whole = cli("stats", "--budget", "10m", "--json")
+    assert [(one["size"], one["incomplete"]) for one in whole.records] == [(1, [])] * len(many)
+    assert "budget" not in whole.stderr
+
+
+def test_the_doctor_says_which_queues_it_has_not_looked_at(cli: Cli, many: list[str]) -> None:
+    shown = cli("doctor", "--budget", "0.1", "--json")
+    queues = [one for one in shown.records if one["kind"] == "queue"]
+    assert len([one for one in queues if one["complete"]]) < len(many)
+    assert "were not looked at within the time budget" in shown.text
+    table = cli("doctor", "--budget", "0.1")
+    assert table.status == 0
+    assert "as far as it was looked at within the time budget" in table.text
+    whole = cli("doctor", *many[:3], "--json")
+    assert [one["complete"] for one in whole.records if one["kind"] == "queue"] == [True] * 3
+    assert "budget" not in whole.text
+
+
+def test_a_budget_is_a_length_of_time(cli: Cli) -> None:
+    for command in ("stats", "doctor"):
+        refused = cli(command, "--budget", "soon")
+        assert refused.status == 2
+        assert "no duration" in refused.stderr
