@@ -117,8 +117,8 @@ class PartlyDeniedError(AccessDeniedError):
 
     def __init__(self, message: str, message_ids: Sequence[str], done: int) -> None:
         super().__init__(message)
-        self.message_ids = tuple(message_ids)
-        self.done = done
+        self.message_ids: tuple[str, ...] = tuple(message_ids)
+        self.done: int = done
 
 
 class ConfigConflictError(QueueError):

@@ -243,9 +243,9 @@ class Connection(asyncio.Protocol):
         """Read the frames that are whole, and of a reply that is read in pieces a portion; return where they end."""
         offset = 0
         while self.loss is None:
-            if self._arriving is not None:
-                offset = self._go_on(self._arriving, data, offset)
-                if self._arriving is not None:
+            if (arriving := self._arriving) is not None:
+                offset = self._go_on(arriving, data, offset)
+                if arriving.left:
                     break
             if len(data) - offset < _LENGTH.size:
                 break

@@ -144,7 +144,7 @@ async def test_a_thousand_are_leased_and_acknowledged_in_one_call(session: zq.Qu
 async def test_leases_that_nobody_learns_of_are_given_back(
     session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aiozkqueue.queue.leases.TOGETHER", 5)
+    monkeypatch.setattr("aiozkqueue.queue.leases.BATCH", 5)
     jobs = session.queue("jobs")
     await jobs.put_many([b"%d" % number for number in range(400)])
     taking = asyncio.create_task(jobs.leases.take(400, lifetime=600))

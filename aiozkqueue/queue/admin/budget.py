@@ -33,8 +33,9 @@ class Budget:
 
     async def allows(self, work: Awaitable[object]) -> bool:
         """Do this for as long as there is time; return whether it was completed. Otherwise it has been cancelled."""
+        limit = asyncio.timeout(self.left)
         try:
-            async with asyncio.timeout(self.left) as limit:
+            async with limit:
                 await work
         except TimeoutError:
             if not limit.expired():

@@ -113,7 +113,7 @@ class CapacityLimit(Protocol[WriteT_contra]):
         ...
 
     async def acquire(
-        self, count: int, patience: Deadline, generation: int | None = None, waits: OnWait | None = None
+        self, count: int, deadline: Deadline, generation: int | None = None, on_wait: OnWait | None = None
     ) -> None:
         """Acquire room for ``count`` messages before the deadline.
 

@@ -306,7 +306,7 @@ async def test_what_is_another_sessions_is_refused(session: zq.QueueSession, oth
     with refused:
         await Jobs(session).add("job", "* * * * *", jobs, b"1")
     async with other.transaction() as theirs:
-        with pytest.raises(zq.InvalidOptionError, match=f"{theirs.id} is another session's"):
+        with pytest.raises(zq.InvalidOptionError, match=f"{theirs.id} belongs to another session"):
             await NotificationQueue(session, "s", "n", bytes).schedule(b"1", datetime.now(UTC), tx=theirs)
     assert not await jobs.exists()
     assert not await own.exists()

@@ -164,7 +164,7 @@ async def test_of_a_handler_whose_claim_was_lost_no_delay_is_told(
     async with session.listener(jobs, handler):
         await eventually(done, 30)  # it came again at once
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
-    assert line["message"].endswith(f"{message_id}, attempt 1: not given back, since its claim is lost")
+    assert line["message"].endswith(f"{message_id}, attempt 1: not released, because its claim is lost")
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ async def test_an_item_that_may_not_be_read_is_passed_by_and_told_once(
         await jobs.put(b"after")
         await eventually(all_handled)
     assert sorted(bodies) == [b"0", b"1", b"2", b"3", b"4", b"after"]
-    assert len(logged(caplog, "may not be read")) == 1
+    assert len(logged(caplog, "may not read it")) == 1
     async with other.queue("jobs").consume(until_idle=0) as deliveries:
         assert [delivery async for delivery in deliveries] == []
     await nobody_holds_a_lock(server_view, queue_root)
@@ -247,7 +247,7 @@ async def test_a_record_of_attempts_that_may_not_be_read_has_its_message_passed_
     await set_acl(server_view, f"{queue_root}/jobs/meta/meta-{message}", readable=False)
     await jobs.put(b"sound")
     assert (await take_one(session)).body == b"sound"
-    assert len(logged(caplog, "may not be read")) == 1
+    assert len(logged(caplog, "may not read it")) == 1
     async with session.begin() as tx:
         assert await tx.take(jobs) is None
     await nobody_holds_a_lock(server_view, queue_root)
@@ -272,7 +272,7 @@ async def test_an_attempt_that_may_not_be_counted_has_its_message_passed_by(
     async with session.listener(jobs, handler):
         await eventually(handled)
     assert bodies == [b"sound"]
-    assert len(logged(caplog, "may not be written")) == 1
+    assert len(logged(caplog, "may not write the record")) == 1
     await nobody_holds_a_lock(server_view, queue_root)
 
 

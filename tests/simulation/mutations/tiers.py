@@ -32,7 +32,7 @@ def the_due_time_is_that_of_an_hour_in_the_past(patch: pytest.MonkeyPatch) -> No
 
 @mutation(of_tiers)
 def the_least_urgent_comes_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(priorities.PriorityIndex, "__iter__", lambda self: reversed(self._priority_index))
+    patch.setattr(priorities.PriorityIndex, "__iter__", lambda self: reversed(self._levels))
 
 
 @mutation(of_tiers)
