@@ -74,19 +74,19 @@ class SessionCollector(Collector):
     content_type: str = CONTENT_TYPE_LATEST
 
     def __init__(self, session: QueueSession) -> None:
-        engine = self._engine = core_of(session)
-        self._meter = engine.measure()
-        self._sampler = Sampler(session, engine.queues_used)
+        runtime = self._runtime = core_of(session)
+        self._meter = runtime.measure()
+        self._sampler = Sampler(session, runtime.queues_used)
         self._registry = CollectorRegistry()
         self._registry.register(self)
-        engine.tasks.spawn(self._watch, name="figures of the queues")
+        runtime.tasks.spawn(self._watch, name="figures of the queues")
 
     async def text(self) -> bytes:
         """Return all metrics in Prometheus' text format.
 
         Sample the queues first, unless that was done within the last second. Without a connection, use older samples.
         """
-        if self._engine.zookeeper.state is State.CONNECTED and not self._engine.closed:
+        if self._runtime.zookeeper.state is State.CONNECTED and not self._runtime.closed:
             try:
                 await self._sampler.look(FRESH)
             except (QueueError, ZooKeeperError, TimeoutError) as error:
@@ -107,7 +107,7 @@ class SessionCollector(Collector):
             yield family
         yield from self._claims()
         yield from self._session()
-        if self._engine.closed:
+        if self._runtime.closed:
             yield from queue_gauges({}, ())
         else:
             yield from queue_gauges(self._sampler.latest, self._sampler.unreadable)
@@ -124,7 +124,7 @@ class SessionCollector(Collector):
         claimed: dict[str, int] = {}
         requests: dict[str, int] = {}
         contended: dict[str, int] = {}
-        for queue, counts in self._engine.claim_counts():
+        for queue, counts in self._runtime.claim_counts():
             claimed[queue] = claimed.get(queue, 0) + counts.claimed
             requests[queue] = requests.get(queue, 0) + counts.batches
             contended[queue] = contended.get(queue, 0) + counts.contended
@@ -138,7 +138,7 @@ class SessionCollector(Collector):
         )
 
     def _session(self) -> Iterator[Metric]:
-        meter, now = self._meter, State.CLOSED if self._engine.closed else self._engine.zookeeper.state
+        meter, now = self._meter, State.CLOSED if self._runtime.closed else self._runtime.zookeeper.state
         outcomes = {outcome.name.lower(): count for outcome, count in meter.outcomes.items()}
         yield _counter(
             "aiozkqueue_transactions", "Transactions and deliveries, by how they ended.", "outcome", outcomes

@@ -20,6 +20,7 @@ from aiozkqueue.layout import check_queue_name
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.stats import configuration, count, count_scheduled, count_staged, lanes_of, put_into
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import NoAuthError, State, ZooKeeperError, below
 
@@ -176,10 +177,10 @@ class Sampler:
     # -- inside
 
     async def _names(self) -> list[str]:
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         if self._queues is not None:
             return sorted(self._queues())[:MOST_QUEUES]
-        names = sorted(await below(engine.zookeeper, engine.root))
+        names = sorted(await below(runtime.zookeeper, runtime.root))
         return [name for name in names if _is_queue(name)][:MOST_QUEUES]
 
     async def _try(self, name: str) -> Sample:
@@ -202,11 +203,11 @@ class Sampler:
             raise UnreadableError(msg) from error
 
     async def _sample(self, name: str) -> Sample:
-        engine = core_of(self._session)
-        store = engine.store(name)
-        paths = store.paths
-        config = await configuration(engine, store)
-        folders = await lanes_of(engine, store, config)
+        runtime = core_of(self._session)
+        state = runtime.queue_state(name)
+        paths = state.paths
+        config = await configuration(QueueHandle(runtime, state))
+        folders = await lanes_of(QueueHandle(runtime, state), config)
         if len(folders) > MOST_FOLDERS:
             msg = (
                 f"queue {name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
@@ -216,18 +217,18 @@ class Sampler:
         stats: dict[str, Stat] = {}
         for start in range(0, len(folders), PAGE):
             page = folders[start : start + PAGE]
-            page_stats = await asyncio.gather(*map(engine.zookeeper.exists, page))
+            page_stats = await asyncio.gather(*map(runtime.zookeeper.exists, page))
             stats |= {folder: stat for folder, stat in zip(page, page_stats, strict=True) if stat is not None}
         counts = {folder: stat.num_children for folder, stat in stats.items()}
         locks, due, dead, consumers = await asyncio.gather(
-            *(count(engine, store, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
+            *(count(QueueHandle(runtime, state), path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
         )
-        ended = await self._list_for(name, "ended", partial(count_ended, engine, store)) if due else 0
+        ended = await self._list_for(name, "ended", partial(count_ended, runtime, state)) if due else 0
         later = any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
         scheduled = (
-            await self._list_for(name, "scheduled", partial(count_scheduled, engine, store, counts)) if later else 0
+            await self._list_for(name, "scheduled", partial(count_scheduled, runtime, state, counts)) if later else 0
         )
-        staged = await count_staged(engine, store, config)
+        staged = await count_staged(QueueHandle(runtime, state), config)
         size = sum(counts.values())
         oldest = await self._find_oldest(name, folders, size)
         return Sample(
@@ -240,7 +241,7 @@ class Sampler:
             consumers=consumers,
             put=sum(map(put_into, stats.values())),
             # On the system's clock, like the other times here; an injected clock may be ahead of it.
-            oldest=None if oldest is None else oldest - engine.clock.moved,
+            oldest=None if oldest is None else oldest - runtime.clock.moved,
         )
 
     async def _list_for(self, name: str, what: str, count: Callable[[], Coroutine[object, object, int]]) -> int:
@@ -256,17 +257,17 @@ class Sampler:
 
     async def _find_oldest(self, name: str, folders: list[str], size: int) -> float | None:
         """Return the time when the oldest message was put; look for that message only if the last known one is gone."""
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         path, created = self._oldest.get(name, ("", 0.0))
-        if path and size and await engine.zookeeper.exists(path) is not None:
+        if path and size and await runtime.zookeeper.exists(path) is not None:
             return created
         self._oldest.pop(name, None)
         if not 0 < size <= LISTED:
             return None
-        store = engine.store(name)
-        first = [item for folder in folders for item in await first_items(engine, store, [folder], 1)]
+        state = runtime.queue_state(name)
+        first = [item for folder in folders for item in await first_items(QueueHandle(runtime, state), [folder], 1)]
         for item in sorted(first, key=lambda item: (item.generation, item.item.sequence))[:1]:
-            stat = await engine.zookeeper.exists(item.path)
+            stat = await runtime.zookeeper.exists(item.path)
             if stat is not None:
                 self._oldest[name] = item.path, stat.ctime / 1000
                 return stat.ctime / 1000

@@ -135,7 +135,7 @@ class OpenTelemetry:
     ) -> None:
         """See `Tracing`."""
         held = list(claims)
-        queues = {claim.store.name for claim in held} | {put.store.name for put in puts}
+        queues = {claim.state.name for claim in held} | {put.state.name for put in puts}
         only = queues.pop() if len(queues) == 1 else None
         attributes = _attributes(operation, "settle" if held else "send", only)
         attributes["messaging.batch.message_count"] = len(held) + len(puts)
@@ -241,7 +241,7 @@ def _links(carriers: Iterable[Mapping[str, str]]) -> list[Link]:
 
 
 def _headers(put: Put) -> Mapping[str, str]:
-    if put.store.dialect is not None:
+    if put.state.dialect is not None:
         return {}
     try:
         return decode(put.data)[0].headers

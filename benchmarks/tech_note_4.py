@@ -73,8 +73,8 @@ async def _measure(server: EmbeddedZooKeeper) -> dict[str, object]:
 
 async def _longest(session: zq.QueueSession, queue: zq.Queue[bytes]) -> int:
     """What the longest listing of a lane takes on the wire; a Java client reads none of more than 1 MiB."""
-    zookeeper, store = core_of(session).zookeeper, state_of(queue)
-    listings = [await zookeeper.children(store.paths.at(lane)) for lane in store.config.lanes]
+    zookeeper, state = core_of(session).zookeeper, state_of(queue)
+    listings = [await zookeeper.children(state.paths.at(lane)) for lane in state.config.lanes]
     return max(sum(len(name) + 4 for name in names) for names in listings)
 
 

@@ -111,10 +111,10 @@ class Bus(Generic[E]):
             MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         if tx is not None:
-            work_of(tx).require_of(engine)
-        patience = Deadline(seconds(timeout, "timeout"), engine.clock)
+            work_of(tx).require_of(runtime)
+        patience = Deadline(seconds(timeout, "timeout"), runtime.clock)
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
         if EVENT in headers or DONE in headers:
@@ -122,23 +122,23 @@ class Bus(Generic[E]):
             raise InvalidOptionError(msg)
         given: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
         while True:
-            puts = await self._puts(engine, body, given)
+            puts = await self._puts(runtime, body, given)
             if tx is not None:
                 for put in puts:
                     work_of(tx).add_put(put)
                 return [put.id for put in puts]
             await make_ready(puts)
-            atomic_write = PutWrite(engine.ids.next(), puts)
+            atomic_write = PutWrite(runtime.ids.next(), puts)
             await enter(atomic_write, puts, patience)
             try:
-                await engine.settle(atomic_write)
+                await runtime.settle(atomic_write)
             except GroupsChangedError:
                 continue
             return [put.id for put in puts]
 
-    async def _puts(self, engine: SessionCore, body: bytes, options: dict[str, Any]) -> list[Put]:
+    async def _puts(self, runtime: SessionCore, body: bytes, options: dict[str, Any]) -> list[Put]:
         groups, check = await self._groups.known()
-        puts = [prepare(engine, self._queue(group, self._policy), body, options) for group in (None, *groups)]
+        puts = [prepare(runtime, self._queue(group, self._policy), body, options) for group in (None, *groups)]
         # The check goes with one of them: all are in one multi.
         puts[0] = puts[0]._replace(plan=join([PutPlan((check,)), puts[0].plan]))
         return puts
@@ -205,18 +205,18 @@ class Bus(Generic[E]):
             compare()
         return queue
 
-    def _compare(self, store: QueueState, policy: Policy) -> None:
+    def _compare(self, state: QueueState, policy: Policy) -> None:
         """Warn, once for each, of a policy in force that is not the one named here."""
-        if store.config.policy not in (None, policy, self._compared[store.name]):
-            self._compared[store.name] = store.config.policy
+        if state.config.policy not in (None, policy, self._compared[state.name]):
+            self._compared[state.name] = state.config.policy
             log.warning(
                 "bus %s: queue %s has the policy %r, which is followed, and not %r; change it for all processes with "
                 "`await bus.queue().configure(QueueConfig(policy=...))`",
                 self.name,
-                store.name,
-                store.config.policy,
+                state.name,
+                state.config.policy,
                 policy,
-                extra={"bus": self.name, "queue": store.name},
+                extra={"bus": self.name, "queue": state.name},
             )
 
     async def _handle(self, delivery: Delivery[bytes], group: str | None) -> None:

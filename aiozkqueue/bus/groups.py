@@ -34,8 +34,8 @@ class GroupsChangedError(ConflictError):
 class Groups:
     """What a session knows of a bus's groups."""
 
-    def __init__(self, engine: SessionCore, paths: BusPaths) -> None:
-        self._engine = engine
+    def __init__(self, runtime: SessionCore, paths: BusPaths) -> None:
+        self._runtime = runtime
         self._paths = paths
         self._record = BusRecord()
         self._version = -1
@@ -68,7 +68,7 @@ class Groups:
         await self._change(left)
 
     async def _change(self, change: Callable[[tuple[str, ...]], tuple[str, ...]]) -> None:
-        engine = self._engine
+        runtime = self._runtime
         while True:
             self.forget()
             await self.known()
@@ -77,7 +77,7 @@ class Groups:
                 return
             operation = SetData(self._paths.base, replace(self._record, groups=groups).encode(), self._version)
             try:
-                await engine.settle(RegistrationWrite(engine.ids.next(), [operation], self._explain))
+                await runtime.settle(RegistrationWrite(runtime.ids.next(), [operation], self._explain))
             except GroupsChangedError:
                 continue
             self.forget()
@@ -89,7 +89,7 @@ class Groups:
         return QueueError(f"{self._paths.base}: {error}")
 
     async def _read(self) -> None:
-        zookeeper, base = self._engine.zookeeper, self._paths.base
+        zookeeper, base = self._runtime.zookeeper, self._paths.base
         try:
             data, stat = await zookeeper.read(base)
             self._record = BusRecord.decode(data)

@@ -18,17 +18,17 @@ class Buses:
     """The buses below a session's root: ``Buses(session)``. Looking makes nothing."""
 
     def __init__(self, session: QueueSession) -> None:
-        self._engine = core_of(session)
+        self._runtime = core_of(session)
 
     async def list(self) -> list[str]:
         """Read the names of all buses that have been posted to or joined.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
-        base = buses_base(self._engine.root)
+        self._runtime.check()
+        base = buses_base(self._runtime.root)
         try:
-            return sorted(await below(self._engine.zookeeper, base))
+            return sorted(await below(self._runtime.zookeeper, base))
         except NoAuthError as error:
             raise _denied(base, error) from error
 
@@ -37,10 +37,10 @@ class Buses:
 
         Raises: NotFoundError, InvalidNameError, AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
-        paths = BusPaths(self._engine.root, bus)
+        self._runtime.check()
+        paths = BusPaths(self._runtime.root, bus)
         try:
-            node = await self._engine.zookeeper.read(paths.base)
+            node = await self._runtime.zookeeper.read(paths.base)
             groups = BusRecord.decode(node.data).groups
         except NoNodeError as error:
             msg = f"there is no bus {bus!r}: nothing has been posted to it, and nobody has joined"

@@ -96,13 +96,13 @@ async def service_urls(zookeeper: ZooKeeper, cluster: str, kind: Kind) -> list[s
 
 
 @asynccontextmanager
-async def registered(engine: SessionCore, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def registered(runtime: SessionCore, registration: Registration) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Keep a server registered while the block lasts, across its ZooKeeper sessions.
 
     Yields a function that withdraws the registration before the block ends. It takes at most `WITHDRAWAL` seconds: a
     registration that cannot be deleted goes with its session.
     """
-    keeping = asyncio.create_task(_keep(engine.zookeeper, registration), name="registration with Ostrich")
+    keeping = asyncio.create_task(_keep(runtime.zookeeper, registration), name="registration with Ostrich")
 
     async def withdraw() -> None:
         if keeping.cancelled():
@@ -112,7 +112,7 @@ async def registered(engine: SessionCore, registration: Registration) -> AsyncIt
         for path in registration.entries(datetime.now(UTC)):
             with suppress(ZooKeeperError, TimeoutError):
                 async with asyncio.timeout(WITHDRAWAL):
-                    await engine.zookeeper.multi([Delete(path)])
+                    await runtime.zookeeper.multi([Delete(path)])
 
     try:
         yield withdraw

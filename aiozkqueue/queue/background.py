@@ -38,10 +38,10 @@ class Background:
         self._left = False
         self._cancelled_body = False
 
-    def start(self, engine: SessionCore) -> None:
+    def start(self, runtime: SessionCore) -> None:
         """Start the service."""
-        engine.check()
-        engine.tasks.spawn(self._serve, name=type(self._service).__name__.lower())
+        runtime.check()
+        runtime.tasks.spawn(self._serve, name=type(self._service).__name__.lower())
 
     async def _serve(self) -> None:
         failure: BaseException | None = None

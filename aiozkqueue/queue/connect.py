@@ -52,7 +52,7 @@ class _Connecting:
         self._node = node
         self._tracing = tracing
         self._options = options
-        self._engine: SessionCore | None = None
+        self._runtime: SessionCore | None = None
 
     async def __aenter__(self) -> QueueSession:
         try:
@@ -70,22 +70,22 @@ class _Connecting:
             raise AccessDeniedError(str(error)) from error
         except ZooKeeperError as error:
             raise ConnectionLostError(str(error)) from error
-        engine = SessionCore(
+        runtime = SessionCore(
             zookeeper, self._root, self._clock, janitor=self._janitor, node=self._node, tracing=tracing
         )
         try:
-            await engine.start()
+            await runtime.start()
         except BaseException:  # nobody else would close the client
-            await engine.close()
+            await runtime.close()
             raise
-        self._engine = engine
-        return QueueSession(engine)
+        self._runtime = runtime
+        return QueueSession(runtime)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._engine is not None:
-            await self._engine.close()
+        if self._runtime is not None:
+            await self._runtime.close()
 
 
 def connect(

@@ -54,7 +54,7 @@ class Consumer(Generic[T]):
 
     def __init__(
         self,
-        engine: SessionCore,
+        runtime: SessionCore,
         queue: Destination[T],
         *,
         prefetch: int,
@@ -62,13 +62,13 @@ class Consumer(Generic[T]):
         until_idle: float | None,
         condition: Condition | None = None,
     ) -> None:
-        self._engine = engine
+        self._runtime = runtime
         self._queue = queue
         self._prefetch = prefetch
         self._settle = settle
         self._until_idle = until_idle
         self._prefetcher = Prefetcher(
-            engine, engine.store(queue.name), prefetch, patient=until_idle != 0, condition=condition
+            runtime.handle(queue.name), prefetch, patient=until_idle != 0, condition=condition
         )
         self._answer_outdated = False  # whether the loop has acted since the request, so its answer may be out of date
         self._current: Delivery[T] | None = None
@@ -92,7 +92,7 @@ class Consumer(Generic[T]):
         """
         if self._closed:
             raise StopAsyncIteration
-        self._engine.check()
+        self._runtime.check()
         if self._prefetcher.asking:
             self._answer_outdated = True
         if self._handling is None:
@@ -108,9 +108,9 @@ class Consumer(Generic[T]):
                 self._report()
                 continue
             try:
-                delivered = deliver_claims_now(self._engine, self._queue, [claim])
+                delivered = deliver_claims_now(self._runtime, self._queue, [claim])
                 if delivered is None:
-                    delivered = await deliver_claims(self._engine, self._queue, [claim])
+                    delivered = await deliver_claims(self._runtime, self._queue, [claim])
             except SessionExpiredError:
                 continue  # it is redelivered; a loop outlives its ZooKeeper sessions
             if delivered:
@@ -143,10 +143,10 @@ class Consumer(Generic[T]):
 
     def _begin(self, claim: Claim) -> Delivery[T]:
         """Make a claim the current delivery."""
-        delivery = deliver(self._engine, self._queue, claim)
+        delivery = deliver(self._runtime, self._queue, claim)
         self._current = delivery
-        if self._engine.tracing is not None:
-            self._handling = self._engine.tracing.handling(delivery)
+        if self._runtime.tracing is not None:
+            self._handling = self._runtime.tracing.handling(delivery)
         return delivery
 
     async def _end_handling(self) -> None:
@@ -211,7 +211,7 @@ class Consumer(Generic[T]):
     async def _next_claim(self) -> Claim | None:
         """Wait for the next claim; None when stopped, or idle for long enough."""
         self._idle = False
-        prefetcher, clock = self._prefetcher, self._engine.clock
+        prefetcher, clock = self._prefetcher, self._runtime.clock
         idle: Timer | None = None
         try:
             while not self._stopped:
@@ -240,7 +240,7 @@ class Consumer(Generic[T]):
     async def _await_change(self) -> None:
         """Wait for an answer, or until an inactive loop's window must shrink."""
         prefetcher = self._prefetcher
-        slower = self._engine.clock.call_later(PACE, prefetcher.changed.set) if prefetcher.excessive else None
+        slower = self._runtime.clock.call_later(PACE, prefetcher.changed.set) if prefetcher.excessive else None
         try:
             await prefetcher.changed.wait()
         finally:
@@ -298,10 +298,10 @@ class Consumer(Generic[T]):
         if released is not None:
             waited_for.append(released)
         if waited_for:
-            await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=self._engine.grace)
+            await wait_settled(asyncio.gather(*waited_for, return_exceptions=True), limit=self._runtime.grace)
         for commit, work in under_way:
             if not commit.settled and error is None:
-                raise unknown(work.id, f"no answer within {self._engine.grace:g} s")
+                raise unknown(work.id, f"no answer within {self._runtime.grace:g} s")
 
     def __del__(self) -> None:
         """Clean up a loop that was left without ``async with``: nothing can be awaited here."""

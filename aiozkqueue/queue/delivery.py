@@ -188,11 +188,11 @@ class WorkSettling:
 
     __slots__ = ("_claim", "word", "work")
 
-    def __init__(self, engine: SessionCore, claim: Claim) -> None:
+    def __init__(self, runtime: SessionCore, claim: Claim) -> None:
         self._claim = claim
         self.word: Mapping[str, str] = {}
         """Headers that are added to the message if it is released."""
-        self.work: UnitOfWork = UnitOfWork(engine, engine.ids.next(), claim, LATE)
+        self.work: UnitOfWork = UnitOfWork(runtime, runtime.ids.next(), claim, LATE)
         self.work.hold((claim,))
 
     @property
@@ -208,12 +208,12 @@ class WorkSettling:
     @property
     def once(self) -> bool:
         """See `Settling`."""
-        return isinstance(self._claim.store.policy, ConsumeOnce)
+        return isinstance(self._claim.state.policy, ConsumeOnce)
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
         """See `Delivery`."""
-        self.work.engine.check()
-        put = prepare(self.work.engine, queue, value, options)
+        self.work.runtime.check()
+        put = prepare(self.work.runtime, queue, value, options)
         return self.work.add_put(put)
 
     async def commit(self, timeout: float | None) -> None:
@@ -226,7 +226,7 @@ class WorkSettling:
 
     async def reject(self, reason: str) -> None:
         """See `Delivery`."""
-        self.work.end(self._claim.store.name, self._claim.id, Disposition("dead", reason=reason))
+        self.work.end(self._claim.state.name, self._claim.id, Disposition("dead", reason=reason))
         self.work.drop_puts()
         await self.work.commit()
 
@@ -257,13 +257,13 @@ class WorkSettling:
             )
             return
         if self.work.open:
-            self.work.end(self._claim.store.name, self._claim.id, Disposition("dead", reason=reason))
+            self.work.end(self._claim.state.name, self._claim.id, Disposition("dead", reason=reason))
             await commit_or_leave(self.work)
 
     async def _retry(self, error: Retry) -> None:
         claim = self._claim
         try:
-            delay = retry_delay(error, claim.attempt, due_date(claim), self.work.engine.server_clock.now())
+            delay = retry_delay(error, claim.attempt, due_date(claim), self.work.runtime.server_clock.now())
             if error.schedule is not None:
                 claim.retries = len(error.schedule)
             rewrite = self._rewritten({**self.word, **(error.headers or {})})
@@ -317,6 +317,6 @@ async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:
         await error.exhausted(delivery)
 
 
-def deliver(engine: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
+def deliver(runtime: SessionCore, queue: Destination[T], claim: Claim) -> Delivery[T]:
     """Return the delivery of a claim."""
-    return Delivery(content_of(claim), queue.codec, WorkSettling(engine, claim), claim.value)
+    return Delivery(content_of(claim), queue.codec, WorkSettling(runtime, claim), claim.value)

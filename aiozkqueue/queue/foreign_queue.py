@@ -9,6 +9,7 @@ from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.queue.admin.listing import list_items
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import REMOVED
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, removal
 from aiozkqueue.queue.options import collection, seconds
 from aiozkqueue.queue.put.foreign import prepare_foreign
@@ -38,11 +39,11 @@ class ForeignQueue(Queue[T]):
     lock, which other clients respect and which ends with the session. Plain messages have no headers.
     """
 
-    def __init__(self, engine: SessionCore, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
-        super().__init__(engine, dialect.path, codec, undecodable)
+    def __init__(self, runtime: SessionCore, dialect: Dialect, codec: Codec[T], undecodable: Undecodable) -> None:
+        super().__init__(runtime, dialect.path, codec, undecodable)
         self.dialect: Dialect | None = dialect
         self._layout: Dialect = dialect
-        engine.foreign(dialect)
+        runtime.foreign(dialect)
 
     @property
     def leases(self) -> Leases[T]:
@@ -76,15 +77,15 @@ class CuratorQueue(ForeignQueue[T]):
 
         Raises: as `put`; InvalidOptionError: an item of a simple queue holds one message.
         """
-        engine, wait = self._core, seconds(timeout, "timeout")
-        self._warn_of_transaction(engine)
+        runtime, wait = self._core, seconds(timeout, "timeout")
+        self._warn_of_transaction(runtime)
         listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
         payloads = [self.codec.encode(value, self.name) for value in listed]
         if len(payloads) != 1 and self._layout.prefix == "qn-":
             msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
             raise InvalidOptionError(msg)
-        put = prepare_foreign(engine, self._state, payloads, options)
-        await self._put(engine, [put], wait)
+        put = prepare_foreign(QueueHandle(runtime, self._state), payloads, options)
+        await self._put(runtime, [put], wait)
         return put.id
 
     async def remove(self, key: str) -> int:
@@ -92,19 +93,21 @@ class CuratorQueue(ForeignQueue[T]):
 
         Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine, store = self._core, self._state
+        runtime, state = self._core, self._state
         dialect = self._layout
         bears_id(dialect, "", key)
-        if not await store.exists():
+        if not await state.exists():
             return 0
-        await store.open()
-        placed = await list_items(engine, store, [store.paths.items], lambda name: bears_id(dialect, name, key))
-        places = [store.paths.place_of(item.path) for item in placed]
+        await state.open()
+        placed = await list_items(
+            QueueHandle(runtime, state), [state.paths.items], lambda name: bears_id(dialect, name, key)
+        )
+        places = [state.paths.place_of(item.path) for item in placed]
         removed = 0
-        async for page in find_pages(engine, store, places):
+        async for page in find_pages(QueueHandle(runtime, state), places):
             removed += sum(
                 await apply(
-                    engine, [removal(engine, store, snapshot, REMOVED) for snapshot in page if not snapshot.in_flight]
+                    runtime, [removal(runtime, state, snapshot, REMOVED) for snapshot in page if not snapshot.in_flight]
                 )
             )
         return removed

@@ -25,9 +25,9 @@ class CuratorShards(Generic[T]):
     """The queues over which a Curator ``QueueSharder`` spreads its items; made by `QueueSession.curator_shards`."""
 
     def __init__(
-        self, engine: SessionCore, path: str, queue: Callable[[str], CuratorQueue[T]], threshold: int, max_queues: int
+        self, runtime: SessionCore, path: str, queue: Callable[[str], CuratorQueue[T]], threshold: int, max_queues: int
     ) -> None:
-        self._engine = engine
+        self._runtime = runtime
         self._path = path
         self._queue = queue
         self._threshold = threshold
@@ -69,7 +69,7 @@ class CuratorShards(Generic[T]):
 
     async def _names(self) -> list[str]:
         """Return the names of the existing shards, sorted."""
-        self._engine.check()
+        self._runtime.check()
         with translate_denials(self._path):
-            names = await below(self._engine.zookeeper, self._path)
+            names = await below(self._runtime.zookeeper, self._path)
         return sorted(name for name in names if is_shard(name))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from aiozkqueue.errors import InvalidOptionError, ItemNotEmptyError, NotCommittedError, QueueError
 from aiozkqueue.layout import LockRecord, MalformedError, lease_token, leased_place
 from aiozkqueue.moments import milliseconds_in
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import work_of
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData, ZooKeeperError
 
@@ -64,10 +65,10 @@ class Lease(Message[T]):
 class Leases(Generic[T]):
     """The leases on one queue: `Queue.leases`."""
 
-    def __init__(self, engine: SessionCore, queue: Destination[T], store: QueueState, codec: Codec[T]) -> None:
-        self._engine = engine
+    def __init__(self, runtime: SessionCore, queue: Destination[T], state: QueueState, codec: Codec[T]) -> None:
+        self._runtime = runtime
         self._queue = queue
-        self._store = store
+        self._state = state
         self._codec = codec
 
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:
@@ -97,7 +98,7 @@ class Leases(Generic[T]):
                     break
         except BaseException:
             # No caller receives these tokens: make the messages available now, not when the leases end.
-            self._engine.tasks.spawn(self._end_early, [lease.token for lease in leased], name="leases given back")
+            self._runtime.tasks.spawn(self._end_early, [lease.token for lease in leased], name="leases given back")
             raise
         return leased
 
@@ -110,7 +111,9 @@ class Leases(Generic[T]):
             AccessDeniedError: likewise, a message that this user may not read.
             SessionClosedError, WrongLoopError.
         """
-        await self._change(self._places(tokens), lambda snapshot: removal(self._engine, self._store, snapshot, CONSUME))
+        await self._change(
+            self._places(tokens), lambda snapshot: removal(self._runtime, self._state, snapshot, CONSUME)
+        )
 
     async def renew(self, tokens: Iterable[str], *, lifetime: Seconds = 30) -> None:
         """Extend these leases to ``lifetime`` seconds from now; a lease that lasts longer is unchanged.
@@ -126,11 +129,11 @@ class Leases(Generic[T]):
         if not places or not await self._opened():
             return
         if duration:
-            end = await self._engine.server_clock.learned(self._store.paths.due) + milliseconds_in(duration)
+            end = await self._runtime.server_clock.learned(self._state.paths.due) + milliseconds_in(duration)
             await self._change(places, lambda snapshot: self._extension(snapshot, end))
         else:
             await self._change(
-                places, lambda snapshot: None if snapshot.end is None else opening(self._store, snapshot)
+                places, lambda snapshot: None if snapshot.end is None else opening(self._state, snapshot)
             )
 
     # -- internals
@@ -139,7 +142,7 @@ class Leases(Generic[T]):
         leases: list[Lease[T]] = []
         transaction: Transaction | None = None
         try:
-            async with TransactionBlock(self._engine, commits=True) as transaction:
+            async with TransactionBlock(self._runtime, commits=True) as transaction:
                 messages = await transaction.take_many(self._queue, limit, timeout=wait)
                 # One lease per group: later messages of the group wait for its end.
                 later = [
@@ -153,17 +156,17 @@ class Leases(Generic[T]):
                 for message in messages:
                     leasing = Disposition("release", delay=duration, leased=True)
                     transaction._work.end(message.queue, message.id, leasing)  # noqa: SLF001 - as `Transaction.release`
-                leases = [Lease(message, lease_token(self._store.name, places[message.id])) for message in messages]
+                leases = [Lease(message, lease_token(self._state.name, places[message.id])) for message in messages]
         except BaseException:  # cancelled during the commit, which continues
             if transaction is not None and leases:
                 tokens = [lease.token for lease in leases]
-                self._engine.tasks.spawn(self._end_committed, transaction.id, tokens, name="leases given back")
+                self._runtime.tasks.spawn(self._end_committed, transaction.id, tokens, name="leases given back")
             raise
         return leases
 
     async def _end_committed(self, transaction_id: str, tokens: list[str]) -> None:
         """End the leases of a commit whose caller was cancelled."""
-        if await self._engine.outcome(transaction_id, None) is Outcome.COMMITTED:
+        if await self._runtime.outcome(transaction_id, None) is Outcome.COMMITTED:
             await self._end_early(tokens)
 
     async def _end_early(self, tokens: list[str]) -> None:
@@ -172,10 +175,10 @@ class Leases(Generic[T]):
 
     async def _opened(self) -> bool:
         """Open the queue if it exists: a token must not create a deleted queue."""
-        if not self._store.ready:
-            if not await self._store.exists():
+        if not self._state.ready:
+            if not await self._state.exists():
                 return False
-            await self._store.open()
+            await self._state.open()
         return True
 
     async def _change(self, places: list[str], make: Callable[[ItemSnapshot], Change | None]) -> None:
@@ -186,14 +189,14 @@ class Leases(Generic[T]):
         sealed: Sealed = {}
         for _ in range(MAX_TRIES):
             # A lagging server would show an existing message as gone, and its acknowledgement would be lost.
-            await self._engine.zookeeper.sync(self._store.paths.base)
-            snapshots = await find(self._engine, self._store, places, sealed)
+            await self._runtime.zookeeper.sync(self._state.paths.base)
+            snapshots = await find(QueueHandle(self._runtime, self._state), places, sealed)
             made = [(snapshot, change) for snapshot in snapshots if (change := make(snapshot))]
-            settled = await settle(self._engine, [change for _, change in made])
+            settled = await settle(self._runtime, [change for _, change in made])
             places = []
             for (snapshot, _), atomic_write in zip(made, settled, strict=True):
                 if atomic_write.obstacle is not None:
-                    obstructed.append(obstructed_by(self._store.name, snapshot.id, atomic_write.obstacle))
+                    obstructed.append(obstructed_by(self._state.name, snapshot.id, atomic_write.obstacle))
                 elif atomic_write.left:
                     places.append(snapshot.place)
             if not places:
@@ -202,36 +205,36 @@ class Leases(Generic[T]):
             raise error
         if not places:
             return
-        msg = f"queue {self._store.name!r}: {len(places)} leases changed each time they were looked at; try again"
+        msg = f"queue {self._state.name!r}: {len(places)} leases changed each time they were looked at; try again"
         raise NotCommittedError(msg)
 
     def _places(self, tokens: Iterable[str]) -> list[str]:
         listed = collection(tokens, "tokens", "lease tokens")
-        self._engine.check()
+        self._runtime.check()
         return list(dict.fromkeys(self._place(token) for token in listed))
 
     def _place(self, token: object) -> str:
         try:
             if isinstance(token, str):
-                return leased_place(self._store.name, token)
+                return leased_place(self._state.name, token)
         except MalformedError as error:
-            raise InvalidOptionError(f"queue {self._store.name!r}: {error}") from error
-        msg = f"queue {self._store.name!r}: a lease token is a str, not {type(token).__name__}"
+            raise InvalidOptionError(f"queue {self._state.name!r}: {error}") from error
+        msg = f"queue {self._state.name!r}: a lease token is a str, not {type(token).__name__}"
         raise InvalidOptionError(msg)
 
     def _extension(self, snapshot: ItemSnapshot, end: int) -> Change | None:
-        paths = self._store.paths
+        paths = self._state.paths
         grouped, path = is_group(snapshot.locked_by), paths.lock(snapshot.locked_by)
         if grouped and (snapshot.lock is None or LockRecord.decode(snapshot.lock.data).claim != snapshot.id):
             return None  # another message of its group may be first by now
-        claim = snapshot.id if grouped else self._engine.ids.next()
-        lock = LockRecord(claim, self._engine.ids.client, end, leased=True).encode()
+        claim = snapshot.id if grouped else self._runtime.ids.next()
+        lock = LockRecord(claim, self._runtime.ids.client, end, leased=True).encode()
         place = due_data(snapshot.place, snapshot.locked_by) if grouped else snapshot.place.encode()
         due = Create(paths.due_node(end, snapshot.id), place)
         unchanged = Check(paths.at(snapshot.place), snapshot.item.stat.version)
         if snapshot.lock is None:
-            return Change(self._store, [unchanged, Create(path, lock), due])
+            return Change(self._state, [unchanged, Create(path, lock), due])
         if snapshot.end is None or snapshot.end >= end:
             return None
         replaced = SetData(path, lock, snapshot.lock.stat.version)
-        return Change(self._store, [unchanged, replaced, Delete(paths.due_node(snapshot.end, snapshot.id)), due])
+        return Change(self._state, [unchanged, replaced, Delete(paths.due_node(snapshot.end, snapshot.id)), due])

@@ -53,7 +53,7 @@ class Listener(Generic[T_co]):
 
     def __init__(
         self,
-        engine: SessionCore,
+        runtime: SessionCore,
         queue: Destination[T_co],
         handler: Callable[[Delivery[T_co]], Awaitable[None]],
         *,
@@ -63,7 +63,7 @@ class Listener(Generic[T_co]):
         handler_name: str,
         condition: Condition | None = None,
     ) -> None:
-        self._engine = engine
+        self._runtime = runtime
         self._queue = queue
         self._handler = handler
         self._handler_name = handler_name
@@ -105,12 +105,12 @@ class Listener(Generic[T_co]):
             AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: waiting cannot cure these.
             RuntimeError: the listener is already running.
         """
-        self._engine.check()
+        self._runtime.check()
         if self._running:
             msg = f"the listener of queue {self._queue.name!r} runs already"
             raise RuntimeError(msg)
         self._running = True
-        forget = self._engine.zookeeper.on_state(self._state_changed)
+        forget = self._runtime.zookeeper.on_state(self._state_changed)
         try:
             async with anyio.create_task_group() as handlers:
                 self._scope = handlers.cancel_scope
@@ -141,7 +141,7 @@ class Listener(Generic[T_co]):
         cancelled, so are the handlers, and their messages are released at once.
         """
         self._background = Background(self)
-        self._background.start(self._engine)
+        self._background.start(self._runtime)
         return self
 
     async def __aexit__(
@@ -154,7 +154,9 @@ class Listener(Generic[T_co]):
 
     async def _claim_and_start(self, handlers: anyio.abc.TaskGroup) -> None:
         """Request claims for slots as they become free, without waiting for earlier requests."""
-        dispatcher = self._dispatcher = self._engine.dispatcher(self._engine.store(self._queue.name), self._condition)
+        dispatcher = self._dispatcher = self._runtime.dispatcher(
+            self._runtime.queue_state(self._queue.name), self._condition
+        )
         waiters: list[Waiter] = []
         requested = 0
         try:
@@ -186,11 +188,11 @@ class Listener(Generic[T_co]):
         claims, self._busy = self._task_pool.close(), 0
         self._task_pool = TaskPool(self._handle)
         dispatcher = self._dispatcher
-        if self._engine.closed or dispatcher is None:
+        if self._runtime.closed or dispatcher is None:
             return
         released = dispatcher.release(claims)
         if released is not None:
-            await wait_settled(released, limit=self._engine.grace)
+            await wait_settled(released, limit=self._runtime.grace)
         await dispatcher.await_releases()
 
     async def _drain(self) -> None:
@@ -229,17 +231,17 @@ class Listener(Generic[T_co]):
             self._wake.set()
 
     async def _deliver(self, claim: Claim) -> None:  # noqa: C901 - one function call less for each message
-        engine, queue = self._engine, self._queue
+        runtime, queue = self._runtime, self._queue
         try:
-            delivered = deliver_claims_now(engine, queue, [claim])
+            delivered = deliver_claims_now(runtime, queue, [claim])
             if delivered is None:
-                delivered = await deliver_claims(engine, queue, [claim])
+                delivered = await deliver_claims(runtime, queue, [claim])
         except SessionExpiredError as error:
             log.info("%s", error, extra=about(claim))
             return
         if not delivered:
             return
-        delivery = deliver(engine, queue, claim)
+        delivery = deliver(runtime, queue, claim)
         work = work_of(delivery)
         try:
             try:

@@ -37,7 +37,7 @@ class Content(NamedTuple):
 def content_of(claim: Claim) -> Content:
     """Return the content of a claim for its delivery."""
     return _new_content(
-        (claim.store.name, claim.id, claim.body, claim.header, claim.attempt, claim.created, None, None)
+        (claim.state.name, claim.id, claim.body, claim.header, claim.attempt, claim.created, None, None)
     )
 
 

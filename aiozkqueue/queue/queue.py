@@ -14,6 +14,7 @@ from aiozkqueue.errors import (
     SessionClosedError,
 )
 from aiozkqueue.layout import MOST_REAPED, QueueConfig, check_condition, check_integer, positive_seconds
+from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .admin import alter, stats
 from .admin.affinity import hand_on
@@ -81,7 +82,7 @@ class Queue(Destination[T]):
     @property
     def _state(self) -> QueueState:
         """The session's state of the queue."""
-        return self._core.store(self.name)
+        return self._core.queue_state(self.name)
 
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
         """Put a message, exactly once, and return its id. On return it is stored.
@@ -100,21 +101,21 @@ class Queue(Destination[T]):
             AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
-        engine = self._core
-        self._warn_of_transaction(engine)
-        if engine.tracing is not None:
-            with engine.tracing.sending(self.name, None):
-                put = prepare(engine, self, value, options)
-                await self._put(engine, [put], patience)
+        runtime = self._core
+        self._warn_of_transaction(runtime)
+        if runtime.tracing is not None:
+            with runtime.tracing.sending(self.name, None):
+                put = prepare(runtime, self, value, options)
+                await self._put(runtime, [put], patience)
                 return put.id if put.plan is None else stored_as(put)
-        put = prepare(engine, self, value, options)
-        if put.plan is None and put.store.ready and put.store.room is None:  # the usual case: nothing to wait for first
+        put = prepare(runtime, self, value, options)
+        if put.plan is None and put.state.ready and put.state.room is None:  # the usual case: nothing to wait for first
             atomic_write = PutWrite(put.id, (put,))
-            engine.committer.submit(atomic_write)
+            runtime.committer.submit(atomic_write)
             await atomic_write.wait()
             atomic_write.outcome()
             return put.id
-        await self._put(engine, [put], patience)
+        await self._put(runtime, [put], patience)
         return put.id if put.plan is None else stored_as(put)
 
     async def put_many(
@@ -129,13 +130,13 @@ class Queue(Destination[T]):
         Raises: as `put`; InvalidOptionError: ``values`` is one str, bytes or mapping.
         """
         patience = seconds(timeout, "timeout")
-        engine = self._core
-        self._warn_of_transaction(engine)
-        if engine.tracing is None:
-            return await self._put_many(engine, values, options, patience)
+        runtime = self._core
+        self._warn_of_transaction(runtime)
+        if runtime.tracing is None:
+            return await self._put_many(runtime, values, options, patience)
         listed = list(collection(values, f"queue {self.name!r}: put_many", "messages"))
-        with engine.tracing.sending(self.name, len(listed)):
-            return await self._put_many(engine, listed, options, patience)
+        with runtime.tracing.sending(self.name, len(listed)):
+            return await self._put_many(runtime, listed, options, patience)
 
     def consume(
         self,
@@ -159,14 +160,14 @@ class Queue(Destination[T]):
             ConfigConflictError: another policy is stored; raised by the loop if that is only found out then.
             SessionClosedError, WrongLoopError.
         """
-        engine = self._core
+        runtime = self._core
         if settle not in ("next", "explicit"):
             msg = f"settle={settle!r}: give 'next' or 'explicit'"
             raise InvalidOptionError(msg)
         if policy is not None:
             self._state.request_policy(policy)
         return Consumer(
-            engine,
+            runtime,
             self,
             prefetch=positive(prefetch, "prefetch"),
             settle=settle,
@@ -182,7 +183,7 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        contents = await peek(self._core, self._state, positive(limit, "limit"))
+        contents = await peek(self._handle, positive(limit, "limit"))
         return [Message(content, self.codec) for content in contents]
 
     async def size(self) -> int:
@@ -190,7 +191,7 @@ class Queue(Destination[T]):
 
         Raises: as `stats`.
         """
-        return await stats.size(self._core, self._state)
+        return await stats.size(self._handle)
 
     async def claimed(self) -> int:
         """Count the messages in flight: those that a transaction, a delivery or a ledger holds. Raises: as `stats`."""
@@ -212,7 +213,7 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        return await stats.stats(self._core, self._state, positive_seconds("budget", budget))
+        return await stats.stats(self._handle, positive_seconds("budget", budget))
 
     async def purge(self) -> int:
         """Remove every message that no consumer holds, for good; return how many. Dead letters stay.
@@ -221,7 +222,7 @@ class Queue(Destination[T]):
             PartlyDeniedError: this user may not read or remove some of them; all others are gone.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await purge(self._core, self._state)
+        return await purge(self._handle)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Remove the message with an id, or all messages with a key, unless a consumer holds them.
@@ -261,13 +262,13 @@ class Queue(Destination[T]):
         Raises: InvalidOptionError: ``limit`` is not an integer from 1 to 1,000; AccessDeniedError, OutcomeUnknownError,
         SessionClosedError, WrongLoopError.
         """
-        engine, store = self._core, self._state
+        runtime, state = self._core, self._state
         if limit is not None:
             check_integer("limit", limit, 1, MOST_REAPED)
-        if not await store.exists():
+        if not await state.exists():
             return 0
-        await store.open()
-        return await hand_on(engine, store, limit)
+        await state.open()
+        return await hand_on(QueueHandle(runtime, state), limit)
 
     async def release_claims(self) -> int:
         """Release every claim by force, and end every delay; return how many. The holders' commits then fail.
@@ -276,7 +277,7 @@ class Queue(Destination[T]):
             PartlyDeniedError: this user may not read or change some of the messages; all other claims are open.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await stats.release_claims(self._core, self._state)
+        return await stats.release_claims(self._handle)
 
     async def ledgers(self) -> list[LedgerInfo]:
         """Return the Spark streams that hold messages of the queue, or did.
@@ -285,7 +286,7 @@ class Queue(Destination[T]):
             PayloadError: a stored record cannot be decoded.
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await ledgers(self._core, self._state)
+        return await ledgers(self._handle)
 
     async def release_ledger(self, group: str) -> int:
         """Release the messages that a stream holds; return how many. A stream that still runs fails at its next change.
@@ -299,14 +300,14 @@ class Queue(Destination[T]):
         """
         with translate_denials(self.name):
             if await self._core.zookeeper.exists(f"{self._state.paths.ledgers}/{group}") is not None:
-                await Ledger(self._core, self._state, group).finish()
-            released = await release(self._core, self._state, group)
-            await Ledger(self._core, self._state, group).finish()  # messages that the stream has marked as done since
+                await Ledger(self._handle, group).finish()
+            released = await release(self._handle, group)
+            await Ledger(self._handle, group).finish()  # messages that the stream has marked as done since
         return released
 
     async def unfinished(self) -> list[WriterInfo]:
         """Return the incomplete batches of Spark's writers, whose messages are not visible yet. Raises: as `stats`."""
-        return await writers(self._core, self._state)
+        return await writers(self._handle)
 
     async def discard_unfinished(self, writer: str) -> int:
         """Remove a writer's messages of an incomplete batch; return how many.
@@ -315,11 +316,11 @@ class Queue(Destination[T]):
 
         Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await give_up(self._core, self._state, writer)
+        return await give_up(self._handle, writer)
 
     async def pins(self) -> list[Pin]:
         """Return the retention holds on its history: audits that run or were interrupted. Raises: as `stats`."""
-        return await pins(self._core, self._state)
+        return await pins(self._handle)
 
     async def unpin(self, name: str) -> bool:
         """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
@@ -328,7 +329,7 @@ class Queue(Destination[T]):
 
         Raises: as `stats`.
         """
-        return await unpin(self._core, self._state, name)
+        return await unpin(self._handle, name)
 
     async def state(self, message_id: str) -> MessageState:
         """Return the state of a message, by the id that `put` returned.
@@ -338,7 +339,7 @@ class Queue(Destination[T]):
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        return await state_of(self._core, self._state, message_id)
+        return await state_of(self._handle, message_id)
 
     async def history(
         self, *, since: datetime | None = None, until: datetime | None = None, limit: int | None = None
@@ -351,12 +352,12 @@ class Queue(Destination[T]):
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         most = None if limit is None else positive(limit, "limit")
-        async for record in read_history(self._core, self._state, since=since, until=until, limit=most):
+        async for record in read_history(self._handle, since=since, until=until, limit=most):
             yield record
 
     async def consumers(self) -> list[ConsumerInfo]:
         """Return the live sessions that consume the queue, and what each holds. Raises: as `stats`."""
-        return await consumers(self._core, self._state)
+        return await consumers(self._handle)
 
     async def configuration(self) -> QueueConfig:
         """Read the current configuration. Like a put, this creates the queue if needed, with the policy given.
@@ -364,10 +365,10 @@ class Queue(Destination[T]):
         Raises: PayloadError: the stored data is not a configuration; AccessDeniedError, SessionClosedError,
         WrongLoopError.
         """
-        store = self._state
-        store.invalidate()
-        await store.open()
-        return store.config
+        state = self._state
+        state.invalidate()
+        await state.open()
+        return state.config
 
     async def configure(self, config: QueueConfig) -> None:
         """Store a configuration; every consumer follows it from its next claim on.
@@ -383,7 +384,7 @@ class Queue(Destination[T]):
     @property
     def dead_letters(self) -> DeadLetters[T]:
         """Messages that were rejected, or used up their attempts. Raises: SessionClosedError, WrongLoopError."""
-        return DeadLetters(self._core, self._state, self.codec)
+        return DeadLetters(self._handle, self.codec)
 
     @property
     def leases(self) -> Leases[T]:
@@ -397,14 +398,14 @@ class Queue(Destination[T]):
         return f"<Queue {self.name!r}>"
 
     async def _prepare_many(
-        self, engine: SessionCore, values: Iterable[T], options: PutOptions
+        self, runtime: SessionCore, values: Iterable[T], options: PutOptions
     ) -> tuple[list[Put], list[str]]:
         """Return the puts, and the message id of each value: values with the same unique key share a message."""
         puts: list[Put] = []
         ids: list[str] = []
         keys: dict[tuple[str, str], str] = {}
         for value in collection(values, f"queue {self.name!r}: put_many", "messages"):
-            put = prepare(engine, self, value, options)
+            put = prepare(runtime, self, value, options)
             earlier = None if put.plan is None else earlier_holder(keys, put)
             if earlier is None:
                 puts.append(put)
@@ -414,10 +415,10 @@ class Queue(Destination[T]):
         return puts, ids
 
     async def _put_many(
-        self, engine: SessionCore, values: Iterable[T], options: PutOptions, timeout: float | None
+        self, runtime: SessionCore, values: Iterable[T], options: PutOptions, timeout: float | None
     ) -> list[str]:
-        patience = Deadline(timeout, engine.clock)
-        puts, ids = await self._prepare_many(engine, values, options)
+        patience = Deadline(timeout, runtime.clock)
+        puts, ids = await self._prepare_many(runtime, values, options)
         start = 0
         while start < len(puts):
             end, weight = start + 1, weigh_puts(puts[start : start + 1])
@@ -428,7 +429,7 @@ class Queue(Destination[T]):
                 end += 1
             part = puts[start:end]
             try:
-                await self._put(engine, part, patience)
+                await self._put(runtime, part, patience)
             except QueueError as error:
                 if stored := end - len(part):  # stored messages have been removed from `part`
                     error.add_note(f"the first {stored} of {len(puts)} messages had been put before")
@@ -437,22 +438,22 @@ class Queue(Destination[T]):
         left_out = {put.id: stored_as(put) for put in puts if put.plan is not None}
         return [left_out.get(message_id, message_id) for message_id in ids] if left_out else ids
 
-    async def _put(self, engine: SessionCore, puts: list[Put], patience: Deadline | float | None) -> None:
-        store = puts[0].store
-        if not store.ready:
-            await store.open()
+    async def _put(self, runtime: SessionCore, puts: list[Put], patience: Deadline | float | None) -> None:
+        state = puts[0].state
+        if not state.ready:
+            await state.open()
         for put in puts:
             if put.plan is not None:
                 await put.plan.prepare()
-        if store.room is None:
-            await engine.settle(PutWrite(engine.ids.next(), puts))
+        if state.room is None:
+            await runtime.settle(PutWrite(runtime.ids.next(), puts))
         else:
-            begun = patience if isinstance(patience, Deadline) else Deadline(patience, engine.clock)
-            await put_bounded(engine, store, puts, begun)
+            begun = patience if isinstance(patience, Deadline) else Deadline(patience, runtime.clock)
+            await put_bounded(QueueHandle(runtime, state), puts, begun)
 
-    def _warn_of_transaction(self, engine: SessionCore) -> None:
+    def _warn_of_transaction(self, runtime: SessionCore) -> None:
         work = current.get()
-        if work is not None and work.engine is engine and work.open and asyncio.current_task() is not None:
+        if work is not None and work.runtime is runtime and work.open and asyncio.current_task() is not None:
             warnings.warn(
                 f"`await queue.put()` on {self.name!r} inside transaction {work.id} is immediate, whatever becomes "
                 "of the transaction; use `tx.put(queue, value)` to make it part of it",
@@ -461,20 +462,20 @@ class Queue(Destination[T]):
             )
 
 
-async def put_bounded(engine: SessionCore, store: QueueState, puts: list[Put], patience: Deadline) -> None:
+async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:
     """Put to a queue with ``max_size``, as many at once as it accepts; stored messages are removed from ``puts``.
 
     Raises: as `Queue.put`.
     """
     while puts:
-        room = store.room
-        part = puts[: len(puts) if room is None else credits_of(store.config.max_size or 1)]
-        atomic_write = PutWrite(engine.ids.next(), part)
+        room = handle.state.room
+        part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
+        atomic_write = PutWrite(handle.runtime.ids.next(), part)
         if room is not None:
             await room.acquire(len(part), patience)
             room.bind(atomic_write, len(part))
         try:
-            await engine.settle(atomic_write)
+            await handle.runtime.settle(atomic_write)
         except QueueFullError:  # it had no size limit when this was sent
             if patience.left == 0:
                 raise

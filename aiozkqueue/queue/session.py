@@ -55,15 +55,15 @@ class QueueSession:
     It belongs to one event loop and one process.
     """
 
-    def __init__(self, engine: SessionCore) -> None:
-        self._engine = engine
+    def __init__(self, runtime: SessionCore) -> None:
+        self._runtime = runtime
         self._codecs: dict[Any, Codec[Any]] = {}
 
     @property
     def _core(self) -> SessionCore:
         """The session's core. Raises: SessionClosedError, WrongLoopError."""
-        self._engine.check()
-        return self._engine
+        self._runtime.check()
+        return self._runtime
 
     @overload
     def queue(self, name: str, *, policy: Policy = ..., undecodable: Undecodable = ...) -> Queue[bytes]: ...
@@ -97,12 +97,12 @@ class QueueSession:
             ConfigConflictError: another policy is known to be stored; otherwise the first use raises it.
             SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
+        self._runtime.check()
         check_queue_name(name)
         _checked(undecodable)
         if policy is not None:
-            self._engine.store(name).request_policy(policy)
-        return Queue(self._engine, name, self._codec(name, type, adapter), undecodable)
+            self._runtime.queue_state(name).request_policy(policy)
+        return Queue(self._runtime, name, self._codec(name, type, adapter), undecodable)
 
     @overload
     def curator_queue(
@@ -212,11 +212,11 @@ class QueueSession:
         positive(threshold, "threshold")
         positive(max_queues, "max_queues")
         codec = self._codec(path, type, None)
-        engine = self._core
+        runtime = self._core
 
         def shard(of: str) -> CuratorQueue[Any]:
             locks = locks_of(of)
-            return CuratorQueue(engine, curator(of, locks, kind, compressed=compressed), codec, "dead-letter")
+            return CuratorQueue(runtime, curator(of, locks, kind, compressed=compressed), codec, "dead-letter")
 
         def locks_of(shard: str) -> str | None:
             locks = None if lock_path is None else lock_path(shard)
@@ -224,7 +224,7 @@ class QueueSession:
             return locks
 
         locks_of(f"{path}/{first_shard(path)}")  # refuse bad lock paths now, not at the first put
-        return CuratorShards(engine, path, shard, threshold, max_queues)
+        return CuratorShards(runtime, path, shard, threshold, max_queues)
 
     @overload
     def kazoo_queue(
@@ -274,14 +274,14 @@ class QueueSession:
 
         Raises: as `Transaction.commit`, on leaving the block; SessionClosedError, WrongLoopError on entering it.
         """
-        return TransactionBlock(self._engine, commits=True)
+        return TransactionBlock(self._runtime, commits=True)
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Begin a transaction that rolls back unless it was committed, with a warning if that undoes anything.
 
         Raises: SessionClosedError, WrongLoopError, on entering the block.
         """
-        return TransactionBlock(self._engine, commits=False)
+        return TransactionBlock(self._runtime, commits=False)
 
     def listener(
         self,
@@ -307,7 +307,7 @@ class QueueSession:
 
         Raises: InvalidOptionError, ConfigConflictError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
+        self._runtime.check()
         given: object = queue
         if not isinstance(given, Queue):
             msg = f"listener takes a queue, made by session.queue(), not {type(queue).__name__}"
@@ -317,14 +317,14 @@ class QueueSession:
         if on_lost not in ("finish", "cancel"):
             msg = f"on_lost={on_lost!r}: give 'finish' or 'cancel'"
             raise InvalidOptionError(msg)
-        if queue.owner is not self._engine:
+        if queue.owner is not self._runtime:
             raise not_own(queue.name)
         if policy is not None:
             state_of(queue).request_policy(policy)
-        tracing = self._engine.tracing
+        tracing = self._runtime.tracing
         layers = middleware if tracing is None else (tracing.around, *middleware)
         return Listener(
-            self._engine,
+            self._runtime,
             queue,
             wrapped(handler, layers),
             concurrency=positive(concurrency, "concurrency"),
@@ -337,8 +337,8 @@ class QueueSession:
     @property
     def moves(self) -> Moves:
         """Moves messages to another queue in the background. Raises: SessionClosedError, WrongLoopError."""
-        self._engine.check()
-        return Moves(self._engine)
+        self._runtime.check()
+        return Moves(self._runtime)
 
     async def outcome(self, transaction_id: str, *, timeout: Seconds | None = None) -> Outcome:
         """Return the outcome of a transaction of this session; its id is also in `OutcomeUnknownError`.
@@ -348,8 +348,8 @@ class QueueSession:
 
         Raises: InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
-        return await self._engine.outcome(transaction_id, seconds(timeout, "timeout"))
+        self._runtime.check()
+        return await self._runtime.outcome(transaction_id, seconds(timeout, "timeout"))
 
     async def diagnose(self, *queues: str, budget: Seconds = BUDGET) -> Diagnosis:
         """Examine the servers and these queues (default: all), as `aiozkqueue doctor` does.
@@ -362,14 +362,14 @@ class QueueSession:
         even list the queues;
         ConnectionLostError: the connection was lost while its latency was measured.
         """
-        self._engine.check()
+        self._runtime.check()
         limit = positive_seconds("budget", budget)
         for name in queues:
             check_queue_name(name)
         try:
-            return await examine(self._engine, queues, limit)
+            return await examine(self._runtime, queues, limit)
         except NoAuthError as error:
-            msg = f"root {self._engine.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"root {self._runtime.root}: {error}; connect with `auth=` of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
         except (ConnectionLossError, ZooKeeperSessionExpiredError) as error:
             msg = f"the connection was lost while its latency was measured: {error}; examine again"
@@ -380,11 +380,11 @@ class QueueSession:
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
+        self._runtime.check()
         try:
-            return await queue_names(self._engine)
+            return await queue_names(self._runtime)
         except NoAuthError as error:
-            msg = f"root {self._engine.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"root {self._runtime.root}: {error}; connect with `auth=` of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
 
     async def clean(self, *queues: str) -> list[Cleaned]:
@@ -397,9 +397,9 @@ class QueueSession:
         Raises: AccessDeniedError, ConnectionLostError, InvalidNameError, PayloadError, SessionClosedError,
         WrongLoopError.
         """
-        self._engine.check()
-        stores = [self._engine.store(name) for name in queues]
-        return await clean(self._engine, stores or None)
+        self._runtime.check()
+        states = [self._runtime.queue_state(name) for name in queues]
+        return await clean(self._runtime, states or None)
 
     def _codec(self, name: str, type_: object, adapter: TypeAdapter[Any] | None) -> Codec[Any]:
         if adapter is not None:

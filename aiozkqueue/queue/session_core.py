@@ -133,7 +133,7 @@ class SessionCore:
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
         self._budgets = SessionBudget()
-        self._stores: dict[str, QueueState] = {}
+        self._states: dict[str, QueueState] = {}
         self._gates: list[CapacityGate] = []
         self._advancing: set[str] = set()
         self._advance_again: dict[str, float] = {}  # by queue, when to retry the next generation that was refused
@@ -200,12 +200,12 @@ class SessionCore:
             )
             raise WrongLoopError(msg)
 
-    def store(self, name: str) -> QueueState:
+    def queue_state(self, name: str) -> QueueState:
         """Return the session's state of a queue. Raises: InvalidNameError."""
-        store = self._stores.get(name)
-        if store is None:
-            store = self._add_store(QueueState(self.zookeeper, self.root, name, self._lane_ending, self.random))
-        return store
+        state = self._states.get(name)
+        if state is None:
+            state = self._add_state(QueueState(self.zookeeper, self.root, name, self._lane_ending, self.random))
+        return state
 
     def foreign(self, dialect: Dialect) -> QueueState:
         """Return the session's state of another program's queue; its name is its path, which no queue of ours has.
@@ -213,21 +213,21 @@ class SessionCore:
         Raises:
             ConfigConflictError: this session uses it with another layout.
         """
-        store = self._stores.get(dialect.path)
-        if store is None:
-            return self._add_store(
+        state = self._states.get(dialect.path)
+        if state is None:
+            return self._add_state(
                 ForeignQueueState(self.zookeeper, self.root, dialect, self._lane_ending, self.random)
             )
-        if store.dialect != dialect:
-            msg = f"queue {dialect.path!r} is used as {store.dialect} by this session, not as {dialect}"
+        if state.dialect != dialect:
+            msg = f"queue {dialect.path!r} is used as {state.dialect} by this session, not as {dialect}"
             raise ConfigConflictError(msg)
-        return store
+        return state
 
-    def _add_store(self, store: QueueState) -> QueueState:
-        self._stores[store.name] = store
-        store.clock = self.server_clock
+    def _add_state(self, state: QueueState) -> QueueState:
+        self._states[state.name] = state
+        state.clock = self.server_clock
         gate = CapacityGate(
-            store,
+            state,
             self.zookeeper,
             client=self.ids.client,
             clock=self.clock,
@@ -235,13 +235,13 @@ class SessionCore:
             budgets=self._budgets,
         )
         self._gates.append(gate)
-        store.config_listeners.append(gate.follow)
-        store.config_listeners.append(QueueDefaults(store, self.server_clock, self.node).follow)
-        history_hook = HistoryHook(store, self.zookeeper, client=self.ids.client, about=self.about)
-        store.config_listeners.append(history_hook.follow)
+        state.config_listeners.append(gate.follow)
+        state.config_listeners.append(QueueDefaults(state, self.server_clock, self.node).follow)
+        history_hook = HistoryHook(state, self.zookeeper, client=self.ids.client, about=self.about)
+        state.config_listeners.append(history_hook.follow)
         if self._janitor is not None:
-            store.config_listeners.append(partial(self._janitor.follow, store))
-        return store
+            state.config_listeners.append(partial(self._janitor.follow, state))
+        return state
 
     def measure(self) -> Meter:
         """Start to count, unless it has started already; return the counters."""
@@ -251,24 +251,24 @@ class SessionCore:
 
     def queues_used(self) -> list[str]:
         """Return the names of our own queues that this session has used."""
-        return [name for name, store in self._stores.items() if store.dialect is None]
+        return [name for name, state in self._states.items() if state.dialect is None]
 
     def claim_counts(self) -> list[tuple[str, ClaimCounts]]:
         """Return the claim counters of each queue and filter."""
         return [(name, dispatcher.counts) for (name, _), dispatcher in list(self._dispatchers.items())]
 
-    def dispatcher(self, store: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
+    def dispatcher(self, state: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
         """Return the dispatcher of a queue, for takers with a filter or without.
 
         Raises: InvalidOptionError: a filter on a queue whose messages have no tags.
         """
-        dispatcher = self._dispatchers.get((store.name, condition))
+        dispatcher = self._dispatchers.get((state.name, condition))
         if dispatcher is None:
-            if condition is not None and store.dialect is not None:
-                msg = f"queue {store.name!r}: messages of {store.dialect.title()} have no tags; leave filters= out"
+            if condition is not None and state.dialect is not None:
+                msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; leave filters= out"
                 raise InvalidOptionError(msg)
             dispatcher = ClaimDispatcher(
-                store,
+                state,
                 self.zookeeper,
                 committer=self.committer,
                 tasks=self.tasks,
@@ -280,8 +280,8 @@ class SessionCore:
                 random=self.random,
                 condition=condition,
             )
-            self._dispatchers[store.name, condition] = dispatcher
-            self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {store.name}")
+            self._dispatchers[state.name, condition] = dispatcher
+            self.tasks.spawn(dispatcher.run, name=f"claim dispatcher of {state.name}")
         return dispatcher
 
     async def settle(self, atomic_write: AtomicWrite) -> None:
@@ -350,21 +350,21 @@ class SessionCore:
         for dispatcher in self._dispatchers.values():
             dispatcher.state_changed(state, generation)
 
-    def _lane_ending(self, store: QueueState, path: str) -> None:
-        again = self._advance_again.get(store.name)
-        if store.name not in self._advancing and (again is None or self.clock.monotonic() >= again):
-            self._advancing.add(store.name)
-            self.tasks.spawn(self._advance_lane, store, path, name=f"next lane of {store.name}")
+    def _lane_ending(self, state: QueueState, path: str) -> None:
+        again = self._advance_again.get(state.name)
+        if state.name not in self._advancing and (again is None or self.clock.monotonic() >= again):
+            self._advancing.add(state.name)
+            self.tasks.spawn(self._advance_lane, state, path, name=f"next lane of {state.name}")
 
-    async def _advance_lane(self, store: QueueState, path: str) -> None:
+    async def _advance_lane(self, state: QueueState, path: str) -> None:
         try:
-            await store.next_generation(path)
+            await state.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
             # Puts continue until the counter's very end, 2**30 items away, and each of them would try again.
-            self._advance_again[store.name] = self.clock.monotonic() + ADVANCE_AGAIN
-            log.warning("queue %s: %s", store.name, error, extra={"queue": store.name})
+            self._advance_again[state.name] = self.clock.monotonic() + ADVANCE_AGAIN
+            log.warning("queue %s: %s", state.name, error, extra={"queue": state.name})
         finally:
-            self._advancing.discard(store.name)
+            self._advancing.discard(state.name)
 
     def _failed(self, failure: BaseException) -> None:
         """Fail all waiters: a task of the session has failed, which is a defect."""

@@ -25,7 +25,7 @@ async def take(
 
     Raises: as `Transaction.take`.
     """
-    engine = work.engine
+    runtime = work.runtime
     dispatcher = _dispatcher(work, queue, limit, condition)
     remaining, over = timeout, False
     while not over:
@@ -38,10 +38,10 @@ async def take(
         if not claims:
             return []
         try:
-            delivered = deliver_claims_now(engine, queue, claims)
+            delivered = deliver_claims_now(runtime, queue, claims)
             if delivered is None:
-                wait = max(0.0, waiter.due - engine.clock.monotonic()) if remaining else None
-                delivered = await deliver_claims(engine, queue, claims, wait)
+                wait = max(0.0, waiter.due - runtime.clock.monotonic()) if remaining else None
+                delivered = await deliver_claims(runtime, queue, claims, wait)
             if not work.open:
                 await work.release_unseen(delivered)
                 work.require_open()
@@ -53,17 +53,17 @@ async def take(
                 raise
             # Nothing depends on that session yet.
         if remaining:
-            remaining = max(0.0, waiter.due - engine.clock.monotonic())
+            remaining = max(0.0, waiter.due - runtime.clock.monotonic())
             over = not remaining
     return []
 
 
 def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition: Condition | None) -> ClaimDispatcher:
     """Return the dispatcher of a queue, if the session may hold ``limit`` more locks."""
-    engine = work.engine
-    engine.check()
+    runtime = work.runtime
+    runtime.check()
     work.require_open()
-    dispatcher = engine.dispatcher(engine.store(queue.name), condition)
+    dispatcher = runtime.dispatcher(runtime.queue_state(queue.name), condition)
     if limit > 1 or work.holds:  # a single one always fits
         used = sum(claim.size for claim in work.claims)
         if used + limit * dispatcher.lock_size > EPHEMERAL_CAP:

@@ -41,12 +41,12 @@ class Transaction:
     From its first take on, it belongs to one ZooKeeper session. It must not be used by several tasks at once.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_work")
+    __slots__ = ("__weakref__", "_runtime", "_work")
 
-    def __init__(self, engine: SessionCore) -> None:
-        self._engine = engine
-        self._work = work = UnitOfWork(engine, engine.ids.next())
-        engine.undecided(work)
+    def __init__(self, runtime: SessionCore) -> None:
+        self._runtime = runtime
+        self._work = work = UnitOfWork(runtime, runtime.ids.next())
+        runtime.undecided(work)
 
     @property
     def id(self) -> str:
@@ -72,7 +72,7 @@ class Transaction:
             TransactionTooLargeError: it holds as many locks as a session may.
             AccessDeniedError, SessionClosedError, WrongLoopError, InvalidOptionError.
         """
-        wait, tracing = _take_timeout(self._engine, queue, timeout), self._engine.tracing
+        wait, tracing = _take_timeout(self._runtime, queue, timeout), self._runtime.tracing
         begun = 0 if tracing is None else time_ns()
         condition = None if filters is None else check_condition(filters)
         for claim in await take(self._work, queue, 1, wait, condition):
@@ -89,13 +89,13 @@ class Transaction:
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
-        tracing, begun = self._engine.tracing, time_ns()
-        wait = _take_timeout(self._engine, queue, timeout)
+        tracing, begun = self._runtime.tracing, time_ns()
+        wait = _take_timeout(self._runtime, queue, timeout)
         wanted, condition = positive(limit, "limit"), check_condition(filters)
         claimed: list[Claim] = []
         try:
             # Messages may arrive as fast as they are taken: claimed ones must not expire meanwhile.
-            while len(claimed) < wanted and not outlived(self._engine, claimed):
+            while len(claimed) < wanted and not outlived(self._runtime, claimed):
                 claims = await take(self._work, queue, wanted - len(claimed), 0 if claimed else wait, condition)
                 if not claims:
                     break
@@ -121,8 +121,8 @@ class Transaction:
             TransactionTooLargeError: the transaction would be larger.
             TransactionClosedError, InvalidNameError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
-        put = prepare(self._engine, queue, value, options)
+        self._runtime.check()
+        put = prepare(self._runtime, queue, value, options)
         return self._work.add_put(put)
 
     def reject(self, message: Message[Any], reason: str) -> None:
@@ -153,8 +153,8 @@ class Transaction:
             InvalidOptionError: not exactly one of ``id`` and ``key`` is given, or ``queue`` is another program's.
             TransactionClosedError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
-        return await cancel(self._engine, Wanted(queue, id, key), self._work)
+        self._runtime.check()
+        return await cancel(self._runtime, Wanted(queue, id, key), self._work)
 
     async def update(
         self, queue: Destination[T], value: T, *, id: str | None = None, key: str | None = None
@@ -165,8 +165,8 @@ class Transaction:
 
         Raises: as `cancel`; PayloadError, MessageTooLargeError.
         """
-        self._engine.check()
-        return await update(self._engine, Wanted(queue, id, key), value, self._work)
+        self._runtime.check()
+        return await update(self._runtime, Wanted(queue, id, key), value, self._work)
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Remove the messages taken and create the messages put, all or nothing. On return it has been applied.
@@ -211,17 +211,17 @@ class Transaction:
 class TransactionBlock:
     """The context manager of ``session.begin()`` and ``session.transaction()``."""
 
-    __slots__ = ("_commits", "_engine", "_outer", "_work")
+    __slots__ = ("_commits", "_outer", "_runtime", "_work")
 
-    def __init__(self, engine: SessionCore, *, commits: bool) -> None:
-        self._engine = engine
+    def __init__(self, runtime: SessionCore, *, commits: bool) -> None:
+        self._runtime = runtime
         self._commits = commits
         self._work: UnitOfWork | None = None
         self._outer: UnitOfWork | None = None
 
     async def __aenter__(self) -> Transaction:
-        self._engine.check()
-        transaction = Transaction(self._engine)
+        self._runtime.check()
+        transaction = Transaction(self._runtime)
         self._work = transaction._work  # noqa: SLF001 - two halves of one module
         self._outer = current.get()
         current.set(self._work)
@@ -255,12 +255,12 @@ class TransactionBlock:
             await work.rollback(0)
 
 
-def _take_timeout(engine: SessionCore, queue: object, timeout: Seconds | None) -> float | None:
+def _take_timeout(runtime: SessionCore, queue: object, timeout: Seconds | None) -> float | None:
     """Check the arguments of a take; return its timeout."""
     if not isinstance(queue, Destination):
         msg = f"take takes a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
-    if queue.owner is not engine:
+    if queue.owner is not runtime:
         raise not_own(queue.name)
     return seconds(timeout, "timeout")
 

@@ -101,12 +101,12 @@ class UnitOfWork:
         "_reservation",
         "_size",
         "_state",
-        "engine",
         "id",
+        "runtime",
     )
 
-    def __init__(self, engine: SessionCore, work_id: str, delivered: Claim | None = None, hint: str = "") -> None:
-        self.engine: SessionCore = engine
+    def __init__(self, runtime: SessionCore, work_id: str, delivered: Claim | None = None, hint: str = "") -> None:
+        self.runtime: SessionCore = runtime
         """The core of its session."""
         self.id: str = work_id
         self._delivered = delivered  # the message of a delivery
@@ -128,7 +128,7 @@ class UnitOfWork:
         """Its name in errors."""
         if self._delivered is None:
             return f"transaction {self.id}"
-        return f"message {self._delivered.id} of queue {self._delivered.store.name!r}"
+        return f"message {self._delivered.id} of queue {self._delivered.state.name!r}"
 
     @property
     def outcome(self) -> Outcome:
@@ -167,9 +167,9 @@ class UnitOfWork:
         """Whether its target queues are known to exist and to have capacity, which is then reserved."""
         bounded = False
         for put in self._puts:
-            if not put.store.ready or (put.plan is not None and not put.plan.ready):
+            if not put.state.ready or (put.plan is not None and not put.plan.ready):
                 return False
-            bounded = bounded or put.store.room is not None
+            bounded = bounded or put.state.room is not None
         if not bounded:
             return True
         if self._reservation is None:
@@ -180,7 +180,7 @@ class UnitOfWork:
     def lost(self) -> bool:
         """Whether its claims are known to be lost: their ZooKeeper session is over."""
         generation = self.generation
-        return generation is not None and generation != self.engine.zookeeper.generation
+        return generation is not None and generation != self.runtime.zookeeper.generation
 
     def require_open(self) -> None:
         """Raise TransactionClosedError if it has been settled."""
@@ -188,9 +188,9 @@ class UnitOfWork:
             msg = f"{self.what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
             raise TransactionClosedError(msg)
 
-    def require_of(self, engine: SessionCore) -> None:
+    def require_of(self, runtime: SessionCore) -> None:
         """Raise InvalidOptionError if it belongs to another session, whose queues may be elsewhere."""
-        if self.engine is not engine:
+        if self.runtime is not runtime:
             msg = f"{self.what} belongs to another session; use one of the same session"
             raise InvalidOptionError(msg)
 
@@ -220,10 +220,10 @@ class UnitOfWork:
             if (earlier := earlier_holder(self._keys, put)) is not None:
                 return earlier
         size = len(put.data) + len(put.prefix) + PUT_WEIGHT + (0 if put.plan is None else put.plan.weight)
-        if self._size + size > self.engine.max_puts:
+        if self._size + size > self.runtime.max_puts:
             msg = (
-                f"{self.what}: with this message for queue {put.store.name!r} it would put {self._size + size} bytes, "
-                f"more than one ZooKeeper request takes ({self.engine.zookeeper.max_request}); commit in parts"
+                f"{self.what}: with this message for queue {put.state.name!r} it would put {self._size + size} bytes, "
+                f"more than one ZooKeeper request takes ({self.runtime.zookeeper.max_request}); commit in parts"
             )
             raise TransactionTooLargeError(msg)
         self._size += size
@@ -239,7 +239,7 @@ class UnitOfWork:
         """
         self.require_open()
         for claim in self._claims:
-            if claim.id == message_id and claim.store.name == queue:
+            if claim.id == message_id and claim.state.name == queue:
                 self._claims[claim] = disposition
                 return
         msg = f"message {message_id} of queue {queue!r} was not taken by {self.what}"
@@ -253,7 +253,7 @@ class UnitOfWork:
         self.require_open()
         if self._alterations is None:
             self._alterations = {}
-        self._alterations[alteration.store.name, place] = alteration
+        self._alterations[alteration.state.name, place] = alteration
 
     def removes(self, queue: str, place: str) -> bool:
         """Whether it removes a message that it has not taken."""
@@ -281,9 +281,9 @@ class UnitOfWork:
 
     async def commit(self, timeout: float | None = None) -> None:
         """Commit. Raises: NotCommittedError, OutcomeUnknownError, TransactionClosedError, SessionClosedError."""
-        self.engine.check()
+        self.runtime.check()
         self.require_open()
-        deadline = None if timeout is None else self.engine.clock.monotonic() + timeout
+        deadline = None if timeout is None else self.runtime.clock.monotonic() + timeout
         try:
             if self._puts and not self.ready:
                 await self._make_ready(timeout)
@@ -295,7 +295,7 @@ class UnitOfWork:
         if atomic_write is None:
             return
         if deadline is not None:
-            await atomic_write.wait(limit=max(0.0, deadline - self.engine.clock.monotonic()))
+            await atomic_write.wait(limit=max(0.0, deadline - self.runtime.clock.monotonic()))
         elif not atomic_write.settled:  # as `wait` does, with one coroutine less for each message
             try:
                 await atomic_write.waiter()
@@ -305,7 +305,7 @@ class UnitOfWork:
         if not atomic_write.settled:
             raise self._withdraw(atomic_write, timeout)
         if self._release is not None:
-            await wait_settled(self._release, limit=self.engine.grace)
+            await wait_settled(self._release, limit=self.runtime.grace)
         atomic_write.outcome()
 
     def begin_commit(self) -> AtomicWrite | None:
@@ -324,7 +324,7 @@ class UnitOfWork:
             self._move(_SETTLING)
             self._move(_COMMITTED)
             return None
-        engine = self.engine
+        runtime = self.runtime
         dispositions = self._claims
         atomic_write: AtomicWrite
         if dispositions or self._alterations:
@@ -332,22 +332,22 @@ class UnitOfWork:
                 refuse_to_overtake(self.what, dispositions)
             alterations = tuple(self._alterations.values()) if self._alterations else ()
             atomic_write = CommitWrite(
-                self.id, dispositions, self._puts, engine.server_clock, self.generation, alterations=alterations
+                self.id, dispositions, self._puts, runtime.server_clock, self.generation, alterations=alterations
             )
         else:
             atomic_write = PutWrite(self.id, self._puts, FOREVER)
-        if atomic_write.weight > engine.surely_small:
+        if atomic_write.weight > runtime.surely_small:
             self._refuse_too_large(atomic_write)
-        engine.committer.submit(atomic_write)
+        runtime.committer.submit(atomic_write)
         if self._reservation is not None:
             self._reservation.bind(atomic_write)
             self._reservation = None
         self._move(_SETTLING)
         if self._delivered is not None:
-            engine.undecided(self)  # a transaction is recorded at its beginning
+            runtime.undecided(self)  # a transaction is recorded at its beginning
         self._atomic_write = atomic_write
-        if engine.tracing is not None:
-            engine.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
+        if runtime.tracing is not None:
+            runtime.tracing.settling("commit", self.id, dispositions, self._puts, atomic_write)
         atomic_write.owner = self
         return atomic_write
 
@@ -367,9 +367,9 @@ class UnitOfWork:
             OutcomeUnknownError: a commit is in flight, and its result is not known after one session timeout.
         """
         if self._state is _SETTLING:
-            await self.decision(self.engine.grace)
+            await self.decision(self.runtime.grace)
             if self._state is _SETTLING:
-                raise unknown(self.id, f"its commit is under way, with no answer within {self.engine.grace:g} s")
+                raise unknown(self.id, f"its commit is under way, with no answer within {self.runtime.grace:g} s")
         if self._state is _COMMITTED:
             self.require_open()
         if self._state is _OPEN:
@@ -377,7 +377,7 @@ class UnitOfWork:
             self._release_claims(delay, error, rewrite)
             self._move(_ROLLED_BACK)
         if self._release is not None:
-            await wait_settled(self._release, limit=self.engine.grace)
+            await wait_settled(self._release, limit=self.runtime.grace)
 
     def predict_disposition(self, claim: Claim, error: str) -> str:
         """Describe what will happen to its only message if it is undone for this error, for the log.
@@ -386,9 +386,9 @@ class UnitOfWork:
         """
         if self._state is not _OPEN:
             return f"it is {self._state.words} already"
-        if self.engine.closed or self.lost:
+        if self.runtime.closed or self.lost:
             return "not released, because its claim is lost"
-        disposition = release_disposition(claim, None, error, self.engine.random.random)
+        disposition = release_disposition(claim, None, error, self.runtime.random.random)
         if disposition.kind == "release":
             self._jittered_delay = disposition.delay
         return fate(disposition)
@@ -414,11 +414,11 @@ class UnitOfWork:
             raise AssertionError(msg)
         self._state = state
         if state.final:
-            self.engine.decided(self, state.outcome)
+            self.runtime.decided(self, state.outcome)
 
     def _withdraw(self, atomic_write: AtomicWrite, timeout: float | None) -> QueueError:
         """Withdraw a commit that took too long; return the error."""
-        if not self.engine.committer.withdraw(atomic_write):
+        if not self.runtime.committer.withdraw(atomic_write):
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.release_nowait()
@@ -433,11 +433,11 @@ class UnitOfWork:
         self._release_claims(0 if type(error) is NotCommittedError else None, str(error))
         self._move(_ROLLED_BACK)
         if self._release is not None and patient:
-            await wait_settled(self._release, limit=self.engine.grace)
+            await wait_settled(self._release, limit=self.runtime.grace)
 
     async def _make_ready(self, timeout: float | None) -> None:
         """Open the target queues, and reserve their capacity. Raises: also as `CapacityGate.acquire`."""
-        deadline = Deadline(timeout, self.engine.clock)
+        deadline = Deadline(timeout, self.runtime.clock)
         self._move(_SETTLING)
         try:
             await self._open_queues(timeout)
@@ -459,7 +459,7 @@ class UnitOfWork:
         return needs_of(self._puts, self._claims, self._alterations.values() if self._alterations else ())
 
     def _refuse_too_large(self, atomic_write: AtomicWrite) -> None:
-        zookeeper = self.engine.zookeeper
+        zookeeper = self.runtime.zookeeper
         operations: list[Operation] = []
         atomic_write.compose(operations)
         size = zookeeper.request_size(operations) + 512  # plus the operation on the slot
@@ -501,34 +501,34 @@ class UnitOfWork:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
-        engine = self.engine
-        if engine.closed or not self._claims or self.lost:
+        runtime = self.runtime
+        if runtime.closed or not self._claims or self.lost:
             return
         if delay is None:
             delay = self._jittered_delay
-        random = engine.random.random
+        random = runtime.random.random
         dispositions = {claim: release_disposition(claim, delay, error, random) for claim in self._claims}
         for claim, disposition in dispositions.items() if obstructed is not None else ():
             if claim.id == obstructed and disposition.kind == "release":
-                longest = max(aside(claim.attempt), claim.store.policy.backoff.delay(claim.attempt, random))
+                longest = max(aside(claim.attempt), claim.state.policy.backoff.delay(claim.attempt, random))
                 dispositions[claim] = disposition._replace(delay=longest)
         if rewrite is not None:
             dispositions = {
                 claim: disposition._replace(rewrite=rewrite) if disposition.kind == "release" else disposition
                 for claim, disposition in dispositions.items()
             }
-        atomic_write = ReleaseWrite(engine.ids.next(), dispositions, engine.server_clock, self.generation)
+        atomic_write = ReleaseWrite(runtime.ids.next(), dispositions, runtime.server_clock, self.generation)
         try:
-            engine.committer.submit(atomic_write)
+            runtime.committer.submit(atomic_write)
         except QueueError:
             return  # the session has just been closed, its locks go with it
         self._release = atomic_write.done
-        if engine.tracing is not None:
-            engine.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
+        if runtime.tracing is not None:
+            runtime.tracing.settling("rollback", self.id, dispositions, (), atomic_write)
 
     async def _undo(self, claims: list[Claim]) -> None:
         """Release claims that came too late to be added."""
-        dispatcher = self.engine.dispatcher(claims[0].store) if claims else None
+        dispatcher = self.runtime.dispatcher(claims[0].state) if claims else None
         released = dispatcher.release(claims) if dispatcher is not None else None
         if released is not None:
-            await wait_settled(released, limit=self.engine.grace)
+            await wait_settled(released, limit=self.runtime.grace)

@@ -135,19 +135,19 @@ class Jobs:
             PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError, AccessDeniedError,
             OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         path = self._paths.job(name)
-        record = await _record(engine, cron, queue, value, **options)
-        record = replace(record, last=await server_time(engine))
+        record = await _record(runtime, cron, queue, value, **options)
+        record = replace(record, last=await server_time(runtime))
         with readable(self._paths.base):
-            await engine.zookeeper.ensure(self._paths.base)
+            await runtime.zookeeper.ensure(self._paths.base)
 
         def explain(_: int, error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
                 return AlreadyExistsError(f"there is a job {name!r} already; change it, or remove it first")
             return QueueError(f"{path}: {error}")
 
-        await apply(engine, [Create(path, record.encode())], explain)
+        await apply(runtime, [Create(path, record.encode())], explain)
         return await _shown(name, record)
 
     @overload
@@ -261,7 +261,7 @@ class Jobs:
             return JobRecord.decode(data), stat.version
 
     async def _change(self, name: str, change: Callable[[JobRecord], JobRecord]) -> Job:
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         path = self._paths.job(name)
 
         def explain(_: int, error: ZooKeeperError) -> QueueError:
@@ -276,9 +276,9 @@ class Jobs:
             if new == old:
                 return await _shown(name, old)
             if (new.cron, new.zone) != (old.cron, old.zone) or old.paused:
-                new = replace(new, last=max(old.last, await server_time(engine)))
+                new = replace(new, last=max(old.last, await server_time(runtime)))
             try:
-                await apply(engine, [SetData(path, new.encode(), version)], explain)
+                await apply(runtime, [SetData(path, new.encode(), version)], explain)
             except JobChangedError:
                 continue
             return await _shown(name, new)
@@ -298,17 +298,17 @@ def readable(path: str) -> Iterator[None]:
 
 
 async def apply(
-    engine: SessionCore, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
+    runtime: SessionCore, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
 ) -> None:
     """Apply operations exactly once. Raises: what ``explain`` makes of a refusal; as `Queue.put`."""
-    await engine.settle(RegistrationWrite(engine.ids.next(), operations, explain))
+    await runtime.settle(RegistrationWrite(runtime.ids.next(), operations, explain))
 
 
 async def read_jobs(
-    engine: SessionCore, paths: SchedulePaths, names: set[str] | None
+    runtime: SessionCore, paths: SchedulePaths, names: set[str] | None
 ) -> dict[str, tuple[JobRecord, int]]:
     """Read jobs (None: all) with their versions; those that are not there, or do not decode, are left out."""
-    zookeeper = engine.zookeeper
+    zookeeper = runtime.zookeeper
     if names is None:
         names = set(await below(zookeeper, paths.base))
     found: dict[str, tuple[JobRecord, int]] = {}
@@ -334,7 +334,7 @@ def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[st
 
 
 async def _record(
-    engine: SessionCore,
+    runtime: SessionCore,
     cron: str,
     queue: Destination[Any] | str,
     value: object,
@@ -356,9 +356,9 @@ async def _record(
     if JOB in headers or OCCURRENCE in headers:
         msg = f"the headers {JOB!r} and {OCCURRENCE!r} are the job's own; take other names"
         raise InvalidOptionError(msg)
-    if isinstance(queue, Destination) and queue.owner is not engine:
+    if isinstance(queue, Destination) and queue.owner is not runtime:
         raise not_own(queue.name)
-    prepared = check(queue, value, stored, engine.max_message)
+    prepared = check(queue, value, stored, runtime.max_message)
     record = JobRecord(
         cron=cron,
         zone=zone,

@@ -33,6 +33,7 @@ from aiozkqueue.queue.commit.capacity import enter
 from aiozkqueue.queue.commit.conditional import Change
 from aiozkqueue.queue.commit.conditional import apply as apply_changes
 from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, removal
@@ -118,33 +119,33 @@ class Notifications:
         Raises: AlreadyExistsError; InvalidNameError, InvalidOptionError, ConfigConflictError, AccessDeniedError,
         SessionClosedError, WrongLoopError.
         """
-        engine, path = core_of(self._session), self._path(service, name)
+        runtime, path = core_of(self._session), self._path(service, name)
         made = NotificationQueue(self._session, service, name, type)
-        store = state_of(made.queue)
+        state = state_of(made.queue)
         wanted = QueueConfig(policy=policy, history=History(payload=True) if history else None)
         with readable(self._base):
-            await engine.zookeeper.ensure(self._base)
+            await runtime.zookeeper.ensure(self._base)
 
         def explain(_: int, error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
                 return _exists_already(service, name)
             if isinstance(error, BadVersionError | NoNodeError):
-                return ConflictError(f"{store.paths.base}: {error}")
+                return ConflictError(f"{state.paths.base}: {error}")
             return QueueError(f"{path}: {error}")
 
         while True:
             with readable(path):
-                if await engine.zookeeper.exists(path) is not None:
+                if await runtime.zookeeper.exists(path) is not None:
                     raise _exists_already(service, name)
-            await store.open()
-            check_change(store.name, store.config, wanted)
-            settings = SetData(store.paths.base, store.config.changed(wanted).encode(), store.version)
+            await state.open()
+            check_change(state.name, state.config, wanted)
+            settings = SetData(state.paths.base, state.config.changed(wanted).encode(), state.version)
             try:
-                await apply(engine, [Create(path), settings], explain)
+                await apply(runtime, [Create(path), settings], explain)
             except ConflictError:  # the queue's configuration has just been changed by another
-                store.invalidate()
+                state.invalidate()
                 continue
-            store.invalidate()
+            state.invalidate()
             return made
 
     async def get(self, service: str, name: str, type: TypeForm[T]) -> NotificationQueue[T]:
@@ -161,10 +162,10 @@ class Notifications:
 
     async def list(self) -> list[tuple[str, str]]:
         """Read which there are: services and names. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         with readable(self._base):
-            stat = await engine.zookeeper.exists(self._base)
-            names = [] if stat is None else await engine.zookeeper.children(self._base)
+            stat = await runtime.zookeeper.exists(self._base)
+            names = [] if stat is None else await runtime.zookeeper.children(self._base)
         return sorted((service, name) for service, _, name in (one.partition(":") for one in names))
 
     def _path(self, service: str, name: str) -> str:
@@ -201,13 +202,13 @@ class NotificationQueue(Generic[T]):
             PayloadError, MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
             AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         if tx is not None:
-            work_of(tx).require_of(engine)
+            work_of(tx).require_of(runtime)
         _ms(at)
         headers = {KEY1: search_key1, KEY2: search_key2, TOKEN: user_token, DATE: at.isoformat()}
         given = {name: text for name, text in headers.items() if text is not None}
-        put = prepare(engine, self._queue, event, {"at": at, "headers": given})
+        put = prepare(runtime, self._queue, event, {"at": at, "headers": given})
         field = _search_field(search_key1, search_key2)
         if field is not None:
             put = put._replace(prefix=with_field(put.prefix, field))
@@ -215,9 +216,9 @@ class NotificationQueue(Generic[T]):
             work_of(tx).add_put(put)
             return put.id
         await make_ready([put])
-        atomic_write = PutWrite(engine.ids.next(), [put])
+        atomic_write = PutWrite(runtime.ids.next(), [put])
         await enter(atomic_write, [put], AT_ONCE)
-        await engine.settle(atomic_write)
+        await runtime.settle(atomic_write)
         return put.id
 
     async def find(
@@ -260,14 +261,14 @@ class NotificationQueue(Generic[T]):
         MessageTooLargeError, TransactionClosedError, OutcomeUnknownError, AccessDeniedError, SessionClosedError,
         WrongLoopError.
         """
-        engine, store = core_of(self._session), state_of(self._queue)
+        runtime, state = core_of(self._session), state_of(self._queue)
         keyed = _search_field(search_key1, search_key2) is not None
         wanted = _Wanted(search_key1, search_key2, None)
-        body = decode(prepare(engine, self._queue, event, {}).data)[1]
+        body = decode(prepare(runtime, self._queue, event, {}).data)[1]
         found = [one for one in await self._by_id(notification_id) if not one.in_flight]
         if keyed:
             found = [one for one in found if _is_wanted(one, wanted)]
-        changes = [(one, replacement(engine, store, one, body)) for one in found]
+        changes = [(one, replacement(QueueHandle(runtime, state), one, body)) for one in found]
         return await self._alter(changes, tx, removes=False) > 0
 
     async def remove(self, notification_id: str, *, tx: Transaction | Delivery[Any] | None = None) -> bool:
@@ -295,12 +296,12 @@ class NotificationQueue(Generic[T]):
 
         Raises: InvalidOptionError: the date has no time zone; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        engine, store = core_of(self._session), state_of(self._queue)
-        moment = await server_time(engine) if at is None else _ms(at)
-        await store.open()
-        locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+        runtime, state = core_of(self._session), state_of(self._queue)
+        moment = await server_time(runtime) if at is None else _ms(at)
+        await state.open()
+        locked = {parse_lock(name) for name in await list_children(QueueHandle(runtime, state), state.paths.locks)}
         ready = 0
-        async for page in walk(engine, store, await self._folders(moment), ordered=False):
+        async for page in walk(QueueHandle(runtime, state), await self._folders(moment), ordered=False):
             ready += sum(one.item.id not in locked and (one.item.due or 0) <= moment for one in page)
         return ready
 
@@ -345,9 +346,9 @@ class NotificationQueue(Generic[T]):
     # -- looking
 
     async def _folders(self, until: int | None) -> list[str]:
-        engine, store = core_of(self._session), state_of(self._queue)
-        later = f"{store.paths.later}/"
-        folders = await lanes(engine, store)
+        runtime, state = core_of(self._session), state_of(self._queue)
+        later = f"{state.paths.later}/"
+        folders = await lanes(QueueHandle(runtime, state))
         if until is None:
             return folders
         hours = [(folder, folder.removeprefix(later)) for folder in folders]
@@ -356,32 +357,39 @@ class NotificationQueue(Generic[T]):
         ]
 
     async def _find(self, wanted: _Wanted) -> list[ItemSnapshot]:
-        engine, store = core_of(self._session), state_of(self._queue)
+        runtime, state = core_of(self._session), state_of(self._queue)
         field = _search_field(wanted.key1, wanted.key2)
         if field is not None and wanted.key1 is None:
             field = field[: 1 + _LETTERS]
         until = None if wanted.until is None else _ms(wanted.until)
-        base = len(store.paths.base) + 1
+        base = len(state.paths.base) + 1
 
         def may_match(name: str) -> bool:
-            item = store.parse_item(name)
+            item = state.parse_item(name)
             return item is not None and (until is None or (item.due or 0) <= until) and _matches(item.unknown, field)
 
-        places = [one.path[base:] for one in await list_items(engine, store, await self._folders(until), may_match)]
-        found = await find(engine, store, places)
+        places = [
+            one.path[base:]
+            for one in await list_items(QueueHandle(runtime, state), await self._folders(until), may_match)
+        ]
+        found = await find(QueueHandle(runtime, state), places)
         return [one for one in found if _is_wanted(one, wanted)]
 
     async def _by_id(self, notification_id: str) -> list[ItemSnapshot]:
-        engine, store = core_of(self._session), state_of(self._queue)
-        base = len(store.paths.base) + 1
-        items = await list_items(engine, store, await lanes(engine, store), lambda name: notification_id in name)
-        return await find(engine, store, [one.path[base:] for one in items if one.item.id == notification_id])
+        runtime, state = core_of(self._session), state_of(self._queue)
+        base = len(state.paths.base) + 1
+        items = await list_items(
+            QueueHandle(runtime, state), await lanes(QueueHandle(runtime, state)), lambda name: notification_id in name
+        )
+        return await find(
+            QueueHandle(runtime, state), [one.path[base:] for one in items if one.item.id == notification_id]
+        )
 
     async def _remove(self, found: list[ItemSnapshot], tx: Transaction | Delivery[Any] | None) -> int:
-        engine, store = core_of(self._session), state_of(self._queue)
-        await store.open()
+        runtime, state = core_of(self._session), state_of(self._queue)
+        await state.open()
         disposition = Disposition("remove", outcome=End.REMOVED)
-        changes = [(one, removal(engine, store, one, disposition)) for one in found if not one.in_flight]
+        changes = [(one, removal(runtime, state, one, disposition)) for one in found if not one.in_flight]
         return await self._alter(changes, tx, removes=True)
 
     async def _alter(

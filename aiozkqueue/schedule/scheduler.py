@@ -112,16 +112,16 @@ class Scheduler:
         await self._background.leave(error)
 
     async def _serve_jobs(self) -> None:
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         self._changed = None
         with readable(self._paths.base):
-            await engine.zookeeper.ensure(self._paths.base)
-            watch = await engine.zookeeper.watch(self._paths.base, self._hear, recursive=True)
+            await runtime.zookeeper.ensure(self._paths.base)
+            watch = await runtime.zookeeper.watch(self._paths.base, self._hear, recursive=True)
         try:
             while not self._stopped:
                 self._wake.clear()
                 pause = await self._look()
-                timer = engine.clock.call_later(pause, self._wake.set)
+                timer = runtime.clock.call_later(pause, self._wake.set)
                 try:
                     await self._wake.wait()
                 finally:
@@ -139,15 +139,15 @@ class Scheduler:
 
     async def _look(self) -> float:
         """Put what is due; return for how many seconds there is nothing to do."""
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         names, self._changed = self._changed, set()
         try:
             with readable(self._paths.base):
-                read = await read_jobs(engine, self._paths, names)
-            now = await server_time(engine)
+                read = await read_jobs(runtime, self._paths, names)
+            now = await server_time(runtime)
         except (ConnectionLossError, SessionExpiredError):
             self._changed = None
-            await engine.zookeeper.wait_connected()
+            await runtime.zookeeper.wait_connected()
             return 0.0
         for name in self._jobs if names is None else names:
             if name not in read:
@@ -180,29 +180,29 @@ class Scheduler:
 
     async def _put(self, name: str, record: JobRecord, version: int, due: list[int]) -> float:
         """Put the first of these, as many as go into one multi, unless another scheduler is quicker."""
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         try:
             puts: list[Put] = []
             for occurrence in due:
-                put = prepare(engine, record.queue, record.body, occurrence_options(name, record, occurrence))
+                put = prepare(runtime, record.queue, record.body, occurrence_options(name, record, occurrence))
                 if puts and weigh_puts([*puts, put]) > TOGETHER_BYTES:
                     break
                 puts.append(put)
             await make_ready(puts)
-            if puts[0].store.room is not None:  # which lets no more in at once
-                puts = puts[: credits_of(puts[0].store.config.max_size or 1)]
+            if puts[0].state.room is not None:  # which lets no more in at once
+                puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
             decided = replace(record, last=due[len(puts) - 1])
-            change = Change(puts[0].store, [SetData(self._paths.job(name), decided.encode(), version)])
-            guard = ConditionalWrite(engine.ids.next(), change, engine.server_clock)
-            atomic_write = GuardedPuts(engine.ids.next(), puts, guard)
+            change = Change(puts[0].state, [SetData(self._paths.job(name), decided.encode(), version)])
+            guard = ConditionalWrite(runtime.ids.next(), change, runtime.server_clock)
+            atomic_write = GuardedPuts(runtime.ids.next(), puts, guard)
             await enter(atomic_write, puts, AT_ONCE)
             try:
-                await engine.settle(atomic_write)
+                await runtime.settle(atomic_write)
             except NotCommittedError:
                 if not atomic_write.left:
                     raise
         except QueueError as error:
-            engine.check()  # when the session is over, that is what ends this
+            runtime.check()  # when the session is over, that is what ends this
             told = {"job": name, "queue": record.queue}
             log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error, extra=told)
             self._forget(name)

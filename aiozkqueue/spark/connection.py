@@ -94,14 +94,14 @@ class Link(NamedTuple):
             future.cancel()
 
     @property
-    def engine(self) -> SessionCore:
+    def runtime(self) -> SessionCore:
         """The session's machinery; for code that runs on its loop."""
         return core_of(self.session)
 
     @property
-    def store(self) -> QueueState:
+    def state(self) -> QueueState:
         """What is known of the queue."""
-        return core_of(self.session).store(self.options.queue)
+        return core_of(self.session).queue_state(self.options.queue)
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def linked(options: Options) -> Iterator[Link]:
 
 async def require_queue(link: Link) -> None:
     """Refuse to read what is not there. Raises: NotFoundError."""
-    if not await link.store.exists():
+    if not await link.state.exists():
         options = link.options
         msg = f"there is no queue {options.queue!r} below {options.root} of {options.hosts}; its first put makes it"
         raise NotFoundError(msg)

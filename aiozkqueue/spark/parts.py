@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
 from aiozkqueue.queue.admin.batch_writers import marks_of
 from aiozkqueue.queue.batches.staging import FencedError, FencedPuts, OvertakenError
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.queue.put.ttl import with_field
@@ -87,29 +88,29 @@ class Part:
         self._waiting.extend(rows)
         self._pass_over()
         while len(self._waiting) >= self._link.options.rows:
-            await self._store()
+            await self._state()
 
     async def finish(self) -> int:
         """Store what is left; return how many rows there are."""
         while self._waiting:
-            await self._store()
+            await self._state()
         if self._passed < self._progress.rows:
             raise self._another()
         return self._passed
 
-    async def _store(self) -> None:
-        link, store = self._link, self._link.store
-        if not store.ready:
-            await store.open()
+    async def _state(self) -> None:
+        link, state = self._link, self._link.state
+        if not state.ready:
+            await state.open()
         most = link.options.rows
-        if store.room is not None:
-            most = min(most, credits_of(store.config.max_size or 1))
+        if state.room is not None:
+            most = min(most, credits_of(state.config.max_size or 1))
         queue = link.session.queue(link.options.queue)
         puts: list[Put] = []
         size = 0
         digest = self._digest.copy()
         for row in islice(self._waiting, most):
-            put = prepare(link.engine, queue, row.body, row.options)
+            put = prepare(link.runtime, queue, row.body, row.options)
             size += len(put.data)
             if puts and size > MOST_BYTES:
                 break
@@ -119,12 +120,12 @@ class Part:
         await make_ready(puts)
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
-        atomic_write = FencedPuts(link.engine.ids.next(), puts, self.fence, written)
-        if store.room is not None:
-            await store.room.acquire(len(puts), Deadline(link.options.put_timeout, link.engine.clock))
-            store.room.bind(atomic_write, len(puts))
+        atomic_write = FencedPuts(link.runtime.ids.next(), puts, self.fence, written)
+        if state.room is not None:
+            await state.room.acquire(len(puts), Deadline(link.options.put_timeout, link.runtime.clock))
+            state.room.bind(atomic_write, len(puts))
         try:
-            await link.engine.settle(atomic_write)
+            await link.runtime.settle(atomic_write)
         except OvertakenError:
             await self._read()
         except FencedError as error:
@@ -145,7 +146,7 @@ class Part:
         self.fence = fence
 
     async def _read(self) -> None:
-        zookeeper = self._link.engine.zookeeper
+        zookeeper = self._link.runtime.zookeeper
         await zookeeper.sync(self._path)
         data, stat = await zookeeper.read(self._path)
         stored = read_progress(data, self.fence.stage)
@@ -182,13 +183,13 @@ class MarkedPart(Part):
     async def finish(self) -> int:
         """Store what is left; return how many rows this partition has put."""
         while self._waiting:
-            await self._store()
+            await self._state()
         return self._progress.rows
 
     async def _read(self) -> None:
         await super()._read()
         self._passed = self._progress.rows
-        self._known = await marks_of(self._link.engine, self._link.store, self.fence.stage)
+        self._known = await marks_of(QueueHandle(self._link.runtime, self._link.state), self.fence.stage)
 
     def _pass_over(self) -> None:
         """Drop what is stored already."""
@@ -221,7 +222,7 @@ def _take_in(digest: blake2b, row: Row) -> None:
 
 async def _create_once(link: Link, path: str) -> None:
     """Create a znode unless it is there, whatever becomes of replies."""
-    zookeeper = link.engine.zookeeper
+    zookeeper = link.runtime.zookeeper
     while await zookeeper.exists(path) is None:
         try:
             await zookeeper.multi([Create(path, b"")])

@@ -40,6 +40,7 @@ from aiozkqueue.moments import milliseconds_at
 from aiozkqueue.queue.admin.listing import collect_children, list_children, seen
 from aiozkqueue.queue.admin.stats import due_of, lanes
 from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import attempts_of, find_pages, item_pages, read_all
 from aiozkqueue.zookeeper import PAGE
 
@@ -176,20 +177,20 @@ async def next_page(pages: AsyncIterator[T]) -> T | None:
 
 async def _folders(link: Link) -> list[str]:
     await require_queue(link)
-    paths = link.store.paths
+    paths = link.state.paths
     match link.options.content:
         case Content.ITEMS:
-            return await lanes(link.engine, link.store)
+            return await lanes(QueueHandle(link.runtime, link.state))
         case Content.DEAD_LETTERS:
             return [paths.dlq]
         case Content.HISTORY:
-            hours = await list_children(link.engine, link.store, paths.history)
+            hours = await list_children(QueueHandle(link.runtime, link.state), paths.history)
             return [paths.record(hour) for hour in sorted(hours) if parse_hour(hour) is not None]
 
 
 async def _sizes(link: Link, folders: Sequence[str]) -> list[int]:
     """How much is in each."""
-    nodes = await read_all(link.engine, link.store, folders)
+    nodes = await read_all(QueueHandle(link.runtime, link.state), folders)
     return [0 if node is None else node.stat.num_children for node in nodes]
 
 
@@ -200,8 +201,8 @@ async def _share(link: Link, partition: FolderShare) -> list[str]:
     def ours(name: str) -> bool:
         return crc32(name.encode()) % partition.of == partition.share and (ids is None or _id(name) in ids)
 
-    listed = await collect_children(link.engine, link.store, partition.folder, lambda: Matching(ours))
-    return sorted(await seen(link.engine, link.store, listed.names))
+    listed = await collect_children(QueueHandle(link.runtime, link.state), partition.folder, lambda: Matching(ours))
+    return sorted(await seen(QueueHandle(link.runtime, link.state), listed.names))
 
 
 def _id(name: str) -> str | None:
@@ -212,21 +213,21 @@ def _id(name: str) -> str | None:
 
 
 async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIterator[list[dict[str, object]]]:
-    lane = partition.folder.removeprefix(f"{link.store.paths.base}/")
+    lane = partition.folder.removeprefix(f"{link.state.paths.base}/")
     read = find_pages if layout.reads_locks else item_pages
     names = await _share(link, partition)
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         places = [f"{lane}/{name}" for name in some if ItemName.parse(name) is not None]
-        async for page in read(link.engine, link.store, places):
-            yield [item_values(one, link.engine.server_clock.now(), layout) for one in page]
+        async for page in read(link.runtime, link.state, places):
+            yield [item_values(one, link.runtime.server_clock.now(), layout) for one in page]
 
 
 async def _dead_letters(link: Link, partition: FolderShare, _: Layout) -> AsyncIterator[list[dict[str, object]]]:
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = names[start : start + PAGE]
-        nodes = await read_all(link.engine, link.store, [link.store.paths.dead(name) for name in page])
+        nodes = await read_all(QueueHandle(link.runtime, link.state), [link.state.paths.dead(name) for name in page])
         rows: list[dict[str, object]] = []
         for name, node in zip(page, nodes, strict=True):
             item = ItemName.parse(name)
@@ -251,7 +252,7 @@ async def history_pages(link: Link, partition: FolderShare) -> AsyncIterator[lis
     names = await _share(link, partition)
     for start in range(0, len(names), PAGE):
         page = [name for name in names[start : start + PAGE] if parse_record(name) is not None]
-        nodes = await read_all(link.engine, link.store, [f"{partition.folder}/{name}" for name in page])
+        nodes = await read_all(QueueHandle(link.runtime, link.state), [f"{partition.folder}/{name}" for name in page])
         rows: list[dict[str, object]] = []
         for name, node in zip(page, nodes, strict=True):
             if node is not None:

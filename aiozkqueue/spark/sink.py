@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from aiozkqueue.errors import InvalidOptionError
 from aiozkqueue.queue.admin.batch_writers import began_by
+from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked
 from .parts import Batch
@@ -89,4 +90,4 @@ class QueueStreamWriter(DataSourceStreamArrowWriter):
 
 
 async def _began(link: Link, origin: str, batch: int) -> list[str]:
-    return await began_by(link.engine, link.store, origin, batch)
+    return await began_by(QueueHandle(link.runtime, link.state), origin, batch)

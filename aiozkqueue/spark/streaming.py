@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from aiozkqueue.errors import CheckpointError, ClaimLostError, InvalidOptionError
 from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find_pages, item_pages
 from aiozkqueue.zookeeper import NoNodeError, below
 
@@ -230,32 +231,32 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 async def _ledger_of(link: Link) -> Ledger:
-    return Ledger(link.engine, link.store, link.options.group)
+    return Ledger(QueueHandle(link.runtime, link.state), link.options.group)
 
 
 async def _note(link: Link, reading: Reading) -> None:
     """Write down that a task has handed all of its share to Spark. Raises: ClaimLostError."""
     try:
-        await reading.note(link.engine.zookeeper)
+        await reading.note(link.runtime.zookeeper)
     except NoNodeError as error:
         msg = (
-            f"queue {link.store.name!r}: the batch of this task is not there any more: it was acknowledged or released"
+            f"queue {link.state.name!r}: the batch of this task is not there any more: it was acknowledged or released"
         )
         raise ClaimLostError(msg) from error
 
 
 async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator[list[list[object]]]:
     """Read what a ledger holds. A server that lags must not make a message look as if it were done: hence the sync."""
-    zookeeper, store = link.engine.zookeeper, link.store
+    zookeeper, state = link.runtime.zookeeper, link.state
     read = find_pages if layout.reads_locks else item_pages
-    await zookeeper.sync(store.paths.base)
+    await zookeeper.sync(state.paths.base)
     for path, begin, stop in share.parts:
         places = [one.place for one in (await read_page(zookeeper.read, path))[begin:stop]]
         marked = set(await below(zookeeper, path))
         count = 0
-        async for found in read(link.engine, store, places):
+        async for found in read(link.runtime, state, places):
             count += len(found)
-            now = link.engine.server_clock.now()
+            now = link.runtime.server_clock.now()
             decoded = layout.decode([item_values(one, now, layout) for one in found])
             for message_id, reason in decoded.undecodable.items():
                 await mark(zookeeper, path, message_id, reason)
@@ -265,7 +266,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
             yield decoded.rows
         if count < len(places):
             msg = (
-                f"queue {store.name!r}: {len(places) - count} messages of a batch are not there: they were forced open "
+                f"queue {state.name!r}: {len(places) - count} messages of a batch are not there: they were forced open "
                 "and taken by others, or another query of this group has acknowledged them"
             )
             raise ClaimLostError(msg)

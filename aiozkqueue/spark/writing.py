@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.queue.admin.batch_writers import name_of_write
 from aiozkqueue.queue.batches.staging import BatchWriter
+from aiozkqueue.queue.commit.handle import QueueHandle
 
 from .connection import linked
 from .parts import Batch, MarkedPart, Part, read_progress
@@ -109,7 +110,7 @@ def put_part(options: Options, batch: Batch, schema: StructType, iterator: Itera
 
 async def staging_of(link: Link, writer: str) -> BatchWriter:
     """Return a writer's place at the queue."""
-    return BatchWriter(link.engine, link.store, writer)
+    return BatchWriter(QueueHandle(link.runtime, link.state), writer)
 
 
 async def complete(
@@ -121,7 +122,7 @@ async def complete(
     """
     told = {one.partition: one.rows for one in messages if isinstance(one, Written) and one.stage and one.rows}
     stages = {one.stage for one in messages if isinstance(one, Written) and one.stage is not None}
-    zookeeper = link.engine.zookeeper
+    zookeeper = link.runtime.zookeeper
     stored: dict[int, int] = {}
     for name in await staging.parts() if stages else ():
         for stage in stages:

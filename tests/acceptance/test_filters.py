@@ -215,7 +215,7 @@ async def test_a_sweep_removes_the_records_that_nothing_bears_while_others_put(
 
     async def sweep() -> None:
         nonlocal swept
-        client = other._engine.zookeeper
+        client = other._runtime.zookeeper
         while putting:
             swept += await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
 
@@ -229,7 +229,7 @@ async def test_a_sweep_removes_the_records_that_nothing_bears_while_others_put(
         putting = False
     assert await jobs.size() == 101
     assert len(await take_so_many(other, zq.Filter("n", "ge", -1), 101)) == 101
-    client = other._engine.zookeeper
+    client = other._runtime.zookeeper
     await sweep_tags(client, paths, [paths.dlq, paths.items, paths.dlq], client.generation)
     assert await server_view.children(f"{queue_root}/jobs/filters") == []
     await jobs.put(b"after", filters={"n": -1})
@@ -256,7 +256,7 @@ async def test_a_backlog_for_others_is_not_listed_for_every_message(
 ) -> None:
     jobs = session.queue("jobs")
     await jobs.put_many([b"x"] * 20_000, filters={"performance_class": "low"})
-    candidate_source = other._engine.dispatcher(
+    candidate_source = other._runtime.dispatcher(
         state_of(other.queue("jobs")), CLASSES.absolute("standard")
     )._candidate_source
     listings = 0

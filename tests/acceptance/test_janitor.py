@@ -13,15 +13,15 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.layout import AttemptRecord, End, HistoryRecord, LockRecord
 from aiozkqueue.queue.admin.history_pins import pin, read_pins
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.queue.internals import handle_of
 from tests.integration.queue.conftest import eventually, take_one
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from aiozkqueue.queue.admin.history_pins import Pins
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
     from tests.observer import Observer
 
 NOW = datetime.now(UTC)
@@ -117,10 +117,10 @@ async def test_what_an_audit_has_pinned_stays_until_it_is_unpinned(
     jobs = session.queue("jobs")
     await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
     await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (4, 3, 2)))
-    await pin(core_of(jobs), state_of(jobs), "audit", NOW - timedelta(days=3))
+    await pin(handle_of(jobs), "audit", NOW - timedelta(days=3))
     await session.clean("jobs")
     assert await ids(jobs) == ["r3", "r2"]
-    await pin(core_of(jobs), state_of(jobs), "audit", NOW - timedelta(days=2))
+    await pin(handle_of(jobs), "audit", NOW - timedelta(days=2))
     await session.clean("jobs")
     assert await ids(jobs) == ["r2"]
     assert [(one.queue, one.name) for one in await jobs.pins()] == [("jobs", "audit")]
@@ -138,9 +138,9 @@ async def test_a_pin_set_while_somebody_cleans_holds_at_once(
     await jobs.configure(zq.QueueConfig(history=zq.History(lifetime=3600)))
     await write_history(server_view, base, *(record(f"r{days}", timedelta(days=days)) for days in (3, 2)))
 
-    async def slowly(engine: SessionCore, store: QueueState) -> Pins:
-        pins = await read_pins(engine, store)
-        await pin(engine, store, "audit", NOW - timedelta(days=3))
+    async def slowly(handle: QueueHandle[SessionCore]) -> Pins:
+        pins = await read_pins(handle)
+        await pin(handle, "audit", NOW - timedelta(days=3))
         return pins
 
     monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.read_pins", slowly)

@@ -92,7 +92,7 @@ async def test_what_is_put_after_the_move_began_stays(session: zq.QueueSession, 
 async def test_two_runners_take_each_message_along_once(session: zq.QueueSession, other: zq.QueueSession) -> None:
     await session.queue("source").put_many([b"%d" % number for number in range(500)])
     reference = await session.moves.start("source", "target")
-    await other.moves._finish(reference, await other._engine.zookeeper.wait_connected())
+    await other.moves._finish(reference, await other._runtime.zookeeper.wait_connected())
     await ended(session, reference)
     found = Counter(delivery.body for delivery in await drained(session, "target"))
     assert found == Counter(b"%d" % number for number in range(500))

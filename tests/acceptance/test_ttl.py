@@ -11,7 +11,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.queue.admin.ttl import sweep_expired
-from aiozkqueue.queue.internals import state_of
+from aiozkqueue.queue.internals import handle_of
 from tests.integration.queue.conftest import eventually
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ async def test_what_nobody_takes_is_swept_once(
     await jobs.put(b"unique", ttl=SHORT, key="k", unique=True)
     await jobs.put(b"long", ttl=60)
     await asyncio.sleep(LONGER)
-    swept = await asyncio.gather(*(sweep_expired(one._engine, state_of(one.queue("jobs"))) for one in (session, other)))
+    swept = await asyncio.gather(*(sweep_expired(handle_of(one.queue("jobs"))) for one in (session, other)))
     assert sum(swept) == 21
     assert [message.body for message in await jobs.peek()] == [b"long"]
     assert await jobs.dead_letters.size() == (21 if expired == "dead-letter" else 0)
@@ -145,7 +145,7 @@ async def test_what_is_held_is_not_swept(on_clock: OnClock, clock: TestClock) ->
     async with session.begin() as tx:
         assert await tx.take(jobs, timeout=30) is not None
         clock.advance(100)
-        assert await sweep_expired(other._engine, state_of(other.queue("jobs"))) == 0
+        assert await sweep_expired(handle_of(other.queue("jobs"))) == 0
 
 
 @pytest.mark.parametrize("ttl", [0, -1, math.nan, "60", True, 1e10])
@@ -165,6 +165,6 @@ async def test_stats_tell_what_has_ended_and_is_still_there(session: zq.QueueSes
 
     await eventually(ended, 30)
     assert (await jobs.stats()).size == 2
-    await sweep_expired(session._engine, session._engine.store("jobs"))
+    await sweep_expired(session._runtime.handle("jobs"))
     stats = await jobs.stats()
     assert (stats.size, stats.expired) == (1, 0)

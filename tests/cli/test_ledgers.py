@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_what_an_abandoned_stream_holds_is_shown_and_released(cli: Cli, zookeeper: str, queue_root: str) -> None:
     async def abandon() -> None:
         async with zq.connect(zookeeper, root=queue_root) as session:
-            await Ledger(core_of(session), core_of(session).store("orders"), "nightly").next_batch(-1, 2)
+            await Ledger(core_of(session).handle("orders"), "nightly").next_batch(-1, 2)
 
     cli("put", "orders", "--lines", stdin=b"1\n2\n3\n")
     assert cli("ledgers", "list", "orders").status == 1

@@ -21,7 +21,7 @@ def test_what_an_audit_that_never_came_back_keeps_is_shown_and_given_up(
         async with zq.connect(zookeeper, root=queue_root) as session:
             for name in ("orders", "invoices"):
                 await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
-                await pin(core_of(session), core_of(session).store(name), "audit", datetime(1970, 1, 1, tzinfo=UTC))
+                await pin(core_of(session).handle(name), "audit", datetime(1970, 1, 1, tzinfo=UTC))
 
     assert cli("pins", "list").status == 1
     asyncio.run(audit_and_die())

@@ -11,7 +11,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.dialects.framing import frame
 from aiozkqueue.queue.admin.cleaning import clean_queue
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.queue.internals import handle_of, state_of
 
 from .test_kazoo import awaited, drained
 
@@ -137,7 +137,7 @@ async def test_a_retry_is_held_by_an_ephemeral_lock_that_ends_with_the_session(
         await tx.rollback(delay=3600)
     assert len(await server_view.ephemerals(f"{path}-locks")) == 1
     assert await drained(session, locked(session, path)) == []
-    await owner._engine.close()
+    await owner._runtime.close()
     assert await awaited(session, locked(session, path), 1) == [b"fails"]
 
 
@@ -278,7 +278,7 @@ async def test_clean_up_removes_the_attempts_of_what_a_peer_has_consumed_and_no_
         await tx.rollback()
     gone, waits = await server_view.children(f"{path}/entries")
     await server_view.delete(f"{path}/entries/{gone}")
-    cleaned = await clean_queue(core_of(session), state_of(queue), late=0)
+    cleaned = await clean_queue(handle_of(queue), late=0)
     assert cleaned.attempts == cleaned.total == 1
     metas = await server_view.children(f"{state_of(queue).paths.base}/meta")
     assert metas == [f"meta-{waits}"]

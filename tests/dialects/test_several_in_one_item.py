@@ -170,7 +170,7 @@ async def test_what_was_committed_of_an_item_never_comes_again_when_who_takes_it
     assert await awaited(dying, queue, 5) == put[:5]
     tx = await dying.transaction().__aenter__()
     assert [message.body for message in await tx.take_many(queue, 5, timeout=30)] == put[5:10]
-    await dying._engine.close()
+    await dying._runtime.close()
     assert sorted(await awaited(session, locked(session, path), 5)) == sorted(put[5:10])
     await curator.ask("consume", "c", "queue", path, f"{path}-locks", "show", 1)
     assert await curator.shown("c", 10) == put[10:]

@@ -116,11 +116,11 @@ class Chaos:
 
 async def settled(session: zq.QueueSession) -> None:
     """Wait until nothing is under way in the background: claims that nobody waits for any more, and their return."""
-    engine = session._engine
+    runtime = session._runtime
     async with asyncio.timeout(30):
-        while any(dispatcher.flying for dispatcher in engine._dispatchers.values()):  # noqa: ASYNC110 -- it tells nobody
+        while any(dispatcher.flying for dispatcher in runtime._dispatchers.values()):  # noqa: ASYNC110 -- it tells nobody
             await asyncio.sleep(0.01)
-        await engine.committer.drain()
+        await runtime.committer.drain()
 
 
 @pytest.mark.timeout(120)
@@ -162,13 +162,13 @@ async def test_whatever_happens_each_message_is_in_one_place_and_no_lock_is_left
         held = await account.view.ephemerals(account.path("jobs", "locks"))
         assert held == {}, f"leaked: {held}"
         for session in sessions:
-            engine = session._engine
-            generation = engine.zookeeper.generation
-            registration = engine.zookeeper.path_size(
-                account.path("jobs", "consumers", f"{engine.ids.client}-{generation}")
+            runtime = session._runtime
+            generation = runtime.zookeeper.generation
+            registration = runtime.zookeeper.path_size(
+                account.path("jobs", "consumers", f"{runtime.ids.client}-{generation}")
             )
-            assert engine._budgets.of(generation).used <= registration + 4, "locks are counted that nobody holds"
-            dispatcher = engine._dispatchers["jobs", None]
+            assert runtime._budgets.of(generation).used <= registration + 4, "locks are counted that nobody holds"
+            dispatcher = runtime._dispatchers["jobs", None]
             if (
                 dispatcher._generation == generation
             ):  # else it forgets what a session had that is over when it asks next

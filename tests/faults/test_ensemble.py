@@ -137,7 +137,7 @@ async def test_the_leader_dies_while_transactions_commit_and_each_is_applied_onc
 
 async def test_a_session_survives_the_death_of_its_server(ensemble: EmbeddedEnsemble, seen: Account, root: str) -> None:
     async with zq.connect(ensemble.hosts, root=root, session_timeout=20) as session, session.begin() as tx:
-        client = session._engine.zookeeper
+        client = session._runtime.zookeeper
         await asyncio.create_task(session.queue("jobs").exists())
         tx.put("jobs", b"filled")
         await tx.commit()

@@ -93,7 +93,7 @@ async def test_released_and_claimed_by_another_between_claim_and_read_it_is_the_
         await asyncio.wait({taking}, timeout=0.5)
         clock.advance(600)
         assert await taking is None
-        assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+        assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
     assert others.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
 
@@ -110,7 +110,7 @@ async def test_of_several_claimed_together_the_one_released_before_the_read_is_c
             await asyncio.sleep(0.01)
         (item,) = [path for path in await item_paths(account) if first in path]
         lock = account.path("jobs", "locks", f"lock-{first}")
-        await other._engine.zookeeper.multi([Delete(lock), SetData(item, b"a")])
+        await other._runtime.zookeeper.multi([Delete(lock), SetData(item, b"a")])
         (message,) = await others.take_many(other.queue("jobs"), 3, timeout=30)
         fault.release()
         assert [one.body for one in await taking] == [b"b", b"c"]
@@ -139,7 +139,7 @@ async def test_the_old_holders_commit_fails_and_changes_nothing(
             await tx.commit()
         assert await account.bodies("jobs") == [b"a"]
         if claimed_again:
-            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+            assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
         else:
             await account.unlocked("jobs")
     assert others.outcome is zq.Outcome.COMMITTED
@@ -165,7 +165,7 @@ async def test_the_old_holders_rollback_returns_and_changes_nothing(
         await tx.rollback(delay=delay)
         assert await account.view.tree(account.path("jobs")) == before
         if claimed_again:
-            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+            assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
     assert others.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == ([] if claimed_again else [b"a"])
     await account.unlocked("jobs")
@@ -190,7 +190,7 @@ async def test_the_old_holders_attempt_is_not_recorded_and_it_is_shown_nothing(
         assert await taking is None
         (record,) = await account.attempts("jobs")
         assert json.loads(record)["attempts"] == 1
-        assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+        assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
     assert await account.bodies("jobs") == []
     assert await account.attempts("jobs") == []
 
@@ -214,7 +214,7 @@ async def test_a_timed_lock_that_ended_is_taken_over_and_its_old_holder_commits_
         assert taken is not None
         with pytest.raises(zq.ClaimLostError):
             await tx.commit()
-        assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+        assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
     assert others.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
     assert await account.view.children(account.path("jobs", "due")) == []
@@ -233,7 +233,7 @@ async def test_locks_forced_open_do_not_keep_the_others_from_being_released(
             await account.view.set(item, await account.view.get(item))
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
-    assert holder._engine._budgets.of(1).used < 200, "what was forced open is not counted as held"
+    assert holder._runtime._budgets.of(1).used < 200, "what was forced open is not counted as held"
 
 
 async def test_a_loop_that_lost_its_message_by_force_gets_it_again_with_no_other_traffic(
@@ -356,7 +356,7 @@ async def test_whoever_was_forced_out_long_ago_gives_nothing_back_that_is_anothe
         async with other.begin() as new:
             assert await new.take(jobs, timeout=30) is not None
             await old.rollback(delay=0)
-            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+            assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
     assert new.outcome is zq.Outcome.COMMITTED
     assert await account.bodies("jobs") == []
     assert await account.locks("jobs") == []
@@ -368,7 +368,7 @@ async def test_a_rollback_leaves_no_lock_of_a_message_that_somebody_has_deleted(
     await other.queue("jobs").put_many([b"a"] * 40)
     async with holder.transaction() as tx:
         assert len(await tx.take_many(holder.queue("jobs"), 40)) == 40
-        await other._engine.zookeeper.multi([Delete(path) for path in (await item_paths(account))[1:]])
+        await other._runtime.zookeeper.multi([Delete(path) for path in (await item_paths(account))[1:]])
         await tx.rollback(delay=0)
         assert await account.locks("jobs") == []
     assert len(await account.bodies("jobs")) == 1
@@ -424,8 +424,8 @@ async def test_a_lock_under_which_nothing_was_found_goes_without_that_of_whoever
         async with other.begin() as others:
             assert await others.take(jobs, timeout=30) is not None
             removal.release()
-            await holder._engine.committer.drain()
-            assert await owner_of_the_lock(account) == other._engine.zookeeper.session_id
+            await holder._runtime.committer.drain()
+            assert await owner_of_the_lock(account) == other._runtime.zookeeper.session_id
         assert others.outcome is zq.Outcome.COMMITTED
         taking.cancel()
         with suppress(asyncio.CancelledError):

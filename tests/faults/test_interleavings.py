@@ -60,7 +60,7 @@ async def test_a_handler_aborted_while_its_attempt_is_recorded_takes_nothing_fro
         assert message.attempt == 1, "what was never handed over costs no attempt"
         await asyncio.sleep(0.1)
         assert list((await account.view.ephemerals(account.path("jobs", "locks"))).values()) == [
-            other._engine.zookeeper.session_id
+            other._runtime.zookeeper.session_id
         ]
     assert tx.outcome is zq.Outcome.COMMITTED
     assert await account.locks("jobs") == []

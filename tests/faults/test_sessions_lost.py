@@ -32,7 +32,7 @@ def blackout(proxy: ZooKeeperProxy, account: Account, quick: str) -> Blackout:
     async def of(session: zq.QueueSession) -> AsyncIterator[None]:
         proxy.refuse()
         proxy.reset_connections()
-        disposition = session._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
+        disposition = session._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
         close_elsewhere(quick, disposition.session_id, disposition.password)
         async with asyncio.timeout(60):
             while await account.view.children(account.path("jobs", "consumers")):  # noqa: ASYNC110 - the server's doing
@@ -246,7 +246,7 @@ async def test_an_idle_connection_reset_costs_the_next_call_less_than_half_a_sec
                 times.append(time.monotonic() - began)
             assert sorted(times)[1] < 0.5, times  # a machine that stood still is not the client's doing
             assert set((await account.view.ephemerals(account.path("jobs", "locks"))).values()) == owners
-            assert owners == {session._engine.zookeeper.session_id}
+            assert owners == {session._runtime.zookeeper.session_id}
         assert await account.locks("jobs") == []
     print(f"\nthe slowest call after a reset took {max(times) * 1000:.0f} ms")  # noqa: T201 - the figure asked for
 

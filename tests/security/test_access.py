@@ -17,7 +17,7 @@ from aiozkqueue.layout import key_hash
 from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.queue.batches.staging import BatchWriter
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.queue.internals import core_of, handle_of
 from aiozkqueue.schedule import Jobs, Notifications
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.security.conftest import IDENTITIES, Identity, session_of
@@ -145,9 +145,9 @@ async def fill(jobs: zq.Queue[bytes]) -> None:
     await jobs.put_many([b"1", b"2", b"3"])
     async with jobs.consume(settle="explicit") as deliveries:
         await (await anext(deliveries)).reject("dead")
-    assert await Ledger(core_of(jobs), state_of(jobs), "stream").next_batch(-1, 1) == 0
-    await BatchWriter(core_of(jobs), state_of(jobs), "writer").begin(0, "first")
-    await pin(core_of(jobs), state_of(jobs), "audit", datetime.now(UTC))
+    assert await Ledger(handle_of(jobs), "stream").next_batch(-1, 1) == 0
+    await BatchWriter(handle_of(jobs), "writer").begin(0, "first")
+    await pin(handle_of(jobs), "audit", datetime.now(UTC))
 
 
 def attempts_on(session: zq.QueueSession, jobs: zq.Queue[bytes]) -> list[Callable[[], Awaitable[Any]]]:

@@ -112,7 +112,7 @@ def _memory_is_bounded() -> Iterator[None]:
 async def consuming(hosts: str, root: str) -> AsyncIterator[zq.QueueSession]:
     async with asyncio.timeout(120), zq.connect(hosts, root=root, session_timeout=20) as session:
         yield session
-        assert session._engine.tasks.failure is None
+        assert session._runtime.tasks.failure is None
 
 
 async def drain(queue: zq.Queue[Any], wanted: bytes) -> list[bytes]:

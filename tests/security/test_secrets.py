@@ -40,8 +40,8 @@ async def test_logs_and_errors_tell_no_password(
             await fill(session.queue("jobs"))
             proxy.reset_connections()
             await session.queue("plain").put(b"1")
-            said += [repr(session), repr(vars(session)), repr(vars(session._engine))]
-            client = session._engine.zookeeper
+            said += [repr(session), repr(vars(session)), repr(vars(session._runtime))]
+            client = session._runtime.zookeeper
             said += [repr(client), repr(vars(client)), repr(vars(client._session))]  # type: ignore[attr-defined]
         async with session_of(proxy.hosts, root, identity.mallory) as stranger:
             for act in attempts_on(stranger, stranger.queue("jobs")):
@@ -84,9 +84,9 @@ async def test_a_session_password_of_the_server_is_told_as_little(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with session_of(secured.hosts, root, IDENTITIES["digest"].alice) as session:
-        resumable = session._engine.zookeeper._session._resumable  # type: ignore[attr-defined]
+        resumable = session._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]
         await session.queue("q").put(b"1")
-        shown = repr(resumable) + repr(vars(session._engine.zookeeper._session))  # type: ignore[attr-defined]
+        shown = repr(resumable) + repr(vars(session._runtime.zookeeper._session))  # type: ignore[attr-defined]
         assert repr(resumable.password)[2:-1] not in shown + caplog.text
 
 

@@ -89,7 +89,7 @@ class Recorder:
 
     def show(self, unit: Unit, client: str, session: zq.QueueSession, message: zq.Message[bytes]) -> str:
         token = message.value.decode()
-        unit.takes.append(Handed(token, message.queue, client, session._engine.zookeeper.session_id, self.loop.time()))
+        unit.takes.append(Handed(token, message.queue, client, session._runtime.zookeeper.session_id, self.loop.time()))
         return token
 
     def unit(self, client: str) -> Unit:

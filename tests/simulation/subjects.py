@@ -16,7 +16,7 @@ from aiozkqueue.queue.admin.history_pins import pin
 from aiozkqueue.queue.batches.ledger import Ledger
 from aiozkqueue.queue.batches.staging import BatchWriter
 from aiozkqueue.queue.connect import _Connecting
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.queue.internals import handle_of, state_of
 from aiozkqueue.queue.transaction import TransactionBlock
 from aiozkqueue.schedule import Scheduler
 from aiozkqueue.testing.simulator import Cluster, SimulatedClient
@@ -46,7 +46,7 @@ async def _of_queue(session: zq.QueueSession) -> AsyncIterator[Ready]:
 async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("jobs")
     await state_of(queue).open()
-    ledger = Ledger(core_of(session), state_of(queue), "old")
+    ledger = Ledger(handle_of(queue), "old")
     await ledger.next_batch(0, None)
     yield Ready(queue, session, {})
 
@@ -54,7 +54,7 @@ async def _of_ledger(session: zq.QueueSession) -> AsyncIterator[Ready]:
 @asynccontextmanager
 async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("jobs")
-    await pin(core_of(session), state_of(queue), "old", datetime(2026, 3, 1, tzinfo=UTC))
+    await pin(handle_of(queue), "old", datetime(2026, 3, 1, tzinfo=UTC))
     yield Ready(queue, session, {})
 
 
@@ -62,7 +62,7 @@ async def _of_pin(session: zq.QueueSession) -> AsyncIterator[Ready]:
 async def _of_writer(session: zq.QueueSession) -> AsyncIterator[Ready]:
     queue = session.queue("staged")
     await queue.put(b"seen")
-    staging = BatchWriter(core_of(session), state_of(queue), "writer")
+    staging = BatchWriter(handle_of(queue), "writer")
     await staging.begin(1, "run")
     yield Ready(queue, session, {"writer": staging.writer})
 
@@ -130,7 +130,7 @@ async def _of_block(session: zq.QueueSession) -> AsyncIterator[Ready]:
 
 @asynccontextmanager
 async def _of_connecting(session: zq.QueueSession) -> AsyncIterator[Ready]:
-    zookeeper = session._engine.zookeeper
+    zookeeper = session._runtime.zookeeper
     assert isinstance(zookeeper, SimulatedClient)
     cluster = Cluster(cast("Any", zookeeper.session._servers), "connecting")
 

@@ -73,7 +73,7 @@ def test_a_loop_until_the_queue_is_empty_is_shown_again_what_it_could_not_commit
                         if shown == 1 and how == "forced open":
                             assert await operator.queue("jobs").release_claims() == 1
                         elif shown == 1:
-                            cluster.ensemble.expire(session._engine.zookeeper.session_id)
+                            cluster.ensemble.expire(session._runtime.zookeeper.session_id)
             return shown, deliveries.absorbed, await jobs.size()
 
     assert run_virtual(main) == (2, 1, 0)

@@ -73,10 +73,10 @@ def test_who_is_cancelled_again_and_again_waits_for_an_answer_for_one_session_ti
             start = asyncio.get_running_loop().time()
             for _ in range(5):
                 assert caller.cancel(), "it has gone"
-                await asyncio.sleep(session._engine.grace / 6)
+                await asyncio.sleep(session._runtime.grace / 6)
             with pytest.raises(asyncio.CancelledError):
                 await caller
-            return (asyncio.get_running_loop().time() - start) / session._engine.grace
+            return (asyncio.get_running_loop().time() - start) / session._runtime.grace
 
     assert run_virtual(main) == pytest.approx(1, abs=0.01)
 
@@ -154,7 +154,7 @@ def test_what_a_take_cut_off_gives_back_is_neither_committed_nor_given_back_twic
             async with session.begin() as tx:
                 assert await tx.take(jobs) is None  # from now on it is known as a consumer
             await jobs.put(b"job")
-            budget = session._engine._budgets.of(1)
+            budget = session._runtime._budgets.of(1)
             used = budget.used
             async with session.transaction() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
@@ -186,7 +186,7 @@ def test_what_is_to_go_again_in_the_moment_in_which_its_session_is_closed_is_tol
     async def main() -> str:
         async with simulated() as cluster, cluster.connect() as session:
             await session.queue("jobs").put(b"starts the slots")
-            committer, mended = session._engine.committer, asyncio.get_running_loop().create_future()
+            committer, mended = session._runtime.committer, asyncio.get_running_loop().create_future()
             atomic_write = RegistrationWrite("t", (), lambda _, error: zq.NotCommittedError(str(error)))
             close = committer.close
 

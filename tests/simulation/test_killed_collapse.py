@@ -31,7 +31,7 @@ async def _look(session: zq.QueueSession) -> list[str]:
     done = await session.queue("done").size()
     expected = [] if done else [b"k2", b"l0"]
     found = [] if left == expected else [f"{left} is left, the commit was {'' if done else 'not '}applied"]
-    zookeeper, paths = session._engine.zookeeper, session._engine.store("jobs").paths
+    zookeeper, paths = session._runtime.zookeeper, session._runtime.queue_state("jobs").paths
     for folder in (paths.items, paths.locks, paths.metas, paths.keys):
         found += [f"{folder}/{name} is left" for name in await zookeeper.children(folder)]
     return found

@@ -19,7 +19,7 @@ MOST = 3
 
 
 async def _clean(session: zq.QueueSession) -> Cleaned:
-    return await clean_queue(session._engine, session._engine.store("jobs"), late=0)
+    return await clean_queue(session._runtime.handle("jobs"), late=0)
 
 
 async def _leave_things_over(session: zq.QueueSession) -> None:
@@ -31,8 +31,8 @@ async def _leave_things_over(session: zq.QueueSession) -> None:
     async with session.transaction() as tx:
         assert await tx.take(queue)
         await tx.rollback()
-    zookeeper, paths = session._engine.zookeeper, session._engine.store("jobs").paths
-    now = session._engine.server_clock.now()
+    zookeeper, paths = session._runtime.zookeeper, session._runtime.queue_state("jobs").paths
+    now = session._runtime.server_clock.now()
     end = now - 1000
     records = [HistoryRecord(id=f"r{age}", ended=now - age, outcome=zq.End.FINISHED, put=now - age) for age in range(6)]
     for record in records:
@@ -54,7 +54,7 @@ async def _work(session: zq.QueueSession) -> None:
 
 async def _look(session: zq.QueueSession) -> list[str]:
     await _clean(session)
-    zookeeper, paths = session._engine.zookeeper, session._engine.store("jobs").paths
+    zookeeper, paths = session._runtime.zookeeper, session._runtime.queue_state("jobs").paths
     found: list[str] = []
     for folder in (paths.locks, paths.due):
         found += [f"{folder}/{name} is left" for name in await zookeeper.children(folder)]

@@ -24,7 +24,7 @@ async def _prepare(session: zq.QueueSession) -> None:
 
 
 async def _sweep(session: zq.QueueSession) -> int:
-    zookeeper, paths = session._engine.zookeeper, state_of(session.queue("jobs")).paths
+    zookeeper, paths = session._runtime.zookeeper, state_of(session.queue("jobs")).paths
     return await sweep_tags(zookeeper, paths, [paths.dlq, paths.items, paths.dlq], zookeeper.generation)
 
 
@@ -46,7 +46,7 @@ async def _go_on(session: zq.QueueSession) -> list[str]:
         if message is None or message.body != body:
             wrong.append(f"n = {number}: {message and message.body!r}")
     await _sweep(session)
-    left = await session._engine.zookeeper.children(state_of(jobs).paths.filters)
+    left = await session._runtime.zookeeper.children(state_of(jobs).paths.filters)
     return [*wrong, f"records left: {left}"] if left else wrong
 
 

@@ -72,7 +72,7 @@ def test_a_handler_that_goes_on_when_its_claim_is_lost_does_not_end_the_listener
             async with session.listener(jobs, handle, on_lost="cancel"):
                 await other.queue("jobs").put(b"1")
                 await asyncio.sleep(0.3)
-                cluster.ensemble.expire(session._engine.zookeeper.session_id)
+                cluster.ensemble.expire(session._runtime.zookeeper.session_id)
                 await asyncio.sleep(2)
                 await other.queue("jobs").put(b"2")
                 await asyncio.sleep(2)

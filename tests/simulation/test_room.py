@@ -117,8 +117,8 @@ def wait_for_room(
                 await asyncio.sleep(20)
                 seen.trouble += [f"{task.get_coro()} hangs" for task in hanging]
                 seen.trouble += look(cluster, waiting)
-                zookeeper = session._engine.zookeeper
-                counted = session._engine._budgets.of(zookeeper.generation).used
+                zookeeper = session._runtime.zookeeper
+                counted = session._runtime._budgets.of(zookeeper.generation).used
                 held = sum(len(path) + 4 for path in ensemble.tree.ephemerals.get(zookeeper.session_id, ()))
                 if counted != held:
                     seen.trouble.append(f"it has {held} bytes of ephemerals, and counts {counted}")
@@ -200,7 +200,7 @@ def test_transactions_that_put_to_the_same_queues_in_any_order_are_all_let_in() 
             committed = sum(task.done() for task in committing)
             for task in committing:
                 task.cancel()
-            return committed, most, sum(room._under_way + len(room._waiters) for room in session._engine._gates)
+            return committed, most, sum(room._under_way + len(room._waiters) for room in session._runtime._gates)
 
     ends = {run_virtual(partial(main, milliseconds)) for milliseconds in range(0, 120, 7)}
     assert ends == {(len(orders), 2, 0)}
@@ -261,7 +261,7 @@ def test_who_waits_for_room_in_a_queue_that_has_no_size_any_more_is_told_when_it
                 await asyncio.sleep(before / 1000)
                 committing = asyncio.create_task(tx.commit())
                 await asyncio.sleep(milliseconds / 1000)
-                await session._engine.close()
+                await session._runtime.close()
                 _, hanging = await asyncio.wait([waiting, committing, others], timeout=60)
                 assert not hanging
                 for task in (waiting, committing):
@@ -292,7 +292,7 @@ def test_a_commit_that_waits_for_room_anew_past_its_timeout_is_known_not_to_be_a
                 async for _ in deliveries:
                     pass
             await asyncio.sleep(5)
-            left = sum(room._under_way + len(room._waiters) for room in session._engine._gates)
+            left = sum(room._under_way + len(room._waiters) for room in session._runtime._gates)
             return type(told.value).__name__, tx.outcome, bodies(cluster, "small"), bodies(cluster, "jobs"), left
 
     ends = {milliseconds: run_virtual(partial(main, milliseconds / 1000)) for milliseconds in range(3, 60)}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _deny(session: zq.QueueSession, patch: pytest.MonkeyPatch) -> None:
     """Refuse this session's claims, as an ACL on the locks does."""
-    zookeeper = session._engine.zookeeper
+    zookeeper = session._runtime.zookeeper
     multi = zookeeper.multi
 
     def refusing(operations: Sequence[Operation], **options: Any) -> Awaitable[object]:  # handed on as they came
@@ -176,12 +176,12 @@ def test_what_a_session_that_is_over_held_is_taken_by_the_next_whenever_it_is_gi
         async with cluster.connect() as session:
             jobs = session.queue("jobs")
             await jobs.configure(zq.QueueConfig())
-            dispatcher = session._engine.dispatcher(state_of(jobs))
+            dispatcher = session._runtime.dispatcher(state_of(jobs))
             left = dispatcher.request(2)
             await asyncio.sleep(1)  # it listens, and goes on with that
             await jobs.put_many([b"1", b"2"])
             await left.future
-            cluster.ensemble.expire(session._engine.zookeeper.session_id)
+            cluster.ensemble.expire(session._runtime.zookeeper.session_id)
             async with session.begin() as tx:
                 taking = asyncio.create_task(tx.take_many(jobs, 2, timeout=30))
                 await asyncio.sleep(millisecond / 1000)

@@ -61,7 +61,7 @@ class Client:
     # What is told
 
     def show(self, unit: Record, message: zq.Message[bytes], work: UnitOfWork) -> str:
-        zookeeper, generation = self.session._engine.zookeeper, work.generation
+        zookeeper, generation = self.session._runtime.zookeeper, work.generation
         session = zookeeper.session_id if generation == zookeeper.generation else OVER
         unit.show(token := message.value.decode(), message.queue, session)
         return token
@@ -251,7 +251,7 @@ async def main(name: str, programs: str, hosts: str, path: str, seed: str) -> No
     connecting = zq.connect(hosts, root=ROOT, session_timeout=SESSION_TIMEOUT, connect_timeout=CONNECT_TIMEOUT)
     async with connecting as session:
         client = Client(session, journal, random.Random(seed))
-        journal.write("hello", pid=os.getpid(), session=session._engine.zookeeper.session_id)
+        journal.write("hello", pid=os.getpid(), session=session._runtime.zookeeper.session_id)
 
         async def obey() -> None:
             await calmed.wait()

@@ -215,7 +215,7 @@ async def _drain(hosts: str, folder: Path) -> None:
                 async with session.begin() as tx:
                     messages = await tx.take_many(session.queue(name), 50, timeout=SESSION_TIMEOUT)
                     for message in messages:
-                        unit.show(message.value.decode(), name, session._engine.zookeeper.session_id or OVER)
+                        unit.show(message.value.decode(), name, session._runtime.zookeeper.session_id or OVER)
                     unit.release_unseen()
                 unit.end(Status.COMMITTED)
                 left = bool(messages)

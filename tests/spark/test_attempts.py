@@ -89,7 +89,7 @@ class Query:
             while True:
                 handed = await ledger.hand_out(number, "stream", self._most)
                 places = [one.place for page in handed.pages for one in await read_page(zookeeper.read, page.path)]
-                nodes = await zookeeper.read_many([ledger._store.paths.at(place) for place in places])
+                nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
                 bodies = [node.data.decode() for node in nodes if node is not None]
                 assert len(bodies) == len(places)
                 await handed.reading.note(zookeeper)

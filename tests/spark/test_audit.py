@@ -74,7 +74,7 @@ class Ends(NamedTuple):
         async def remove() -> None:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
                 zookeeper = core_of(session).zookeeper
-                history = core_of(session).store("orders").paths.history
+                history = core_of(session).queue_state("orders").paths.history
                 hour = max(await zookeeper.children(history))
                 names = await zookeeper.children(f"{history}/{hour}")
                 gone = [name for name in names if name.partition("-")[2] in written][::2]
@@ -86,8 +86,8 @@ class Ends(NamedTuple):
     def pins(self) -> list[str]:
         async def read() -> list[str]:
             async with zq.connect(self.servers["hosts"], root=self.servers["root"]) as session:
-                stores = [core_of(session).store(name) for name in QUEUES]
-                return [pin for store in stores for pin in await core_of(session).zookeeper.children(store.paths.pins)]
+                states = [core_of(session).queue_state(name) for name in QUEUES]
+                return [pin for state in states for pin in await core_of(session).zookeeper.children(state.paths.pins)]
 
         return asyncio.run(read())
 
@@ -177,7 +177,7 @@ def tell(servers: Mapping[str, str], records: Mapping[str, Sequence[HistoryRecor
         async with zq.connect(servers["hosts"], root=servers["root"]) as session:
             for name, kept in records.items():
                 await session.queue(name).configure(zq.QueueConfig(history=zq.History()))
-                paths, zookeeper = core_of(session).store(name).paths, core_of(session).zookeeper
+                paths, zookeeper = core_of(session).queue_state(name).paths, core_of(session).zookeeper
                 for one in kept:
                     await zookeeper.ensure(paths.record(one.place).rpartition("/")[0])
                     await zookeeper.multi([Create(paths.record(one.place), one.encode())])

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import aiozkqueue as zq
 from aiozkqueue.queue.admin.batch_writers import marks_of
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.spark.columns import default_schema
 from aiozkqueue.spark.connection import linked
 from aiozkqueue.spark.options import parse_options
@@ -96,7 +97,7 @@ def begin_to_write_by_a_column(options: dict[str, str]) -> None:
 
 
 async def _marks_of(link: Link) -> set[str]:
-    return await marks_of(link.engine, link.store, "b" + "x" * 32)
+    return await marks_of(QueueHandle(link.runtime, link.state), "b" + "x" * 32)
 
 
 @pytest.mark.parametrize("work", [read_one_share, choose_a_batch, begin_to_write_by_a_column])

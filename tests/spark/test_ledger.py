@@ -16,6 +16,7 @@ from aiozkqueue.layout import item_prefix, key_hash
 from aiozkqueue.queue.admin.ledger_pages import mark, read_page, unmark
 from aiozkqueue.queue.admin.ledgers import _Releasing, ledgers, release
 from aiozkqueue.queue.batches.ledger import Ledger
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import Create, MultiError, NoNodeError
 from tests.integration.queue.conftest import eventually
@@ -75,7 +76,7 @@ class Stream:
                 self.offsets.append(latest)
             pages = await ledger.pages(self.offsets[-1])
             places = [one.place for page in pages for one in await read_page(zookeeper.read, page.path)]
-            nodes = await zookeeper.read_many([ledger._store.paths.at(place) for place in places])
+            nodes = await zookeeper.read_many([ledger._state.paths.at(place) for place in places])
             found = [node.data.decode() for node in nodes if node is not None]
             assert len(found) == len(places), "a batch that was not committed has lost a message"
             self.sink[self.offsets[-1]] = found
@@ -85,7 +86,7 @@ class Stream:
 @asynccontextmanager
 async def driver(hosts: str, root: str, step: int | None = None, *, applied: bool = False) -> AsyncIterator[Ledger]:
     async with zq.connect(hosts, root=root, janitor=False) as session:
-        ledger = Ledger(core_of(session), core_of(session).store("orders"), "spark")
+        ledger = Ledger(core_of(session).handle("orders"), "spark")
         ledger._zookeeper = Mortal(core_of(session).zookeeper, step, applied=applied)  # type: ignore[assignment]
         yield ledger
 
@@ -290,7 +291,7 @@ async def test_a_batch_that_is_marked_while_an_operator_releases_the_ledger_is_n
         take_over = _Releasing._take_over
 
         async def after_the_mark(self: _Releasing) -> None:
-            heir = Ledger(core_of(session), core_of(session).store("orders"), "spark")
+            heir = Ledger(core_of(session).handle("orders"), "spark")
             heir._zookeeper = Mortal(heir._zookeeper, 2, applied=True)  # type: ignore[assignment]
             with pytest.raises(_DriverKilledError):
                 await heir.acknowledge(batch)
@@ -358,16 +359,16 @@ async def test_a_released_ledger_gives_everything_back_and_fences_its_stream(zoo
     await fill(zookeeper, queue_root, 10)
     async with driver(zookeeper, queue_root) as ledger, zq.connect(zookeeper, root=queue_root) as session:
         batch = await ledger.next_batch(-1, 4)
-        store = core_of(session).store("orders")
-        (info,) = await ledgers(core_of(session), store)
-        assert (info.group, info.batches, info.messages, info.client) == ("spark", 1, 4, ledger._engine.ids.client)
-        assert await release(core_of(session), store, "spark") == 4
+        state = core_of(session).queue_state("orders")
+        (info,) = await ledgers(QueueHandle(core_of(session), state))
+        assert (info.group, info.batches, info.messages, info.client) == ("spark", 1, 4, ledger._runtime.ids.client)
+        assert await release(QueueHandle(core_of(session), state), "spark") == 4
         with pytest.raises(zq.ClaimLostError, match="taken over or released"):
             await ledger.acknowledge(batch)
         async with session.begin() as tx:
             assert len(await tx.take_many(session.queue("orders"), 20)) == 10
         with pytest.raises(zq.NotFoundError):
-            await release(core_of(session), store, "other")
+            await release(QueueHandle(core_of(session), state), "other")
 
 
 class Overtaken(Slow):
@@ -394,7 +395,7 @@ async def test_a_ledger_that_is_released_takes_no_lock_from_who_took_what_was_fo
                 assert len(await holder.take_many(orders, 4, timeout=30)) == 4
 
             client = Overtaken(core_of(session).zookeeper, force_open_and_take)
-            await _Releasing(client, core_of(session).store("orders"), "spark").run()  # type: ignore[arg-type]
+            await _Releasing(client, core_of(session).queue_state("orders"), "spark").run()  # type: ignore[arg-type]
             assert (await orders.stats()).claimed == 4
             async with session.begin() as tx:
                 assert await tx.take(orders) is None
@@ -455,7 +456,7 @@ async def test_a_batch_leaves_what_is_not_due_or_whose_life_has_ended(zookeeper:
         await queue.put(b"later", delay=3600)
         await queue.put(b"over", ttl=0.001)
         lasting = await queue.put(b"lasting", ttl=3600)
-        clock, due = core_of(session).server_clock, core_of(session).store("orders").paths.due
+        clock, due = core_of(session).server_clock, core_of(session).queue_state("orders").paths.due
         put = await clock.learned(due)
 
         async def ended() -> bool:
@@ -513,11 +514,11 @@ async def test_a_batch_that_is_not_complete_does_not_hide_what_was_put_after_it(
 ) -> None:
     monkeypatch.setattr("aiozkqueue.queue.batches.ledger.BACKLOG", 2)
     async with zq.connect(zookeeper, root=queue_root) as session, driver(zookeeper, queue_root) as ledger:
-        queue, store = session.queue("orders"), core_of(session).store("orders")
+        queue, state = session.queue("orders"), core_of(session).queue_state("orders")
         await queue.put(b"makes the queue")
         stage = key_hash("a batch")
-        await core_of(session).zookeeper.multi([Create(store.paths.lock(f"b{stage}"))])
-        staged = [f"{store.paths.items}/{item_prefix(f'x{number}', batch=stage)}" for number in range(10)]
+        await core_of(session).zookeeper.multi([Create(state.paths.lock(f"b{stage}"))])
+        staged = [f"{state.paths.items}/{item_prefix(f'x{number}', batch=stage)}" for number in range(10)]
         await core_of(session).zookeeper.multi([Create(path, sequential=True) for path in staged])
         await queue.put(b"after it")
         (page,) = await ledger.pages(await ledger.next_batch(-1, 2))

@@ -79,9 +79,9 @@ class _Remembered(NamedTuple):
 class Keys:
     """The keys of all servers under one root."""
 
-    def __init__(self, engine: SessionCore) -> None:
-        self._engine = engine
-        self._base = f"{engine.root}/.keys"
+    def __init__(self, runtime: SessionCore) -> None:
+        self._runtime = runtime
+        self._base = f"{runtime.root}/.keys"
         self._known: OrderedDict[str, _Remembered] = OrderedDict()
 
     async def create(self, name: str, allow: Sequence[str]) -> str:
@@ -101,7 +101,7 @@ class Keys:
         text = PREFIX + secrets.token_urlsafe(32)
         digest = _digest(text)
         data = json.dumps({"name": name, "hash": digest, "allow": list(allow)}).encode()
-        zookeeper = self._engine.zookeeper
+        zookeeper = self._runtime.zookeeper
         while True:
             try:
                 await zookeeper.multi([Create(self._path(digest), data)])
@@ -161,13 +161,13 @@ class Keys:
 
     async def _entries(self) -> list[str]:
         try:
-            return await below(self._engine.zookeeper, self._base)
+            return await below(self._runtime.zookeeper, self._base)
         except NoAuthError as error:
             raise self._denied(error) from error
 
     async def _read(self, entry: str) -> _Stored | None:
         try:
-            node = await self._engine.zookeeper.read(f"{self._base}/{entry}")
+            node = await self._runtime.zookeeper.read(f"{self._base}/{entry}")
             return _Stored.model_validate_json(node.data)
         except (NoNodeError, ValidationError):
             return None
@@ -175,7 +175,7 @@ class Keys:
             raise self._denied(error) from error
 
     async def _delete(self, entry: str) -> bool:
-        zookeeper = self._engine.zookeeper
+        zookeeper = self._runtime.zookeeper
         while True:
             try:
                 await zookeeper.multi([Delete(f"{self._base}/{entry}")])

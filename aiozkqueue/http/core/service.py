@@ -16,7 +16,8 @@ from aiozkqueue.errors import ConfigConflictError
 from aiozkqueue.layout import QueueConfig, QueuePaths, leased_place
 from aiozkqueue.queue.admin.ended_locks import count_ended
 from aiozkqueue.queue.admin.stats import configuration, count, count_staged
-from aiozkqueue.queue.internals import core_of, state_of
+from aiozkqueue.queue.commit.handle import QueueHandle
+from aiozkqueue.queue.internals import core_of, handle_of, state_of
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 
 from . import showing
@@ -88,8 +89,8 @@ class QueueService:
         """Show messages, claimed ones too."""
         if not await self._is_there(name):
             return []
-        engine, queue = core_of(self._session), self._plain(name)
-        return await self._shown(queue, await showing.everything(engine, state_of(queue), limit))
+        runtime, queue = core_of(self._session), self._plain(name)
+        return await self._shown(queue, await showing.everything(handle_of(queue), limit))
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
         """Remove messages for good. Raises: InvalidOptionError: an id is malformed, or another queue's."""
@@ -118,12 +119,12 @@ class QueueService:
         """Count the claims that have not ended: messages in flight, and those retrying, which leases are part of."""
         if not await self._is_there(name):
             return 0
-        engine, store = core_of(self._session), state_of(self._plain(name))
-        locks = await count(engine, store, store.paths.locks)
+        runtime, state = core_of(self._session), state_of(self._plain(name))
+        locks = await count(QueueHandle(runtime, state), state.paths.locks)
         if not locks:
             return 0
-        staged = await count_staged(engine, store, await configuration(engine, store))
-        return max(0, locks - staged - await count_ended(engine, store))
+        staged = await count_staged(QueueHandle(runtime, state), await configuration(QueueHandle(runtime, state)))
+        return max(0, locks - staged - await count_ended(QueueHandle(runtime, state)))
 
     async def unclaim_all(self, name: str) -> None:
         """End all claims."""
@@ -183,9 +184,9 @@ class QueueService:
         """Wait up to so many seconds for a queue; tell whether it is there. Raises: AccessDeniedError."""
         if not wait or name in self._there:
             return await self._is_there(name)
-        engine, heard = core_of(self._session), asyncio.Event()
-        base = QueuePaths(engine.root, native_name(self.kind, name)).base
-        watch = await engine.zookeeper.watch(base, lambda _: heard.set())
+        runtime, heard = core_of(self._session), asyncio.Event()
+        base = QueuePaths(runtime.root, native_name(self.kind, name)).base
+        watch = await runtime.zookeeper.watch(base, lambda _: heard.set())
         try:
             async with asyncio.timeout(wait):
                 while not await self._is_there(name):
@@ -201,22 +202,22 @@ class QueueService:
         """Show what a poll would claim now."""
         if not await self._is_there(name):
             return []
-        engine, queue = core_of(self._session), self._plain(name)
+        runtime, queue = core_of(self._session), self._plain(name)
         collapse = self.kind is Kind.DEDUPQ
-        return await self._shown(queue, await showing.claimable(engine, state_of(queue), limit, collapse=collapse))
+        return await self._shown(queue, await showing.claimable(handle_of(queue), limit, collapse=collapse))
 
     async def _shown(self, queue: Queue[bytes], found: Sequence[ItemSnapshot]) -> list[Polled]:
         signer = await self._ids.signer()
         return [Polled(signer.message_id(queue.name, one.place), one.body) for one in found]
 
 
-async def is_there(engine: SessionCore, native: str) -> bool:
+async def is_there(runtime: SessionCore, native: str) -> bool:
     """Whether there is a queue of this name in ZooKeeper, without making a store of it. Raises: AccessDeniedError."""
-    paths = QueuePaths(engine.root, native)
+    paths = QueuePaths(runtime.root, native)
     with translate_denials(native):
         # A server that lags has not heard of one that is new: by its word an acknowledgement would be lost.
-        await engine.zookeeper.sync(paths.base)
-        return await engine.zookeeper.exists(paths.items) is not None
+        await runtime.zookeeper.sync(paths.base)
+        return await runtime.zookeeper.exists(paths.items) is not None
 
 
 def as_json(body: bytes) -> bytes:

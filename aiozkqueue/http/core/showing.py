@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiozkqueue.queue.admin.listing import Placed
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
 
 #: Messages among which equal ones are looked for; those behind them are not compared.
 COMPARED: Final = 4_000
 
 
-async def everything(engine: SessionCore, store: QueueState, limit: int) -> list[ItemSnapshot]:
+async def everything(handle: QueueHandle[SessionCore], limit: int) -> list[ItemSnapshot]:
     """Return the first messages, held ones too. Raises: AccessDeniedError, PayloadError."""
-    placed = await first_items(engine, store, await lanes(engine, store), 2 * limit)
-    return await _read(engine, store, placed, limit, lambda _: True)
+    placed = await first_items(handle, await lanes(handle), 2 * limit)
+    return await _read(handle, placed, limit, lambda _: True)
 
 
-async def claimable(engine: SessionCore, store: QueueState, limit: int, *, collapse: bool) -> list[ItemSnapshot]:
+async def claimable(handle: QueueHandle[SessionCore], limit: int, *, collapse: bool) -> list[ItemSnapshot]:
     """Return the first messages that are due and that nobody holds; of equal ones, the newest.
 
     Raises: AccessDeniedError, PayloadError.
     """
-    config = await configuration(engine, store)
+    config = await configuration(handle)
     if config is None:
         return []
-    held = await collect_children(engine, store, store.paths.locks, lambda: Matching(parse_lock))
-    locked = {parse_lock(name) for name in held.names} - await ended_locks(engine, store)
-    now = engine.server_clock.now()
+    held = await collect_children(handle, handle.paths.locks, lambda: Matching(parse_lock))
+    locked = {parse_lock(name) for name in held.names} - await ended_locks(handle)
+    now = handle.runtime.server_clock.now()
 
     def passes(name: str) -> bool:
-        item = store.parse_item(name)
+        item = handle.state.parse_item(name)
         return (
             item is not None
             and (item.due is None or item.due <= now)
@@ -52,10 +52,10 @@ async def claimable(engine: SessionCore, store: QueueState, limit: int, *, colla
         )
 
     looked = COMPARED if collapse else 2 * limit
-    placed = await first_items(engine, store, await lanes(engine, store), looked, passes)
+    placed = await first_items(handle, await lanes(handle), looked, passes)
     if collapse:
         placed = _newest(placed)[: 2 * limit]
-    return await _read(engine, store, placed, limit, lambda one: one.lock is None or (one.end or now + 1) <= now)
+    return await _read(handle, placed, limit, lambda one: one.lock is None or (one.end or now + 1) <= now)
 
 
 def _newest(placed: Sequence[Placed]) -> list[Placed]:
@@ -65,11 +65,11 @@ def _newest(placed: Sequence[Placed]) -> list[Placed]:
 
 
 async def _read(
-    engine: SessionCore, store: QueueState, placed: Sequence[Placed], limit: int, shows: Callable[[ItemSnapshot], bool]
+    handle: QueueHandle[SessionCore], placed: Sequence[Placed], limit: int, shows: Callable[[ItemSnapshot], bool]
 ) -> list[ItemSnapshot]:
     """Read so many of these; those that are gone by now are passed over."""
     shown: list[ItemSnapshot] = []
-    async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in placed]):
+    async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in placed]):
         shown += filter(shows, page)
         if len(shown) >= limit:
             break

@@ -79,9 +79,9 @@ class _Secrets(BaseModel):
 class MessageIds:
     """Signs and checks message ids, with secrets that all servers under one root share."""
 
-    def __init__(self, engine: SessionCore) -> None:
-        self._engine = engine
-        self._path = f"{engine.root}/.tokens"
+    def __init__(self, runtime: SessionCore) -> None:
+        self._runtime = runtime
+        self._path = f"{runtime.root}/.tokens"
         self._known: _Secrets | None = None
         self._read_at = float("-inf")
 
@@ -156,7 +156,7 @@ class MessageIds:
 
     async def _read(self) -> tuple[_Secrets, int] | None:
         try:
-            data, stat = await self._engine.zookeeper.read(self._path)
+            data, stat = await self._runtime.zookeeper.read(self._path)
             return _Secrets.model_validate_json(data), stat.version
         except NoNodeError:
             return None
@@ -174,7 +174,7 @@ class MessageIds:
 
     async def _write(self, operation: Operation) -> bool:
         """Apply this; tell whether it was. One whose reply is lost may have been: read again."""
-        zookeeper = self._engine.zookeeper
+        zookeeper = self._runtime.zookeeper
         try:
             await zookeeper.multi([operation])
         except (ConnectionLossError, SessionExpiredError):
@@ -183,7 +183,7 @@ class MessageIds:
             if isinstance(error.error, NoAuthError):
                 raise self._denied(error.error) from error
             if isinstance(error.error, NoNodeError):
-                await zookeeper.ensure(self._engine.root)
+                await zookeeper.ensure(self._runtime.root)
             elif not isinstance(error.error, NodeExistsError | BadVersionError):
                 raise NotCommittedError(str(error)) from error
         else:

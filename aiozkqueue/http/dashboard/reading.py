@@ -10,6 +10,7 @@ from aiozkqueue.queue.admin.history import find_record
 from aiozkqueue.queue.admin.listing import first_items
 from aiozkqueue.queue.admin.message_state import Status
 from aiozkqueue.queue.admin.stats import content, lanes
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import item_pages, read_all
 from aiozkqueue.queue.internals import core_of, state_of
 
@@ -55,16 +56,16 @@ class FoundLetters:
 
 async def search(queue: Queue[bytes], text: str, *, payloads: bool) -> FoundLetters:
     """Find the dead letters whose id, reason or (if it may) payload holds a text; all, when that is empty."""
-    engine, store = core_of(queue), state_of(queue)
-    placed = await first_items(engine, store, [store.paths.dlq], LOOKED + 1)
+    runtime, state = core_of(queue), state_of(queue)
+    placed = await first_items(QueueHandle(runtime, state), [state.paths.dlq], LOOKED + 1)
     found = FoundLetters(more=len(placed) > LOOKED)
-    items = {store.paths.place_of(one.path): one.item for one in placed[:LOOKED]}
+    items = {state.paths.place_of(one.path): one.item for one in placed[:LOOKED]}
     size = 0
-    async for page in item_pages(engine, store, list(items)):
+    async for page in item_pages(QueueHandle(runtime, state), list(items)):
         for one in page:
             size += len(one.item.data)
             found.looked += 1
-            if (row := _row(content(store, items[one.place], one.item, 0), text, payloads=payloads)) is not None:
+            if (row := _row(content(state, items[one.place], one.item, 0), text, payloads=payloads)) is not None:
                 found.ids.append(row.id)
                 found.rows.append(row)
             if len(one.item.data) > LARGE:
@@ -91,17 +92,17 @@ def _row(read: Content, text: str, *, payloads: bool) -> DeadLetterRow | None:
 
 async def payload(queue: Queue[bytes], message_id: str) -> str | None:
     """Read a message's payload, wherever it is; None when it is nowhere."""
-    engine, store = core_of(queue), state_of(queue)
+    runtime, state = core_of(queue), state_of(queue)
 
     def passes(name: str) -> bool:
-        return message_id in name and (item := store.parse_item(name)) is not None and item.id == message_id
+        return message_id in name and (item := state.parse_item(name)) is not None and item.id == message_id
 
-    folders = [*await lanes(engine, store), store.paths.dlq]
-    for one in await first_items(engine, store, folders, 1, passes):
-        (node,) = await read_all(engine, store, [one.path])
+    folders = [*await lanes(QueueHandle(runtime, state)), state.paths.dlq]
+    for one in await first_items(QueueHandle(runtime, state), folders, 1, passes):
+        (node,) = await read_all(QueueHandle(runtime, state), [one.path])
         if node is not None:
-            return content(store, one.item, node, 0).body.decode("utf-8", "replace")
-    record = await find_record(engine, store, message_id)
+            return content(state, one.item, node, 0).body.decode("utf-8", "replace")
+    record = await find_record(QueueHandle(runtime, state), message_id)
     return None if record is None or record.payload is None else record.payload.decode("utf-8", "replace")
 
 

@@ -36,9 +36,9 @@ from aiozkqueue.zookeeper import Create, Delete, SetData
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 #: Seconds after its date at which a message that its node has not taken is handed on, if nothing else is configured.
@@ -50,50 +50,50 @@ REAP_LIMIT: Final = 10
 _PAGE: Final = 50
 
 
-async def hand_on(engine: Runtime, store: QueueState, limit: int | None = None) -> int:
+async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int:
     """Hand on the oldest messages that other nodes have left waiting for too long; return how many.
 
     One pass takes at most ``limit`` messages (None: as configured). Messages that somebody holds, that wait for a
     retry, or that this session's own node has put stay where they are.
     """
-    store.invalidate()  # nothing tells a session that does not take of what another has configured
-    await store.open()
-    config = store.config
+    handle.state.invalidate()  # nothing tells a session that does not take of what another has configured
+    await handle.state.open()
+    config = handle.config
     if config.affinity != "producer":
         return 0
     after = REAP_AFTER if config.reap_after is None else config.reap_after
-    latest = await server_time(engine) - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
+    latest = await server_time(handle.runtime) - milliseconds_in(float(after))  # type: ignore[arg-type]  # seconds, once checked
     most = limit or config.reap_limit or REAP_LIMIT
-    locked = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
+    locked = {parse_lock(name) for name in await list_children(handle, handle.paths.locks)}
     late: list[ItemSnapshot] = []
-    for folders in by_rank(store, await lanes(engine, store)):
+    for folders in by_rank(handle.state, await lanes(handle)):
         of_rank = 0
-        async for places in _left_lying(engine, store, folders, locked, latest):
-            found = await find(engine, store, places, sealed={})  # what may not be read is `doctor`'s to tell
+        async for places in _left_lying(handle, folders, locked, latest):
+            found = await find(handle, places, sealed={})  # what may not be read is `doctor`'s to tell
             older = [one for one in found if one.lock is None and _date(one) <= latest]
             late += older
             of_rank += len(older)
             if not older or of_rank >= most:
                 break  # what follows in these folders was put later
     late = sorted(late, key=_date)[:most]
-    changes = [await _handing_on(engine, store, one) for one in late]
-    reaped = sum(await apply(engine, changes))
-    if engine.meter is not None:
-        engine.meter.of(store.name).reaped += reaped
+    changes = [await _handing_on(handle, one) for one in late]
+    reaped = sum(await apply(handle.runtime, changes))
+    if handle.runtime.meter is not None:
+        handle.runtime.meter.of(handle.name).reaped += reaped
     return reaped
 
 
 async def _left_lying(
-    engine: Runtime, store: QueueState, folders: list[str], locked: Collection[str | None], latest: int
+    handle: QueueHandle[Runtime], folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
     """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
 
     def of_another(name: str) -> bool:
-        return node_of(name) not in (None, engine.node)
+        return node_of(name) not in (None, handle.runtime.node)
 
-    async for listed in walk(engine, store, folders, of_another):
+    async for listed in walk(handle, folders, of_another):
         places = [
-            one.path[len(store.paths.base) + 1 :]
+            one.path[len(handle.paths.base) + 1 :]
             for one in listed
             if one.item.id not in locked and (one.item.due is None or one.item.due <= latest)
         ]
@@ -101,10 +101,10 @@ async def _left_lying(
             yield places[start : start + _PAGE]
 
 
-async def _handing_on(engine: Runtime, store: QueueState, found: ItemSnapshot) -> Change:
+async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Change:
     """The change that gives an item to all nodes, refused when anybody holds it or it is gone."""
-    paths = store.paths
-    lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
+    paths = handle.paths
+    lock = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
     try:
         header, body = decode(found.item.data)
     except MalformedError:
@@ -121,15 +121,15 @@ async def _handing_on(engine: Runtime, store: QueueState, found: ItemSnapshot) -
         SetData(target, data, 0),  # an item at version 0 is taken for one without a record of attempts
         Delete(paths.lock(found.locked_by)),
     ]
-    for end_hook in store.end_hooks:
+    for end_hook in handle.state.end_hooks:
         if isinstance(end_hook, HistoryHook):  # it stays where it is for all others: no key comes free, and no room
             disposition = Disposition("remove", reason=f"left lying by node {node_of(found.name)}", outcome=End.REAPED)
             for attached_op in end_hook.attached_ops(
-                as_claim(store, found, engine), disposition, engine.server_clock.now
+                as_claim(handle.state, found, handle.runtime), disposition, handle.runtime.server_clock.now
             ):
-                await engine.zookeeper.ensure(attached_op.operation.path.rpartition("/")[0])
+                await handle.zookeeper.ensure(attached_op.operation.path.rpartition("/")[0])
                 operations.append(attached_op.operation)
-    return Change(store, operations)
+    return Change(handle.state, operations)
 
 
 def _date(found: ItemSnapshot) -> int:

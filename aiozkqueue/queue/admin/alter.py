@@ -29,6 +29,7 @@ from aiozkqueue.queue.claim.group_lock import due_data
 from aiozkqueue.queue.commit.alterations import TransactionalAlteration
 from aiozkqueue.queue.commit.conditional import Change, settle
 from aiozkqueue.queue.commit.dispositions import Disposition, obstructed_by
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.unclaimed import find, removal
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.zookeeper import Check, Create, Delete, SetData
@@ -87,58 +88,57 @@ class AlteringWork(Protocol):
         ...
 
 
-async def cancel(engine: Runtime, wanted: Wanted, work: AlteringWork | None = None) -> Alteration:
+async def cancel(runtime: Runtime, wanted: Wanted, work: AlteringWork | None = None) -> Alteration:
     """Remove what waits under an id or key; by the commit of ``work`` if given.
 
     Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
     """
-    store = _store_of(engine, wanted)
+    state = _store_of(runtime, wanted)
 
     def make(found: ItemSnapshot) -> Change:
-        return removal(engine, store, found, CANCELLED)
+        return removal(runtime, state, found, CANCELLED)
 
     if work is not None:
-        return await _join(engine, store, wanted, make, work, removes=True)
-    return await _alter(engine, store, wanted, make)
+        return await _join(QueueHandle(runtime, state), wanted, make, work, removes=True)
+    return await _alter(QueueHandle(runtime, state), wanted, make)
 
 
-async def update(engine: Runtime, wanted: Wanted, value: object, work: AlteringWork | None = None) -> Alteration:
+async def update(runtime: Runtime, wanted: Wanted, value: object, work: AlteringWork | None = None) -> Alteration:
     """Replace the payload of what waits under an id or key; by the commit of ``work`` if given.
 
     Raises: as `cancel`; PayloadError, MessageTooLargeError.
     """
-    store = _store_of(engine, wanted)
-    body = wanted.queue.codec.encode(value, store.name)
-    if len(body) + HEADER_LIMIT > engine.max_message:
-        msg = f"queue {store.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {engine.max_message}"
+    state = _store_of(runtime, wanted)
+    body = wanted.queue.codec.encode(value, state.name)
+    if len(body) + HEADER_LIMIT > runtime.max_message:
+        msg = f"queue {state.name!r}: the message takes {len(body)} bytes, ZooKeeper takes {runtime.max_message}"
         raise MessageTooLargeError(msg)
 
     def make(found: ItemSnapshot) -> Change:
-        return replacement(engine, store, found, body)
+        return replacement(QueueHandle(runtime, state), found, body)
 
     if work is not None:
-        return await _join(engine, store, wanted, make, work, removes=False)
-    return await _alter(engine, store, wanted, make)
+        return await _join(QueueHandle(runtime, state), wanted, make, work, removes=False)
+    return await _alter(QueueHandle(runtime, state), wanted, make)
 
 
-def _store_of(engine: Runtime, wanted: Wanted) -> QueueState:
+def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
     """Return what is known of the queue that is meant. Raises: InvalidOptionError."""
     queue: object = wanted.queue
     if not isinstance(queue, Destination):
         msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
         raise InvalidOptionError(msg)
-    if queue.owner is not engine:
+    if queue.owner is not runtime:
         raise not_own(queue.name)
-    store = engine.store(queue.name)
-    if store.dialect is not None:
-        msg = f"queue {store.name!r}: its messages are another program's, and have no id to be altered by"
+    state = runtime.queue_state(queue.name)
+    if state.dialect is not None:
+        msg = f"queue {state.name!r}: its messages are another program's, and have no id to be altered by"
         raise InvalidOptionError(msg)
-    return store
+    return state
 
 
 async def _join(
-    engine: Runtime,
-    store: QueueState,
+    handle: QueueHandle[Runtime],
     wanted: Wanted,
     make: Callable[[ItemSnapshot], Change],
     work: AlteringWork,
@@ -148,13 +148,13 @@ async def _join(
     """Look once, and make what is to be done of it part of a unit of work."""
     work.require_open()
     named = _named(wanted)
-    if not await store.exists():
+    if not await handle.state.exists():
         return Alteration.NOT_FOUND
-    await store.open()
-    await engine.zookeeper.sync(store.paths.base)
-    now = await engine.server_clock.learned(store.paths.due)
-    places = await _find_places(engine, store, named)
-    found = await find(engine, store, [place for place in places if not work.removes(store.name, place)])
+    await handle.state.open()
+    await handle.zookeeper.sync(handle.paths.base)
+    now = await handle.runtime.server_clock.learned(handle.paths.due)
+    places = await _find_places(handle, named)
+    found = await find(handle, [place for place in places if not work.removes(handle.name, place)])
     waiting = [one for one in found if not one.held(now)]
     alter_with(work, [(one, make(one)) for one in waiting], removes=removes)
     if len(waiting) < len(found):
@@ -168,41 +168,39 @@ def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]
     Raises: TransactionClosedError.
     """
     work.require_open()
-    left = [(found, change) for found, change in changes if not work.removes(change.store.name, found.place)]
+    left = [(found, change) for found, change in changes if not work.removes(change.state.name, found.place)]
     for found, change in left:
         work.alter(found.place, TransactionalAlteration(change, f"message {found.id}", removes=removes))
     return len(left)
 
 
-async def _alter(
-    engine: Runtime, store: QueueState, asked: Wanted, make: Callable[[ItemSnapshot], Change]
-) -> Alteration:
+async def _alter(handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[ItemSnapshot], Change]) -> Alteration:
     wanted = _named(asked)
-    if not await store.exists():
+    if not await handle.state.exists():
         return Alteration.NOT_FOUND
-    await store.open()  # what its features add to an end
+    await handle.state.open()  # what its features add to an end
     done = held = False
     places: list[str] | None = None
     for _ in range(TRIES):
         # A server that lags would show a message that is there as gone.
-        await engine.zookeeper.sync(store.paths.base)
-        now = await engine.server_clock.learned(store.paths.due)
+        await handle.zookeeper.sync(handle.paths.base)
+        now = await handle.runtime.server_clock.learned(handle.paths.due)
         if places is None:
-            places = await _find_places(engine, store, wanted)
-        found = await find(engine, store, places)
+            places = await _find_places(handle, wanted)
+        found = await find(handle, places)
         waiting = [one for one in found if not one.held(now)]
         held = held or len(waiting) < len(found)
-        settled = await settle(engine, [make(one) for one in waiting])
+        settled = await settle(handle.runtime, [make(one) for one in waiting])
         for one, change in zip(waiting, settled, strict=True):
             if change.obstacle is not None:
-                raise obstructed_by(store.name, one.id, change.obstacle)
+                raise obstructed_by(handle.name, one.id, change.obstacle)
         done = done or not all(change.left for change in settled)
         places = [one.place for one, change in zip(waiting, settled, strict=True) if change.left]
         if not places:
             if held:
                 return Alteration.HELD
             return Alteration.DONE if done else Alteration.NOT_FOUND
-    msg = f"queue {store.name!r}: {places} changed each time they were looked at; try again"
+    msg = f"queue {handle.name!r}: {places} changed each time they were looked at; try again"
     raise NotCommittedError(msg)
 
 
@@ -230,19 +228,19 @@ def _id_of(name: str) -> str | None:
         return None
 
 
-async def _find_places(engine: Runtime, store: QueueState, wanted: Callable[[str], bool]) -> list[str]:
+async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], bool]) -> list[str]:
     """List the queue; return where the items lie that are meant."""
     places: list[str] = []
-    for folder in await lanes(engine, store):
-        lane = folder.removeprefix(f"{store.paths.base}/")
-        found = await collect_children(engine, store, folder, lambda: Matching(wanted))
-        places += [f"{lane}/{name}" for name in await seen(engine, store, found.names) if _id_of(name) is not None]
+    for folder in await lanes(handle):
+        lane = folder.removeprefix(f"{handle.paths.base}/")
+        found = await collect_children(handle, folder, lambda: Matching(wanted))
+        places += [f"{lane}/{name}" for name in await seen(handle, found.names) if _id_of(name) is not None]
     return places
 
 
-def replacement(engine: Runtime, store: QueueState, found: ItemSnapshot, body: bytes) -> Change:
+def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) -> Change:
     """Give an item another payload; its name, headers, place and attempts stay."""
-    paths = store.paths
+    paths = handle.paths
     try:
         header = decode(found.item.data)[0]
     except MalformedError:
@@ -250,12 +248,12 @@ def replacement(engine: Runtime, store: QueueState, found: ItemSnapshot, body: b
     replaced = SetData(paths.at(found.place), encode(body, header), found.item.stat.version)
     lock, grouped = paths.lock(found.locked_by), is_group(found.locked_by)
     if found.lock is None:
-        record = LockRecord(engine.ids.next(), engine.ids.client).encode()
-        return Change(store, [Create(lock, record), replaced, Delete(lock)])
+        record = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
+        return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
     operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
     if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
         # Whoever is about to take the lock off fails, as the item has changed: this tells all that it is still to be.
         due = paths.due_node(found.end, found.id)
         place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
         operations += [Delete(due), Create(due, place)]
-    return Change(store, operations)
+    return Change(handle.state, operations)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pydantic_core.core_schema import CoreSchema, TypedDictField
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Stat
 
 #: Items removed in one multi.
@@ -128,18 +128,18 @@ class WriterInfo:
     """When that was, in ZooKeeper's time."""
 
 
-async def writers(engine: Runtime, store: QueueState) -> list[WriterInfo]:
+async def writers(handle: QueueHandle[Runtime]) -> list[WriterInfo]:
     """List the writers of a queue that have a batch under way, or have left something of one.
 
     Raises: AccessDeniedError.
     """
     found: list[WriterInfo] = []
     counts: dict[str, int] = {}
-    for writer, stat, record in await _records(engine, store):
+    for writer, stat, record in await _records(handle):
         if record.stage is None and not record.aborted:
             continue
         if not counts:
-            counts = await _count(engine, store)
+            counts = await _count(handle)
         batch_visibility = [one for one in (record.stage, *record.aborted) if one is not None]
         found.append(
             WriterInfo(
@@ -154,23 +154,23 @@ async def writers(engine: Runtime, store: QueueState) -> list[WriterInfo]:
     return found
 
 
-async def began_by(engine: Runtime, store: QueueState, origin: str, batch: int) -> list[str]:
+async def began_by(handle: QueueHandle[Runtime], origin: str, batch: int) -> list[str]:
     """Return the names of the writers that have a batch under way which was begun by this origin.
 
     Raises: AccessDeniedError.
     """
     return [
         record.name
-        for _, _, record in await _records(engine, store)
+        for _, _, record in await _records(handle)
         if record.stage and (record.origin, record.batch) == (origin, batch)
     ]
 
 
-async def _records(engine: Runtime, store: QueueState) -> list[tuple[str, Stat, WriterRecord]]:
+async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, WriterRecord]]:
     """Read what each writer of a queue has told of itself."""
-    with translate_denials(store.name):
-        writers = sorted(await below(engine.zookeeper, store.paths.sinks))
-        nodes = await read_pages(engine.zookeeper, [f"{store.paths.sinks}/{writer}" for writer in writers])
+    with translate_denials(handle.name):
+        writers = sorted(await below(handle.zookeeper, handle.paths.sinks))
+        nodes = await read_pages(handle.zookeeper, [f"{handle.paths.sinks}/{writer}" for writer in writers])
     return [
         (writer, node.stat, record)
         for writer, node in zip(writers, nodes, strict=True)
@@ -178,32 +178,34 @@ async def _records(engine: Runtime, store: QueueState) -> list[tuple[str, Stat, 
     ]
 
 
-async def give_up(engine: Runtime, store: QueueState, writer: str, batch: int | None = None) -> int:
+async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None) -> int:
     """Remove what has been put of the batch that a writer has under way; return how many messages that were.
 
     Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
 
     Raises: NotFoundError: there is no such writer; AccessDeniedError.
     """
-    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
     while True:
         await zookeeper.sync(path)
         try:
-            with translate_denials(store.name):
+            with translate_denials(handle.name):
                 node = await zookeeper.read(path)
         except NoNodeError as error:
-            msg = f"queue {store.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
+            msg = (
+                f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
+            )
             raise NotFoundError(msg) from error
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch):
             break
         left = replace(record, stage=None, aborted=(*record.aborted, record.stage))
-        if await _write(engine, store, [SetData(path, left.encode(), node.stat.version)]):
+        if await _write(handle, [SetData(path, left.encode(), node.stat.version)]):
             break
-    return await clear_away(engine, store, writer)
+    return await clear_away(handle, writer)
 
 
-async def abandon(engine: Runtime, store: QueueState, writer: str, before: int) -> int:
+async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
     """Give up the batch of a run that no other can go on with, if nothing was put for it since a moment (ms).
 
     A run that is alive all the same, and only slow, is refused from then on: by the fence when it puts more, and when
@@ -211,7 +213,7 @@ async def abandon(engine: Runtime, store: QueueState, writer: str, before: int) 
 
     Raises: AccessDeniedError.
     """
-    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
     try:
         node = await zookeeper.read(path)
     except NoNodeError:
@@ -223,18 +225,18 @@ async def abandon(engine: Runtime, store: QueueState, writer: str, before: int) 
         stat = await zookeeper.exists(f"{path}/{part}")
         if stat is not None and stat.mtime > before:
             return 0
-    return await give_up(engine, store, writer, record.batch)
+    return await give_up(handle, writer, record.batch)
 
 
-async def clear_away(engine: Runtime, store: QueueState, writer: str) -> int:
+async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
     """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
 
     Raises: AccessDeniedError.
     """
-    zookeeper, path, removed = engine.zookeeper, f"{store.paths.sinks}/{writer}", 0
+    zookeeper, path, removed = handle.zookeeper, f"{handle.paths.sinks}/{writer}", 0
     while True:
         try:
-            with translate_denials(store.name):
+            with translate_denials(handle.name):
                 node = await zookeeper.read(path)
         except NoNodeError:
             return removed
@@ -242,16 +244,16 @@ async def clear_away(engine: Runtime, store: QueueState, writer: str) -> int:
         if record is None or not record.aborted:
             return removed
         stage = record.aborted[0]
-        removed += await _remove(engine, store, stage)
+        removed += await _remove(handle, stage)
         left = replace(record, aborted=record.aborted[1:])
         # The lock goes last: until then nobody sees what is left.
-        unlock = await unlocking(engine, store, stage)
-        await _write(engine, store, [SetData(path, left.encode(), node.stat.version), *unlock])
+        unlock = await unlocking(handle, stage)
+        await _write(handle, [SetData(path, left.encode(), node.stat.version), *unlock])
 
 
-async def forget(engine: Runtime, store: QueueState, writer: str, before: int) -> int:
+async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
     """Forget a writer that has completed its last batch before a moment, ms in ZooKeeper's time; return 1 if so."""
-    zookeeper, path = engine.zookeeper, f"{store.paths.sinks}/{writer}"
+    zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
     try:
         node = await zookeeper.read(path)
     except NoNodeError:
@@ -264,69 +266,69 @@ async def forget(engine: Runtime, store: QueueState, writer: str, before: int) -
     parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
     for start in range(0, len(parts), TOGETHER):  # of a batch that begins now, the fence has risen: none of it goes
         together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
-        if not await _write(engine, store, together):
+        if not await _write(handle, together):
             return 0
-    return int(await _write(engine, store, [Delete(path, node.stat.version)]))
+    return int(await _write(handle, [Delete(path, node.stat.version)]))
 
 
-async def unlocking(engine: Runtime, store: QueueState, stage: str) -> list[Operation]:
+async def unlocking(handle: QueueHandle[Runtime], stage: str) -> list[Operation]:
     """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
-    lock = store.paths.lock(stage)
-    with translate_denials(store.name):
-        return [] if await engine.zookeeper.exists(lock) is None else [Delete(lock)]
+    lock = handle.paths.lock(stage)
+    with translate_denials(handle.name):
+        return [] if await handle.zookeeper.exists(lock) is None else [Delete(lock)]
 
 
-async def _remove(engine: Runtime, store: QueueState, stage: str) -> int:
+async def _remove(handle: QueueHandle[Runtime], stage: str) -> int:
     removed = 0
-    for folder in await lanes(engine, store):
-        names = await _of_stage(engine, store, folder, stage)
+    for folder in await lanes(handle):
+        names = await _of_stage(handle, folder, stage)
         for start in range(0, len(names), TOGETHER):
-            removed += await _delete(engine, store, [f"{folder}/{name}" for name in names[start : start + TOGETHER]])
+            removed += await _delete(handle, [f"{folder}/{name}" for name in names[start : start + TOGETHER]])
     return removed
 
 
-async def _delete(engine: Runtime, store: QueueState, paths: Sequence[str]) -> int:
+async def _delete(handle: QueueHandle[Runtime], paths: Sequence[str]) -> int:
     """Delete these; one after the other where another clears away, too."""
-    if await _write(engine, store, [Delete(path) for path in paths]):
+    if await _write(handle, [Delete(path) for path in paths]):
         return len(paths)
-    return sum([await _write(engine, store, [Delete(path)]) for path in paths])
+    return sum([await _write(handle, [Delete(path)]) for path in paths])
 
 
-async def _write(engine: Runtime, store: QueueState, operations: Sequence[Operation]) -> bool:
+async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) -> bool:
     """Apply a change that can be tried again; whether it was applied now. Raises: AccessDeniedError."""
     while True:
         try:
-            await engine.zookeeper.multi(operations)
+            await handle.zookeeper.multi(operations)
         except (ConnectionLossError, SessionExpiredError):
-            await engine.zookeeper.wait_connected()
+            await handle.zookeeper.wait_connected()
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
-                raise access_denied(store.name, refusal.error) from refusal
+                raise access_denied(handle.name, refusal.error) from refusal
             return False
         else:
             return True
 
 
-async def marks_of(engine: Runtime, store: QueueState, stage: str) -> set[str]:
+async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:
     """List the fields ``r`` of the items of a batch: what their writer knows them by."""
     marks: set[str] = set()
-    for folder in await lanes(engine, store):
-        for name in await _of_stage(engine, store, folder, stage):
+    for folder in await lanes(handle):
+        for name in await _of_stage(handle, folder, stage):
             marks.add("r" + name.partition("-r")[2].partition("-")[0])
     return marks
 
 
-async def _of_stage(engine: Runtime, store: QueueState, folder: str, stage: str) -> list[str]:
+async def _of_stage(handle: QueueHandle[Runtime], folder: str, stage: str) -> list[str]:
     """List the items of a batch, and hold no others, however many there are."""
-    listed = await collect_children(engine, store, folder, lambda: Matching(lambda name: stage_of(name) == stage))
+    listed = await collect_children(handle, folder, lambda: Matching(lambda name: stage_of(name) == stage))
     return listed.names
 
 
-async def _count(engine: Runtime, store: QueueState) -> dict[str, int]:
+async def _count(handle: QueueHandle[Runtime]) -> dict[str, int]:
     """How many items there are of each batch."""
     counts: Counter[str] = Counter()
-    for folder in await lanes(engine, store):
-        counts += (await collect_children(engine, store, folder, _Stages)).counts
+    for folder in await lanes(handle):
+        counts += (await collect_children(handle, folder, _Stages)).counts
     return counts
 
 

@@ -34,6 +34,7 @@ from aiozkqueue.queue.admin.orphans import LATE, bad_locks, old_clients, orphan_
 from aiozkqueue.queue.admin.stats import configuration, lanes
 from aiozkqueue.queue.candidates.collectors import Earliest, Matching
 from aiozkqueue.queue.candidates.tag_records import sweep_tags
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.redelivery.timed_locks import reap
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
@@ -122,24 +123,24 @@ class Cleaned:
         )
 
 
-async def clean_queue(engine: Runtime, store: QueueState, *, late: float) -> Cleaned:
+async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
     """Clean one queue. Nothing when it is not there.
 
     What ended, or was written, less than ``late`` seconds ago is left to those whose it is: a courtesy, no more.
 
     Raises: AccessDeniedError, PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
     """
-    config = await configuration(engine, store)
-    if config is None or not await store.exists():
-        return Cleaned(queue=store.name)
-    cleaning = _Cleaning(engine, store, late)
-    with translate_denials(store.name):
+    config = await configuration(handle)
+    if config is None or not await handle.state.exists():
+        return Cleaned(queue=handle.name)
+    cleaning = _Cleaning(handle, late)
+    with translate_denials(handle.name):
         await cleaning.look_at_the_clock()
         return Cleaned(
-            queue=store.name,
+            queue=handle.name,
             claims=await cleaning.ended_locks(),
             attempts=await cleaning.attempts(),
-            expired=await sweep_expired(engine, store, limit=max(0, cleaning.left)),
+            expired=await sweep_expired(handle, limit=max(0, cleaning.left)),
             records=await cleaning.history(config.history or History()),
             hours=await cleaning.hours(),
             tags=await cleaning.tags(config),
@@ -148,51 +149,51 @@ async def clean_queue(engine: Runtime, store: QueueState, *, late: float) -> Cle
         )
 
 
-async def clean_clients(engine: Runtime, moment: int) -> Cleaned:
+async def clean_clients(runtime: Runtime, moment: int) -> Cleaned:
     """Take away the commit slots of clients that have not used them for a day, at a time (ms, ZooKeeper's).
 
     Each slot goes at the version read, so not when its client has used it since; a client whose slot is gone makes
     another, or finds that it cannot know any more what became of a commit it had asked for a day before.
     """
     removed = 0
-    for client in await old_clients(engine.zookeeper, engine.root, moment / 1000):
+    for client in await old_clients(runtime.zookeeper, runtime.root, moment / 1000):
         change: list[Operation] = [*(Delete(path, version) for path, version in client.slots), Delete(client.folder)]
-        removed += await _apply(engine, [change])
+        removed += await _apply(runtime, [change])
     return Cleaned(queue=None, clients=removed)
 
 
-async def clean(engine: Runtime, stores: Sequence[QueueState] | None) -> list[Cleaned]:
+async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[Cleaned]:
     """Clean these queues, or all that there are and the commit slots too; tell who looks when that was.
 
     Raises: AccessDeniedError, ConnectionLostError, PayloadError.
     """
     try:
-        if stores is not None:
-            return [await _clean_now(engine, store) for store in stores]
-        present = [engine.store(name) for name in await queue_names(engine)]
-        cleaned = [await _clean_now(engine, store) for store in present]
-        told = f"{engine.root}/.janitor"
-        await engine.zookeeper.ensure(told)
-        return [*cleaned, await clean_clients(engine, await engine.server_clock.learned(told))]
+        if states is not None:
+            return [await _clean_now(QueueHandle(runtime, state)) for state in states]
+        present = [runtime.queue_state(name) for name in await queue_names(runtime)]
+        cleaned = [await _clean_now(QueueHandle(runtime, state)) for state in present]
+        told = f"{runtime.root}/.janitor"
+        await runtime.zookeeper.ensure(told)
+        return [*cleaned, await clean_clients(runtime, await runtime.server_clock.learned(told))]
     except NoAuthError as error:
-        msg = f"root {engine.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+        msg = f"root {runtime.root}: {error}; connect with `auth=` of a user whom the ACL allows"
         raise AccessDeniedError(msg) from error
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost while cleaning: {error}; clean again"
         raise ConnectionLostError(msg) from error
 
 
-async def _clean_now(engine: Runtime, store: QueueState) -> Cleaned:
-    cleaned = await clean_queue(engine, store, late=LATE)
+async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
+    cleaned = await clean_queue(handle, late=LATE)
     with suppress(MultiError):  # no janitor has looked at it yet, or it is not there
-        await engine.zookeeper.multi([SetData(store.paths.janitor, told_of(cleaned, engine.ids.client))])
+        await handle.zookeeper.multi([SetData(handle.paths.janitor, told_of(cleaned, handle.runtime.ids.client))])
     return cleaned
 
 
-async def queue_names(engine: Runtime) -> list[str]:
+async def queue_names(runtime: Runtime) -> list[str]:
     """List the queues that there are, in order. Raises: NoAuthError."""
-    names = [name for name in sorted(await below(engine.zookeeper, engine.root)) if is_queue_name(name)]
-    return [name for name in names if await engine.store(name).exists()]
+    names = [name for name in sorted(await below(runtime.zookeeper, runtime.root)) if is_queue_name(name)]
+    return [name for name in names if await runtime.queue_state(name).exists()]
 
 
 def is_queue_name(name: str) -> bool:
@@ -223,19 +224,20 @@ def made_by(told: bytes) -> str | None:
 class _Cleaning:
     """One pass over one queue."""
 
-    def __init__(self, engine: Runtime, store: QueueState, late: float) -> None:
-        self._engine = engine
-        self._store = store
+    def __init__(self, handle: QueueHandle[Runtime], late: float) -> None:
+        self._handle = handle
+        self._runtime = handle.runtime
+        self._state = handle.state
         self._late = milliseconds_in(late)
-        self._zookeeper = engine.zookeeper
-        self._paths = store.paths
+        self._zookeeper = handle.zookeeper
+        self._paths = handle.paths
         self.left = BUDGET
         self._now = 0
         self._counts: dict[str, int] = {}
 
     async def look_at_the_clock(self) -> None:
         """Learn ZooKeeper's time, which is never ahead of the server's: nothing is judged over before it is."""
-        self._now = await self._engine.server_clock.learned(self._paths.due)
+        self._now = await self._runtime.server_clock.learned(self._paths.due)
 
     async def ended_locks(self) -> int:
         """Take off the timed locks that ended a while ago, which consumers would do at once if there were any.
@@ -267,7 +269,7 @@ class _Cleaning:
         is missed. The change locks and unlocks the message's id, so that nobody who has read the record is about to
         write it, and removes it at the version read. A message that is driven back later begins with none.
         """
-        named = _is_message if self._store.dialect is None else parse_meta
+        named = _is_message if self._state.dialect is None else parse_meta
         names = [name for name in await below(self._zookeeper, self._paths.metas) if named(name)][:BUDGET]
         if not names:
             return 0
@@ -280,7 +282,7 @@ class _Cleaning:
         if not old:
             return 0
         ids = await self._ids(folders[::-1], names)
-        lock = LockRecord(self._engine.ids.next(), self._engine.ids.client).encode()
+        lock = LockRecord(self._runtime.ids.next(), self._runtime.ids.client).encode()
         return await self._remove([self._forget(one, lock) for one in old if parse_meta(one.name) not in ids])
 
     async def history(self, history: History) -> int:
@@ -291,7 +293,7 @@ class _Cleaning:
         zookeeper, paths = self._zookeeper, self._paths
         if await zookeeper.exists(paths.history) is None:
             return 0
-        pins = await read_pins(self._engine, self._store)
+        pins = await read_pins(self._handle)
         hours = sorted(name for name in await below(zookeeper, paths.history) if parse_hour(name) is not None)
         newer = await self._counted_after(hours)
         cutoff = self._now - milliseconds_in(history.seconds)
@@ -309,7 +311,7 @@ class _Cleaning:
     async def _too_old(self, hour: str, kept: int, cutoff: int) -> list[str]:
         """Return the records of an hour that go: those from before ``cutoff``, and the oldest of more than ``kept``."""
         path = self._paths.record(hour)
-        listed = await collect_children(self._engine, self._store, path, partial(Earliest, None, parse_record, str))
+        listed = await collect_children(self._handle, path, partial(Earliest, None, parse_record, str))
         held, chosen = listed.held, list[str]()
         for index, name in enumerate(listed.in_order()):
             parsed = parse_record(name)
@@ -351,9 +353,9 @@ class _Cleaning:
         """
         removed = 0
         for writer in await below(self._zookeeper, self._paths.sinks):
-            removed += await abandon(self._engine, self._store, writer, self._now - WRITES_KEPT)
-            removed += await clear_away(self._engine, self._store, writer)
-            removed += await forget(self._engine, self._store, writer, self._now - WRITERS_KEPT)
+            removed += await abandon(self._handle, writer, self._now - WRITES_KEPT)
+            removed += await clear_away(self._handle, writer)
+            removed += await forget(self._handle, writer, self._now - WRITERS_KEPT)
         self.left -= removed
         return removed
 
@@ -395,7 +397,7 @@ class _Cleaning:
         return [Check(self._paths.pins, pins.version), Delete(self._paths.record(place))]
 
     async def _remove(self, changes: list[Sequence[Operation]]) -> int:
-        removed = await _apply(self._engine, changes[: max(0, self.left)])
+        removed = await _apply(self._runtime, changes[: max(0, self.left)])
         self.left -= len(changes)
         return removed
 
@@ -407,7 +409,7 @@ class _Cleaning:
     async def _item_folders(self) -> list[str]:
         """Every folder that may hold items."""
         scheduled = [f"{self._paths.later}/{hour}" for hour in await below(self._zookeeper, self._paths.later)]
-        return [*dict.fromkeys([*await lanes(self._engine, self._store), *scheduled])]
+        return [*dict.fromkeys([*await lanes(self._handle), *scheduled])]
 
     async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
         """Tell which of the messages that these records are of lie in the folders."""
@@ -415,13 +417,13 @@ class _Cleaning:
         found: set[str] = set()
 
         def is_wanted(name: str) -> bool:
-            item = self._store.parse_item(name)
+            item = self._state.parse_item(name)
             if item is not None and item.id in wanted:
                 found.add(item.id)
             return False
 
         for folder in folders:
-            await collect_children(self._engine, self._store, folder, partial(Matching, is_wanted))
+            await collect_children(self._handle, folder, partial(Matching, is_wanted))
         return found
 
     async def _count(self, folders: Sequence[str]) -> int:
@@ -434,12 +436,12 @@ def _is_message(meta: str) -> bool:
     return message_id is not None and len(message_id) <= _LONGEST_ID
 
 
-async def _apply(engine: Runtime, changes: Sequence[Sequence[Operation]]) -> int:
+async def _apply(runtime: Runtime, changes: Sequence[Sequence[Operation]]) -> int:
     """Apply each change by itself or leave it, several in a multi; return how many are known to have been applied.
 
     Raises: NoAuthError: an ACL refuses one.
     """
-    zookeeper, applied = engine.zookeeper, 0
+    zookeeper, applied = runtime.zookeeper, 0
     for start in range(0, len(changes), TOGETHER):
         page = list(changes[start : start + TOGETHER])
         while page:

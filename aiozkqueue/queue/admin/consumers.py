@@ -14,8 +14,8 @@ from aiozkqueue.queue.commit.unclaimed import read_all
 from .listing import list_children
 
 if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
 
 #: Locks looked at by `consumers`: as many as ten sessions may hold at the most, or thereabouts.
 LOCKS_READ = 50_000
@@ -35,12 +35,12 @@ class ConsumerInfo:
     """The ids of the messages it holds now, what was claimed ahead included."""
 
 
-async def consumers(engine: Runtime, store: QueueState) -> list[ConsumerInfo]:
+async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
     """Read who is there, the longest first, and what each holds."""
-    paths = store.paths
-    names = await list_children(engine, store, paths.consumers)
-    entries = await read_all(engine, store, [paths.consumer(name) for name in names])
-    held = await _held(engine, store)
+    paths = handle.paths
+    names = await list_children(handle, paths.consumers)
+    entries = await read_all(handle, [paths.consumer(name) for name in names])
+    held = await _held(handle)
     found: list[ConsumerInfo] = []
     for name, node in zip(names, entries, strict=True):
         if node is None:
@@ -59,14 +59,14 @@ def entry_client(name: str) -> str:
     return name.rpartition("-")[0]
 
 
-async def _held(engine: Runtime, store: QueueState) -> dict[int, list[str]]:
+async def _held(handle: QueueHandle[Runtime]) -> dict[int, list[str]]:
     """The messages that each ZooKeeper session holds."""
-    locks = (await list_children(engine, store, store.paths.locks))[:LOCKS_READ]
+    locks = (await list_children(handle, handle.paths.locks))[:LOCKS_READ]
     held: defaultdict[int, list[str]] = defaultdict(list)
     for name, node in zip(
-        locks, await read_all(engine, store, [f"{store.paths.locks}/{name}" for name in locks]), strict=True
+        locks, await read_all(handle, [f"{handle.paths.locks}/{name}" for name in locks]), strict=True
     ):
-        message_id = store.paths.lock_of(name)
+        message_id = handle.paths.lock_of(name)
         if node is not None and message_id is not None and LockRecord.decode(node.data).end is None:
             held[node.stat.ephemeral_owner].append(message_id)
     return held

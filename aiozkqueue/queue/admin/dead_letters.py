@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from aiozkqueue.errors import AccessDeniedError, DuplicateKeyError, ItemNotEmptyError, QueueError, QueueFullError
 from aiozkqueue.queue.commit.conditional import Change, apply
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import read_sets
 from aiozkqueue.queue.message import DeadLetter
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.codec import Codec
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.options import Seconds
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
     from .listing import Placed
@@ -37,15 +37,15 @@ T = TypeVar("T")
 class DeadLetters(Generic[T]):
     """The dead letters of one queue."""
 
-    def __init__(self, engine: Runtime, store: QueueState, codec: Codec[T]) -> None:
-        self._engine = engine
-        self._store = store
+    def __init__(self, handle: QueueHandle[Runtime], codec: Codec[T]) -> None:
+        self._runtime = handle.runtime
+        self._state = handle.state
         self._codec = codec
 
     async def size(self) -> int:
         """Count them. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        engine, store = self._usable(), self._store
-        return await count(engine, store, store.paths.dlq)
+        runtime, state = self._usable(), self._state
+        return await count(QueueHandle(runtime, state), state.paths.dlq)
 
     async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
         """Read the oldest, ``limit`` at the most, without taking them.
@@ -53,22 +53,22 @@ class DeadLetters(Generic[T]):
         What this user may not read is left out, with a warning in the log. Raises: as `size`; InvalidOptionError.
         """
         positive(limit, "limit")
-        engine, store = self._usable(), self._store
+        runtime, state = self._usable(), self._state
 
         async def read(placed: Sequence[Placed]) -> list[DeadLetter[T] | AccessDeniedError | None]:
             return [
                 found if isinstance(found, AccessDeniedError) else self._letter(one, found[0])
                 for one, found in zip(
-                    placed, await read_sets(engine, store, [(one.path,) for one in placed]), strict=True
+                    placed, await read_sets(QueueHandle(runtime, state), [(one.path,) for one in placed]), strict=True
                 )
             ]
 
-        letters, unreadable = await first_readable(engine, store, [store.paths.dlq], limit, read)
-        log_unreadable(store, unreadable)
+        letters, unreadable = await first_readable(QueueHandle(runtime, state), [state.paths.dlq], limit, read)
+        log_unreadable(state, unreadable)
         return letters
 
     def _letter(self, placed: Placed, node: Node | None) -> DeadLetter[T] | None:
-        return None if node is None else DeadLetter(content(self._store, placed.item, node, 0), self._codec)
+        return None if node is None else DeadLetter(content(self._state, placed.item, node, 0), self._codec)
 
     async def redrive(
         self, ids: Collection[str] | None = None, *, limit: int | None = None, timeout: Seconds | None = 0
@@ -89,8 +89,8 @@ class DeadLetters(Generic[T]):
             InvalidOptionError; as `size`.
         """
         wait = seconds(timeout, "timeout")
-        engine, store = self._usable(), self._store
-        patience = Deadline(wait, engine.clock)
+        runtime, state = self._usable(), self._state
+        patience = Deadline(wait, runtime.clock)
         left = math.inf if limit is None else positive(limit, "limit")
         moved = 0
         refused: list[str] = []
@@ -99,19 +99,19 @@ class DeadLetters(Generic[T]):
             if not page:
                 break
             left -= len(page)
-            await store.open()
-            sets = await read_sets(engine, store, [(one.path,) for one in page])
+            await state.open()
+            sets = await read_sets(QueueHandle(runtime, state), [(one.path,) for one in page])
             refused += [one.item.id for one, found in zip(page, sets, strict=True) if isinstance(found, QueueError)]
             back = [
                 Transfer(
                     one.item.id,
-                    [restored(engine, store, one.item, found[0])],
-                    Change(store, [Delete(one.path, found[0].stat.version)]),
+                    [restored(QueueHandle(runtime, state), one.item, found[0])],
+                    Change(state, [Delete(one.path, found[0].stat.version)]),
                 )
                 for one, found in zip(page, sets, strict=True)
                 if not isinstance(found, QueueError) and found[0] is not None
             ]
-            for outcome in await transfer(engine, back, patience):
+            for outcome in await transfer(runtime, back, patience):
                 if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
                     continue  # its key is taken again, or it cannot be removed from here
                 if isinstance(outcome, QueueFullError):
@@ -121,25 +121,25 @@ class DeadLetters(Generic[T]):
                     raise outcome
                 moved += outcome
         if refused:
-            raise partly_denied(store.name, "put back", refused, moved)
+            raise partly_denied(state.name, "put back", refused, moved)
         return moved
 
     async def purge(self, ids: Collection[str] | None = None) -> int:
         """Remove them for good; return how many. Raises: as `size`; InvalidOptionError."""
-        engine, store, removed = self._usable(), self._store, 0
+        runtime, state, removed = self._usable(), self._state, 0
         async for page in self._chosen(ids):
-            removed += sum(await apply(engine, [Change(store, [Delete(one.path)]) for one in page]))
+            removed += sum(await apply(runtime, [Change(state, [Delete(one.path)]) for one in page]))
         return removed
 
     def _usable(self) -> Runtime:
-        self._engine.check()
-        return self._engine
+        self._runtime.check()
+        return self._runtime
 
     async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
         """Give the dead letters with these ids, or all, the oldest first and no more than `PAGE` at a time."""
         wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
-        engine, store = self._usable(), self._store
-        async for listed in walk(engine, store, [store.paths.dlq]):
+        runtime, state = self._usable(), self._state
+        async for listed in walk(QueueHandle(runtime, state), [state.paths.dlq]):
             chosen = listed if wanted is None else [one for one in listed if one.item.id in wanted]
             for start in range(0, len(chosen), PAGE):
                 yield chosen[start : start + PAGE]

@@ -13,8 +13,8 @@ from aiozkqueue.queue.redelivery.timed_locks import waiting
 from .listing import collect_children
 
 if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
 
 
 class _Count:
@@ -28,18 +28,18 @@ class _Count:
         self.number += sum(_is_over(name, self._now) for name in names)
 
 
-async def count_ended(engine: Runtime, store: QueueState) -> int:
+async def count_ended(handle: QueueHandle[Runtime]) -> int:
     """Count the timed locks whose time is over. This lists all timed locks. Raises: AccessDeniedError."""
-    now = engine.server_clock.now()
-    return (await collect_children(engine, store, store.paths.due, partial(_Count, now))).number
+    now = handle.runtime.server_clock.now()
+    return (await collect_children(handle, handle.paths.due, partial(_Count, now))).number
 
 
-async def ended_locks(engine: Runtime, store: QueueState) -> set[str]:
+async def ended_locks(handle: QueueHandle[Runtime]) -> set[str]:
     """Return what the timed locks whose time is over lock: ids of messages, and groups. Raises: AccessDeniedError."""
-    now = engine.server_clock.now()
+    now = handle.runtime.server_clock.now()
     over = partial(Matching, partial(_is_over, now=now))
-    names = (await collect_children(engine, store, store.paths.due, over)).names
-    nodes = await read_all(engine, store, [f"{store.paths.due}/{name}" for name in names])
+    names = (await collect_children(handle, handle.paths.due, over)).names
+    nodes = await read_all(handle, [f"{handle.paths.due}/{name}" for name in names])
     timed = zip(map(parse_due, names), nodes, strict=True)
     return {waiting(node, due[1]).lock for due, node in timed if due is not None}
 

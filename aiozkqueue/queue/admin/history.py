@@ -19,26 +19,26 @@ from .listing import collect_children, list_children
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
 
 async def read_history(
-    engine: Runtime, store: QueueState, *, since: datetime | None, until: datetime | None, limit: int | None
+    handle: QueueHandle[Runtime], *, since: datetime | None, until: datetime | None, limit: int | None
 ) -> AsyncIterator[HistoryRecord]:
     """Read the records in the order in which the messages ended."""
     first = 0 if since is None else milliseconds(since, "since")
     last = None if until is None else milliseconds(until, "until")
     given = 0
-    for hour in sorted(await list_children(engine, store, store.paths.history)):
+    for hour in sorted(await list_children(handle, handle.paths.history)):
         if hour.startswith(".") or hour < hour_of(first) or (last is not None and hour > hour_of(last)):
             continue
         passes = partial(_ended_between, first=first, last=last)
-        listed = await collect_children(engine, store, store.paths.record(hour), partial(Earliest, None, passes, str))
+        listed = await collect_children(handle, handle.paths.record(hour), partial(Earliest, None, passes, str))
         names = listed.in_order()
         while page := list(islice(names, PAGE)):
-            nodes = await read_all(engine, store, [store.paths.record(f"{hour}/{name}") for name in page])
+            nodes = await read_all(handle, [handle.paths.record(f"{hour}/{name}") for name in page])
             for record in map(record_of, page, nodes):
                 if record is None:
                     continue
@@ -53,17 +53,17 @@ def _ended_between(name: str, *, first: int, last: int | None) -> bool:
     return moment is not None and first <= moment[0] and (last is None or moment[0] < last)
 
 
-async def find_record(engine: Runtime, store: QueueState, message_id: str) -> HistoryRecord | None:
+async def find_record(handle: QueueHandle[Runtime], message_id: str) -> HistoryRecord | None:
     """Find the last record of a message. Lists the history, the latest hour first."""
 
     def may_be(name: str) -> bool:
         return message_id in name
 
-    for hour in sorted(await list_children(engine, store, store.paths.history), reverse=True):
-        listed = await collect_children(engine, store, store.paths.record(hour), partial(Matching, may_be))
+    for hour in sorted(await list_children(handle, handle.paths.history), reverse=True):
+        listed = await collect_children(handle, handle.paths.record(hour), partial(Matching, may_be))
         matching = [name for name in listed.names if (parsed := parse_record(name)) and parsed[1] == message_id]
         for name in sorted(matching, reverse=True):
-            (node,) = await read_all(engine, store, [store.paths.record(f"{hour}/{name}")])
+            (node,) = await read_all(handle, [handle.paths.record(f"{hour}/{name}")])
             record = record_of(name, node)
             if record is not None:
                 return record

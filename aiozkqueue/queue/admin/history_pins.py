@@ -32,8 +32,8 @@ from .listing import list_children
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 
@@ -50,13 +50,13 @@ class Pin:
     """When it was set, in ZooKeeper's time."""
 
 
-async def pins(engine: Runtime, store: QueueState) -> list[Pin]:
+async def pins(handle: QueueHandle[Runtime]) -> list[Pin]:
     """Read the pins of a queue. Raises: AccessDeniedError."""
-    names = sorted(await list_children(engine, store, store.paths.pins))
-    nodes = await read_all(engine, store, [store.paths.pin(name) for name in names])
+    names = sorted(await list_children(handle, handle.paths.pins))
+    nodes = await read_all(handle, [handle.paths.pin(name) for name in names])
     return [
         Pin(
-            queue=store.name,
+            queue=handle.name,
             name=name,
             since=moment_at(parse_hour(node.data.decode("utf-8", "replace")) or 0),
             changed=moment_at(node.stat.mtime),
@@ -66,7 +66,7 @@ async def pins(engine: Runtime, store: QueueState) -> list[Pin]:
     ]
 
 
-async def pin(engine: Runtime, store: QueueState, name: str, since: datetime) -> None:
+async def pin(handle: QueueHandle[Runtime], name: str, since: datetime) -> None:
     """Keep the history from the hour of ``since`` on until `unpin`, under a name that is nobody else's.
 
     One of this name is moved. Records that have been cleaned before do not come back. A pin outlives the session that
@@ -75,15 +75,15 @@ async def pin(engine: Runtime, store: QueueState, name: str, since: datetime) ->
     Raises: AccessDeniedError, InvalidOptionError.
     """
     hour = hour_of(milliseconds(since, "since")).encode()
-    path, folder = store.paths.pin(name), SetData(store.paths.pins, b"")
-    await _apply(engine, store, [[Create(path, hour), folder], [SetData(path, hour), folder]])
+    path, folder = handle.paths.pin(name), SetData(handle.paths.pins, b"")
+    await _apply(handle, [[Create(path, hour), folder], [SetData(path, hour), folder]])
 
 
-async def unpin(engine: Runtime, store: QueueState, name: str) -> bool:
+async def unpin(handle: QueueHandle[Runtime], name: str) -> bool:
     """Take a pin off; return whether there was one of this name. Raises: AccessDeniedError."""
-    if name not in await list_children(engine, store, store.paths.pins):
+    if name not in await list_children(handle, handle.paths.pins):
         return False
-    await _apply(engine, store, [[Delete(store.paths.pin(name))], []])
+    await _apply(handle, [[Delete(handle.paths.pin(name))], []])
     return True
 
 
@@ -96,12 +96,12 @@ class Pins:
         """The earliest hour that is pinned; None: nothing is."""
 
 
-async def read_pins(engine: Runtime, store: QueueState) -> Pins:
+async def read_pins(handle: QueueHandle[Runtime]) -> Pins:
     """Read the pins, the version of their folder first. One that names no hour pins everything.
 
     Raises: NoAuthError of the zookeeper package.
     """
-    paths, zookeeper = store.paths, engine.zookeeper
+    paths, zookeeper = handle.paths, handle.zookeeper
     await zookeeper.ensure(paths.pins)
     stat = await zookeeper.exists(paths.pins)
     names = await zookeeper.children(paths.pins)
@@ -111,19 +111,19 @@ async def read_pins(engine: Runtime, store: QueueState) -> Pins:
     return Pins(0 if stat is None else stat.version, first)
 
 
-async def _apply(engine: Runtime, store: QueueState, ways: list[list[Operation]]) -> None:
+async def _apply(handle: QueueHandle[Runtime], ways: list[list[Operation]]) -> None:
     """Apply the first of these that is not refused since something is there, or is not."""
-    zookeeper = engine.zookeeper
+    zookeeper = handle.zookeeper
     turn = 0
     while ways[turn % 2]:
         try:
-            await zookeeper.ensure(store.paths.pins)
+            await zookeeper.ensure(handle.paths.pins)
             await zookeeper.multi(ways[turn % 2])
         except (ConnectionLossError, SessionExpiredError):
             await zookeeper.wait_connected()
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
-                raise access_denied(store.name, error.error) from error
+                raise access_denied(handle.name, error.error) from error
             if not isinstance(error.error, NoNodeError | NodeExistsError):
                 raise
             turn += 1

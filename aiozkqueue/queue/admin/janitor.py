@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiozkqueue.errors import QueueError
 from aiozkqueue.queue.admin.orphans import LATE
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.zookeeper import (
     BadVersionError,
     Check,
@@ -83,29 +84,29 @@ class Duty:
 class Janitor:
     """Cleans what one session uses."""
 
-    def __init__(self, engine: Runtime) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._duties: dict[str, Duty] = {}
         self._wakeup = asyncio.Event()
-        self._add(Duty(engine.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
+        self._add(Duty(runtime.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
 
-    def follow(self, store: QueueState) -> None:
+    def follow(self, state: QueueState) -> None:
         """Take note of a queue that is used, or of its configuration."""
-        duty = self._duties.get(store.paths.janitor)
+        duty = self._duties.get(state.paths.janitor)
         if duty is None:
-            work = partial(clean_queue, self._engine, store, late=LATE)
-            self._add(Duty(store.paths.janitor, partial(interval_of, store), work, store.name))
+            work = partial(clean_queue, self._runtime, state, late=LATE)
+            self._add(Duty(state.paths.janitor, partial(interval_of, state), work, state.name))
         else:
-            duty.at = min(duty.at, self._engine.clock.monotonic() + self._wait(duty))
+            duty.at = min(duty.at, self._runtime.clock.monotonic() + self._wait(duty))
             self._wakeup.set()
-        if store.config.affinity == "producer" and store.paths.reaper not in self._duties:
-            work = partial(self._hand_on, store)
-            interval = partial(reap_interval_of, store)
-            self._add(Duty(store.paths.reaper, interval, work, store.name, node=self._engine.node))
+        if state.config.affinity == "producer" and state.paths.reaper not in self._duties:
+            work = partial(self._hand_on, state)
+            interval = partial(reap_interval_of, state)
+            self._add(Duty(state.paths.reaper, interval, work, state.name, node=self._runtime.node))
 
     async def run(self) -> None:
         """Clean for ever."""
-        clock = self._engine.clock
+        clock = self._runtime.clock
         while True:
             self._wakeup.clear()
             duty = min(self._duties.values(), key=lambda one: one.at)
@@ -125,32 +126,32 @@ class Janitor:
             duty.at = clock.monotonic() + wait
 
     def _add(self, duty: Duty) -> None:
-        duty.at = self._engine.clock.monotonic() + self._wait(duty)
+        duty.at = self._runtime.clock.monotonic() + self._wait(duty)
         self._duties[duty.path] = duty
         self._wakeup.set()
 
     def _wait(self, duty: Duty) -> float:
-        return min(LOOK_EVERY, duty.interval()) * (1 + SPREAD * self._engine.random.random())
+        return min(LOOK_EVERY, duty.interval()) * (1 + SPREAD * self._runtime.random.random())
 
     async def _look(self, duty: Duty) -> float:
         """Clean if it is time and nobody else does; return the seconds until the next look."""
         record = await self._record(duty)
         if record is None:
             return self._wait(duty)
-        left = (record.stat.mtime - self._engine.server_clock.now()) / 1000 + duty.interval()
+        left = (record.stat.mtime - self._runtime.server_clock.now()) / 1000 + duty.interval()
         if duty.node is not None and made_by(record.data) == duty.node:
             left += YIELD * duty.interval()  # a pass of another node covers what the last one left out
         if left > 0 and not duty.soon:
-            return min(left, LOOK_EVERY) * (1 + SPREAD * self._engine.random.random())
-        token = self._engine.ids.next().encode()
-        generation = await self._engine.zookeeper.wait_connected()
+            return min(left, LOOK_EVERY) * (1 + SPREAD * self._runtime.random.random())
+        token = self._runtime.ids.next().encode()
+        generation = await self._runtime.zookeeper.wait_connected()
         if not await self._lock(duty, record.stat.version, token, generation):
             duty.soon = False
             return self._wait(duty)
         told = b""
         try:
             cleaned = await duty.work()
-            told = told_of(cleaned, self._engine.ids.client, duty.node)
+            told = told_of(cleaned, self._runtime.ids.client, duty.node)
         finally:
             await self._unlock(duty, told, generation)
         duty.soon = cleaned.more
@@ -158,7 +159,7 @@ class Janitor:
 
     async def _record(self, duty: Duty) -> Node | None:
         """Read when it was cleaned last; None when that has just been made up, or there is no such queue."""
-        zookeeper = self._engine.zookeeper
+        zookeeper = self._runtime.zookeeper
         (record,) = await zookeeper.read_many([duty.path])
         if record is None:
             try:
@@ -169,7 +170,7 @@ class Janitor:
         return record
 
     async def _lock(self, duty: Duty, version: int, token: bytes, generation: int) -> bool:
-        zookeeper, path = self._engine.zookeeper, f"{duty.path}/lock"
+        zookeeper, path = self._runtime.zookeeper, f"{duty.path}/lock"
         while True:
             try:
                 await zookeeper.multi(
@@ -186,12 +187,12 @@ class Janitor:
             (held,) = await zookeeper.read_many([path], generation=generation)
             if held is None or held.data != token:  # else it is ours, be it by a copy whose reply was lost
                 return False
-            self._engine.server_clock.observe(held.stat.mtime)
+            self._runtime.server_clock.observe(held.stat.mtime)
             return True
 
     async def _unlock(self, duty: Duty, told: bytes, generation: int) -> None:
         """Tell when it was cleaned, and give the lock back; the end of the session does that, too."""
-        zookeeper = self._engine.zookeeper
+        zookeeper = self._runtime.zookeeper
         done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, told)]
         with suppress(MultiError, SessionExpiredError):  # a lost copy has done it; or the lock is gone with the session
             try:
@@ -200,20 +201,20 @@ class Janitor:
                 await zookeeper.wait_connected(generation=generation)
                 await zookeeper.multi(done, generation=generation)
 
-    async def _hand_on(self, store: QueueState) -> Cleaned:
-        return Cleaned(queue=store.name, reaped=await hand_on(self._engine, store))
+    async def _hand_on(self, state: QueueState) -> Cleaned:
+        return Cleaned(queue=state.name, reaped=await hand_on(QueueHandle(self._runtime, state)))
 
     async def _clean_clients(self) -> Cleaned:
-        return await clean_clients(self._engine, self._engine.server_clock.now())
+        return await clean_clients(self._runtime, self._runtime.server_clock.now())
 
 
-def interval_of(store: QueueState) -> float:
+def interval_of(state: QueueState) -> float:
     """How often a queue is cleaned, seconds."""
-    every = store.config.clean_every
+    every = state.config.clean_every
     return every if isinstance(every, float) else CLEAN_EVERY
 
 
-def reap_interval_of(store: QueueState) -> float:
+def reap_interval_of(state: QueueState) -> float:
     """How often it is looked for messages of a queue that their nodes leave lying, seconds."""
-    every = store.config.reap_every
+    every = state.config.reap_every
     return every if isinstance(every, float) else REAP_EVERY

@@ -28,6 +28,7 @@ from aiozkqueue.zookeeper import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
@@ -53,16 +54,16 @@ class LedgerInfo:
     """When that was, or when a batch was last begun, in ZooKeeper's time."""
 
 
-async def ledgers(engine: Runtime, store: QueueState) -> list[LedgerInfo]:
+async def ledgers(handle: QueueHandle[Runtime]) -> list[LedgerInfo]:
     """Read what there is of each ledger of a queue that has been used.
 
     Raises: AccessDeniedError; PayloadError: a page of one does not decode.
     """
-    with translate_denials(store.name):
-        groups = sorted(await below(engine.zookeeper, store.paths.ledgers))
-        nodes = await read_pages(engine.zookeeper, [f"{store.paths.ledgers}/{group}" for group in groups])
+    with translate_denials(handle.name):
+        groups = sorted(await below(handle.zookeeper, handle.paths.ledgers))
+        nodes = await read_pages(handle.zookeeper, [f"{handle.paths.ledgers}/{group}" for group in groups])
         return [
-            await _look_at(engine.zookeeper, f"{store.paths.ledgers}/{group}", group, node)
+            await _look_at(handle.zookeeper, f"{handle.paths.ledgers}/{group}", group, node)
             for group, node in zip(groups, nodes, strict=True)
             if node is not None
         ]
@@ -89,25 +90,25 @@ async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> L
     )
 
 
-async def count_ledgers(engine: Runtime, store: QueueState) -> int:
+async def count_ledgers(handle: QueueHandle[Runtime]) -> int:
     """Count the ledgers that hold a batch. Raises: AccessDeniedError."""
     held = 0
-    with translate_denials(store.name):
-        for group in await below(engine.zookeeper, store.paths.ledgers):
-            stat = await engine.zookeeper.exists(f"{store.paths.ledgers}/{group}")
+    with translate_denials(handle.name):
+        for group in await below(handle.zookeeper, handle.paths.ledgers):
+            stat = await handle.zookeeper.exists(f"{handle.paths.ledgers}/{group}")
             held += stat is not None and stat.num_children > 0
     return held
 
 
-async def release(engine: Runtime, store: QueueState, group: str) -> int:
+async def release(handle: QueueHandle[Runtime], group: str) -> int:
     """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
 
     A batch that is marked as done stays as it is: `Ledger.finish` removes it.
 
     Raises: NotFoundError: there is no such ledger; AccessDeniedError; PayloadError: a page of it does not decode.
     """
-    with translate_denials(store.name):
-        return await _Releasing(engine.zookeeper, store, group).run()
+    with translate_denials(handle.name):
+        return await _Releasing(handle.zookeeper, handle.state, group).run()
 
 
 class _RefusedError(Exception):
@@ -117,11 +118,11 @@ class _RefusedError(Exception):
 class _Releasing:
     """A ledger that is being given back. Each step is repeatable: what a lost reply left in doubt is looked at anew."""
 
-    def __init__(self, zookeeper: ZooKeeper, store: QueueState, group: str) -> None:
+    def __init__(self, zookeeper: ZooKeeper, state: QueueState, group: str) -> None:
         self._zookeeper = zookeeper
-        self._store = store
+        self._state = state
         self._group = group
-        self._path = f"{store.paths.ledgers}/{group}"
+        self._path = f"{state.paths.ledgers}/{group}"
         self._epoch = 0
 
     async def run(self) -> int:
@@ -152,7 +153,7 @@ class _Releasing:
                 if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
                     raise error.error from error
                 msg = (
-                    f"queue {self._store.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows those "
+                    f"queue {self._state.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows those "
                     "that there are"
                 )
                 raise NotFoundError(msg) from error
@@ -170,7 +171,7 @@ class _Releasing:
 
     async def _give_back(self, manifest: str, page: str) -> int:
         """Remove a page, and the locks that it names, unless its batch is done; return how many locks these were."""
-        paths, count = self._store.paths, 0
+        paths, count = self._state.paths, 0
         wakeup = SetData(paths.items, b"")  # what wakes idle consumers
         while True:
             # A stream that takes the ledger over meanwhile may begin to acknowledge the batch.
@@ -194,7 +195,7 @@ class _Releasing:
 
     async def _held(self, locks: Sequence[str]) -> tuple[int, list[str]]:
         """Tell which of these locks are a ledger's, and the version that their folder had before that."""
-        folder = await self._zookeeper.read(self._store.paths.locks)
+        folder = await self._zookeeper.read(self._state.paths.locks)
         ours: list[str] = []
         for start in range(0, len(locks), TOGETHER):
             some = locks[start : start + TOGETHER]

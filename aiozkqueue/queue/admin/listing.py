@@ -22,6 +22,7 @@ from aiozkqueue.zookeeper import Collector, NoNodeError, below
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
@@ -44,27 +45,26 @@ class Placed(NamedTuple):
     """Of its lane: each begins its sequence anew."""
 
 
-async def list_children(engine: Runtime, store: QueueState, path: str) -> list[str]:
+async def list_children(handle: QueueHandle[Runtime], path: str) -> list[str]:
     """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
-    with translate_denials(store.name):
-        return await below(engine.zookeeper, path)
+    with translate_denials(handle.name):
+        return await below(handle.zookeeper, path)
 
 
-async def collect_children(engine: Runtime, store: QueueState, path: str, collector: Callable[[], C]) -> C:
+async def collect_children(handle: QueueHandle[Runtime], path: str, collector: Callable[[], C]) -> C:
     """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
 
     Raises: AccessDeniedError.
     """
     try:
-        with translate_denials(store.name):
-            return await engine.zookeeper.children_into(path, collector)
+        with translate_denials(handle.name):
+            return await handle.zookeeper.children_into(path, collector)
     except NoNodeError:
         return collector()
 
 
 async def first_items(
-    engine: Runtime,
-    store: QueueState,
+    handle: QueueHandle[Runtime],
     folders: Sequence[str],
     limit: int,
     passes: Callable[[str], object] | None = None,
@@ -78,19 +78,19 @@ async def first_items(
     def wanted(name: str) -> bool:
         if passes is not None and not passes(name):
             return False
-        return not is_closed(name, closed) and store.parse_item(name) is not None
+        return not is_closed(name, closed) and handle.state.parse_item(name) is not None
 
     while True:
         found: list[Placed] = []
-        for group in by_rank(store, folders):
-            names = await _read(engine, store, group, limit - len(found), wanted)
-            async for page in _pages(store, names):
+        for group in by_rank(handle.state, folders):
+            names = await _read(handle, group, limit - len(found), wanted)
+            async for page in _pages(handle.state, names):
                 found += page
             if len(found) >= limit:
                 break
         if not any(one.item.batch is not None for one in found):
             return found
-        now_closed = await closed_stages(engine, store)
+        now_closed = await closed_stages(handle)
         seen_by_all = [one for one in found if not is_closed(one.item.text, now_closed)]
         if len(seen_by_all) == len(found) or len(found) < limit:
             return seen_by_all
@@ -98,8 +98,7 @@ async def first_items(
 
 
 async def first_readable(
-    engine: Runtime,
-    store: QueueState,
+    handle: QueueHandle[Runtime],
     folders: Sequence[str],
     limit: int,
     read: Callable[[Sequence[Placed]], Awaitable[Sequence[T | AccessDeniedError | None]]],
@@ -113,7 +112,7 @@ async def first_readable(
     unreadable: list[str] = []
     wanted = limit
     while True:
-        placed = await first_items(engine, store, folders, wanted)
+        placed = await first_items(handle, folders, wanted)
         fresh = [one for one in placed if one.path not in seen]
         seen.update(one.path for one in fresh)
         before = len(unreadable)
@@ -128,8 +127,7 @@ async def first_readable(
 
 
 async def walk(
-    engine: Runtime,
-    store: QueueState,
+    handle: QueueHandle[Runtime],
     folders: Sequence[str],
     passes: Callable[[str], object] | None = None,
     *,
@@ -142,38 +140,38 @@ async def walk(
 
     Raises: AccessDeniedError.
     """
-    for group in by_rank(store, folders):
-        names = await _read(engine, store, group, None, passes, ordered=ordered)
+    for group in by_rank(handle.state, folders):
+        names = await _read(handle, group, None, passes, ordered=ordered)
         closed: set[str] | None = None
-        async for page in _pages(store, names):
+        async for page in _pages(handle.state, names):
             if any(one.item.batch is not None for one in page):
-                closed = await closed_stages(engine, store) if closed is None else closed
+                closed = await closed_stages(handle) if closed is None else closed
                 yield [one for one in page if not is_closed(one.item.text, closed)]
             else:
                 yield page
 
 
 async def list_items(
-    engine: Runtime, store: QueueState, folders: Sequence[str], passes: Callable[[str], object] | None = None
+    handle: QueueHandle[Runtime], folders: Sequence[str], passes: Callable[[str], object] | None = None
 ) -> list[Placed]:
     """Return all items in these folders whose names pass, in the order of `walk`; each is held in memory.
 
     Raises: AccessDeniedError.
     """
-    return [one async for page in walk(engine, store, folders, passes) for one in page]
+    return [one async for page in walk(handle, folders, passes) for one in page]
 
 
-async def closed_stages(engine: Runtime, store: QueueState) -> set[str]:
+async def closed_stages(handle: QueueHandle[Runtime]) -> set[str]:
     """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
-    locks = await collect_children(engine, store, store.paths.locks, lambda: Matching(_stage))
+    locks = await collect_children(handle, handle.paths.locks, lambda: Matching(_stage))
     return {lock for name in locks.names if (lock := _stage(name)) is not None}
 
 
-async def seen(engine: Runtime, store: QueueState, names: list[str]) -> list[str]:
+async def seen(handle: QueueHandle[Runtime], names: list[str]) -> list[str]:
     """Leave the items of batches that are not complete out of a listing."""
     if not any("-b" in name for name in names):
         return names
-    return visible(names, await closed_stages(engine, store))
+    return visible(names, await closed_stages(handle))
 
 
 def _stage(name: str) -> str | None:
@@ -181,11 +179,11 @@ def _stage(name: str) -> str | None:
     return lock if is_staged(lock) else None
 
 
-def by_rank(store: QueueState, folders: Sequence[str]) -> list[list[str]]:
+def by_rank(state: QueueState, folders: Sequence[str]) -> list[list[str]]:
     """Group folders whose items are in one order, the first group first."""
-    if _foreign(store, folders):
+    if _foreign(state, folders):
         return [list(folders)]
-    later = f"{store.paths.later}/"
+    later = f"{state.paths.later}/"
 
     def rank(folder: str) -> tuple[int, int, int]:
         hour = folder.removeprefix(later)
@@ -196,15 +194,15 @@ def by_rank(store: QueueState, folders: Sequence[str]) -> list[list[str]]:
     return [list(group) for _, group in groupby(sorted(folders, key=rank), rank)]
 
 
-def _foreign(store: QueueState, folders: Iterable[str]) -> bool:
-    return store.dialect is not None and store.paths.dlq not in folders
+def _foreign(state: QueueState, folders: Iterable[str]) -> bool:
+    return state.dialect is not None and state.paths.dlq not in folders
 
 
-def _key(store: QueueState, folders: Sequence[str]) -> Callable[[str], Any]:
+def _key(state: QueueState, folders: Sequence[str]) -> Callable[[str], Any]:
     """What the names in folders of one rank are sorted by."""
-    if store.dialect is not None and _foreign(store, folders):
-        return store.dialect.order
-    return _scheduled if folders[0].startswith(f"{store.paths.later}/") else sequence_of
+    if state.dialect is not None and _foreign(state, folders):
+        return state.dialect.order
+    return _scheduled if folders[0].startswith(f"{state.paths.later}/") else sequence_of
 
 
 def _scheduled(name: str) -> tuple[int, int, str]:
@@ -217,8 +215,7 @@ def _scheduled(name: str) -> tuple[int, int, str]:
 
 
 async def _read(
-    engine: Runtime,
-    store: QueueState,
+    handle: QueueHandle[Runtime],
     folders: Sequence[str],
     limit: int | None,
     passes: Callable[[str], object] | None,
@@ -226,18 +223,17 @@ async def _read(
     ordered: bool = True,
 ) -> Iterator[tuple[Any, str, str]]:
     """List folders of one rank; give each name behind what it is sorted by, and with its folder."""
-    if store.dialect is not None and _foreign(store, folders):
-        passes = _both(store.dialect.is_item, passes)
+    if handle.state.dialect is not None and _foreign(handle.state, folders):
+        passes = _both(handle.state.dialect.is_item, passes)
     if not ordered:
         every = [
-            (folder, await collect_children(engine, store, folder, lambda: Matching(passes or bool)))
-            for folder in folders
+            (folder, await collect_children(handle, folder, lambda: Matching(passes or bool))) for folder in folders
         ]
         return ((None, name, folder) for folder, names in every for name in emptied(names.names))
-    key = _key(store, folders)
+    key = _key(handle.state, folders)
     streams: list[Iterator[tuple[Any, str, str]]] = []
     for folder in folders:
-        names = await collect_children(engine, store, folder, lambda: Earliest(limit, passes, key))
+        names = await collect_children(handle, folder, lambda: Earliest(limit, passes, key))
         streams.append(_told_apart(names.in_order(), key, folder))
     return islice(merge(*streams), limit)
 
@@ -250,12 +246,12 @@ def _both(one: Callable[[str], object], other: Callable[[str], object] | None) -
     return one if other is None else lambda name: one(name) and other(name)
 
 
-async def _pages(store: QueueState, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:
+async def _pages(state: QueueState, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:
     """Parse a page at a time; others get their turn between two."""
     while page := list(islice(names, SLICE)):
         yield [
             Placed(item, f"{folder}/{name}", generation_of(folder))
             for _, name, folder in page
-            if (item := store.parse_item(name)) is not None
+            if (item := state.parse_item(name)) is not None
         ]
         await asyncio.sleep(0)

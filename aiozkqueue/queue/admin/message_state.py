@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from aiozkqueue.layout import HistoryRecord
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
     from .listing import Placed
@@ -82,53 +82,53 @@ class MessageState:
     """Why it is dead or failed."""
 
 
-async def state_of(engine: Runtime, store: QueueState, message_id: str) -> MessageState:
+async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageState:
     """Find out where a message stands. Lists the queue, and if it is not there, the history."""
     for again in (True, False):  # one that is driven back while we look is in neither place
-        item = await _item(engine, store, message_id, await lanes(engine, store))
-        if item is not None and (living := await _living(engine, store, item)) is not None:
+        item = await _item(handle, message_id, await lanes(handle))
+        if item is not None and (living := await _living(handle, item)) is not None:
             return living
-        dead = await _item(engine, store, message_id, [store.paths.dlq])
-        record = await find_record(engine, store, message_id)
-        if dead is not None and (buried := await _dead(engine, store, dead, record)) is not None:
+        dead = await _item(handle, message_id, [handle.paths.dlq])
+        record = await find_record(handle, message_id)
+        if dead is not None and (buried := await _dead(handle, dead, record)) is not None:
             return buried
         if record is not None and (record.outcome is not End.DEAD or not again):
-            return await _ended(engine, store, record)
+            return await _ended(handle, record)
     return MessageState(id=message_id, status=Status.UNKNOWN)
 
 
-async def _item(engine: Runtime, store: QueueState, message_id: str, folders: list[str]) -> Placed | None:
+async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str]) -> Placed | None:
     def bears_id(name: str) -> bool:
         # To parse every name of a deep queue costs more than to list it. The id of a negative sequence is n and digits.
         if message_id.removeprefix("n") not in name:
             return False
-        item = store.parse_item(name)
+        item = handle.state.parse_item(name)
         return item is not None and item.id == message_id
 
-    found = await first_items(engine, store, folders, 1, bears_id)
+    found = await first_items(handle, folders, 1, bears_id)
     return found[0] if found else None
 
 
-async def _comes_first(engine: Runtime, store: QueueState, placed: Placed, config: QueueConfig) -> bool:
+async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: QueueConfig) -> bool:
     """Whether a message is the one of its group that the group's lock is for."""
     group = lock_id(config, placed.item.text)
-    first = await first_items(engine, store, await lanes(engine, store), 1, lambda name: lock_id(config, name) == group)
+    first = await first_items(handle, await lanes(handle), 1, lambda name: lock_id(config, name) == group)
     return bool(first) and first[0].item.id == placed.item.id
 
 
-async def _living(engine: Runtime, store: QueueState, placed: Placed) -> MessageState | None:
-    paths, message_id = store.paths, placed.item.id
-    config = await configuration(engine, store) or QueueConfig()  # another program's queue need not have one
-    locked_by = store.locked_by(placed.item.text, config)
-    node, lock, meta = await read_all(engine, store, [placed.path, paths.lock(locked_by), paths.meta(message_id)])
+async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState | None:
+    paths, message_id = handle.paths, placed.item.id
+    config = await configuration(handle) or QueueConfig()  # another program's queue need not have one
+    locked_by = handle.state.locked_by(placed.item.text, config)
+    node, lock, meta = await read_all(handle, [placed.path, paths.lock(locked_by), paths.meta(message_id)])
     if node is None:
         return None
-    if is_group(locked_by) and not await _comes_first(engine, store, placed, config):
+    if is_group(locked_by) and not await _comes_first(handle, placed, config):
         lock = None  # held by one before it
     record = record_of_attempts(meta)
     held = None if lock is None else LockRecord.decode(lock.data)
     due = due_of(placed.item, lock)
-    now = engine.server_clock.now()
+    now = handle.runtime.server_clock.now()
     status = Status.CLAIMED if held is not None and held.end is None else Status.WAITING
     if status is Status.WAITING and due is not None and due > now:
         status = Status.DELAYED
@@ -137,19 +137,17 @@ async def _living(engine: Runtime, store: QueueState, placed: Placed) -> Message
         id=message_id,
         status=status,
         put_at=moment_at(put_at(node)),
-        put_by=await _producer(engine, store, message_id),
+        put_by=await _producer(handle, message_id),
         attempts=attempts_of(meta),
         error=None if record is None else record.error,
         due=moment_at(due) if status is Status.DELAYED and due is not None else None,
         claimed_at=moment_at(lock.stat.ctime) if claimed and lock is not None else None,
-        claimed_by=await _consumer(engine, store, held.owner) if claimed and held is not None and held.owner else None,
+        claimed_by=await _consumer(handle, held.owner) if claimed and held is not None and held.owner else None,
     )
 
 
-async def _dead(
-    engine: Runtime, store: QueueState, placed: Placed, record: HistoryRecord | None
-) -> MessageState | None:
-    (node,) = await read_all(engine, store, [placed.path])
+async def _dead(handle: QueueHandle[Runtime], placed: Placed, record: HistoryRecord | None) -> MessageState | None:
+    (node,) = await read_all(handle, [placed.path])
     if node is None:
         return None
     try:
@@ -161,7 +159,7 @@ async def _dead(
         id=placed.item.id,
         status=Status.DEAD,
         put_at=moment_at(put_at(node)),
-        put_by=await _producer(engine, store, placed.item.id),
+        put_by=await _producer(handle, placed.item.id),
         attempts=0 if dead is None else dead.attempts,
         claimed_at=None if known is None else known.claimed_at,
         claimed_by=None if known is None else Process(client=known.client, host=known.host, pid=known.pid),
@@ -170,12 +168,12 @@ async def _dead(
     )
 
 
-async def _ended(engine: Runtime, store: QueueState, record: HistoryRecord) -> MessageState:
+async def _ended(handle: QueueHandle[Runtime], record: HistoryRecord) -> MessageState:
     return MessageState(
         id=record.id,
         status=Status(record.outcome.value),
         put_at=record.put_at,
-        put_by=await _producer(engine, store, record.id),
+        put_by=await _producer(handle, record.id),
         attempts=record.attempts,
         claimed_at=record.claimed_at,
         claimed_by=Process(client=record.client, host=record.host, pid=record.pid),
@@ -184,24 +182,22 @@ async def _ended(engine: Runtime, store: QueueState, record: HistoryRecord) -> M
     )
 
 
-async def _producer(engine: Runtime, store: QueueState, message_id: str) -> Process | None:
+async def _producer(handle: QueueHandle[Runtime], message_id: str) -> Process | None:
     """Whose session made an id, by its beginning; its folder tells where that runs, or ran within the last day.
 
     Ids in other programs' queues do not tell.
     """
     client = message_id[:CLIENT_DIGITS]
-    if len(message_id) <= CLIENT_DIGITS or store.dialect is not None:
+    if len(message_id) <= CLIENT_DIGITS or handle.state.dialect is not None:
         return None
-    (node,) = await read_all(engine, store, [ClientPaths(engine.root, client).base])
+    (node,) = await read_all(handle, [ClientPaths(handle.runtime.root, client).base])
     host, pid = process_of(b"" if node is None else node.data)
     return Process(client=client, host=host, pid=pid)
 
 
-async def _consumer(engine: Runtime, store: QueueState, client: str) -> Process:
-    entries = [
-        name for name in await list_children(engine, store, store.paths.consumers) if entry_client(name) == client
-    ]
-    for node in await read_all(engine, store, [store.paths.consumer(name) for name in entries]):
+async def _consumer(handle: QueueHandle[Runtime], client: str) -> Process:
+    entries = [name for name in await list_children(handle, handle.paths.consumers) if entry_client(name) == client]
+    for node in await read_all(handle, [handle.paths.consumer(name) for name in entries]):
         if node is not None:
             host, pid = process_of(node.data)
             return Process(client=client, host=host, pid=pid)

@@ -30,6 +30,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import QueueConfig
 from aiozkqueue.queue.commit.conditional import apply
 from aiozkqueue.queue.commit.dispositions import Disposition
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import weigh_puts
 from aiozkqueue.queue.commit.transfer import Transfer, transfer
 from aiozkqueue.queue.commit.unclaimed import find, find_pages, item_pages, removal, shortening
@@ -77,9 +78,11 @@ class _Part(NamedTuple):
 class Mover:
     """Moves what lay in one queue when a move began."""
 
-    def __init__(self, engine: Runtime, source: QueueState, target: QueueState, record: MoveRecord, began: int) -> None:
+    def __init__(
+        self, runtime: Runtime, source: QueueState, target: QueueState, record: MoveRecord, began: int
+    ) -> None:
         """``began`` is the zxid of the record."""
-        self._engine = engine
+        self._runtime = runtime
         self._source = source
         self._target = target
         self._began = began
@@ -101,7 +104,7 @@ class Mover:
             await self._source.open()
             await self._target.open()
             if self._between_layouts:
-                await self._engine.learn_time()
+                await self._runtime.learn_time()
             if not await self._pass(progress):
                 break
             patience = FIRST_PATIENCE if self.moved > before else min(2 * patience, MOST_PATIENCE)
@@ -109,13 +112,13 @@ class Mover:
 
     async def _pass(self, progress: Callable[[int], Awaitable[None]]) -> int:
         """Go through the source once; return how many items must be looked for again."""
-        engine, source, again = self._engine, self._source, 0
-        async for placed in walk(engine, source, await lanes(engine, source)):
+        runtime, source, again = self._runtime, self._source, 0
+        async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source))):
             items = {source.paths.place_of(one.path): one.item for one in placed if one.item.id not in self.failed}
             missing = dict(items)
             sealed: Sealed = {}
-            generation = engine.zookeeper.generation
-            async for page in find_pages(engine, source, list(items), sealed):
+            generation = runtime.zookeeper.generation
+            async for page in find_pages(QueueHandle(runtime, source), list(items), sealed):
                 for one in page:
                     missing.pop(one.place, None)
                 counters = await self._valid_counters()
@@ -124,7 +127,7 @@ class Mover:
                 again += await self._move(mine, items, generation)
                 if self.moved > moved:
                     await progress(self.moved)
-                generation = engine.zookeeper.generation
+                generation = runtime.zookeeper.generation
             for place, error in sealed.items():
                 self.failed[missing.pop(place).id] = error
             # It was consumed since it was listed; or it was created again under its old number.
@@ -137,7 +140,7 @@ class Mover:
         """Return the counters of the record, unless the numbers have begun again since then."""
         if self._source.dialect is None or not self._counters:
             return self._counters
-        parent = await self._engine.zookeeper.exists(self._source.paths.items)
+        parent = await self._runtime.zookeeper.exists(self._source.paths.items)
         return self._counters if parent is not None and parent.czxid <= self._began else {}
 
     def _was_there(self, found: ItemSnapshot, item: ItemName, counters: Mapping[str, int]) -> bool:
@@ -177,8 +180,8 @@ class Mover:
             outcomes = await self._send([part.transfer for _, part in batch])
             again += outcomes.count(False)
             if batch and not batch[-1][1].last and outcomes[-1]:
-                generation = self._engine.zookeeper.generation
-                for one in await find(self._engine, self._source, [batch[-1][0].place]):
+                generation = self._runtime.zookeeper.generation
+                for one in await find(QueueHandle(self._runtime, self._source), [batch[-1][0].place]):
                     if self._held(one):
                         again += 1
                     else:
@@ -201,7 +204,7 @@ class Mover:
     async def _drop(self, transfer: Transfer) -> bool:
         """Remove an item that holds no message; tell whether it is gone. Raises: QueueError."""
         try:
-            (gone,) = await apply(self._engine, [transfer.change])
+            (gone,) = await apply(self._runtime, [transfer.change])
         except _LOOK_AGAIN:
             return False
         return gone
@@ -209,7 +212,7 @@ class Mover:
     async def _send(self, transfers: Sequence[Transfer]) -> list[bool | None]:
         """Make these; tell for each whether it was made. None: it cannot be."""
         told: list[bool | None] = []
-        for one, outcome in zip(transfers, await transfer(self._engine, transfers, self._patience()), strict=True):
+        for one, outcome in zip(transfers, await transfer(self._runtime, transfers, self._patience()), strict=True):
             if isinstance(outcome, SessionClosedError):
                 raise outcome
             if isinstance(outcome, QueueError) and not isinstance(outcome, _LOOK_AGAIN):
@@ -221,7 +224,7 @@ class Mover:
         return told
 
     def _patience(self) -> Deadline:
-        return FOREVER if self._source.dialect is None else Deadline(FOREIGN_PATIENCE, self._engine.clock)
+        return FOREVER if self._source.dialect is None else Deadline(FOREIGN_PATIENCE, self._runtime.clock)
 
     def _held(self, found: ItemSnapshot) -> bool:
         """Whether a transaction, a delivery or another program's consumer holds it."""
@@ -229,21 +232,21 @@ class Mover:
 
     async def _part(self, found: ItemSnapshot, item: ItemName, generation: int) -> _Part:
         """Say which messages of an item go next. Raises: QueueError: they cannot be moved."""
-        engine, source, target = self._engine, self._source, self._target
-        change = removal(engine, source, found, self._disposition)
+        runtime, source, target = self._runtime, self._source, self._target
+        change = removal(runtime, source, found, self._disposition)
         puts: Sequence[Put]
         if source.dialect is None:
             last = True
             if target.dialect is None:
-                puts = [restored(engine, target, item, found.item)]
+                puts = [restored(QueueHandle(runtime, target), item, found.item)]
             else:
-                converted = convert(engine, source, target, item, found.item)
+                converted = convert(runtime, source, target, item, found.item)
                 puts = [converted.put(body) for body in converted.bodies]
         else:
             puts, rest = self._first_of(source.dialect, found, item)
             last = rest is None
             if rest is not None:
-                change = shortening(engine, source, found, rest)
+                change = shortening(runtime, source, found, rest)
             change = change._replace(generation=generation)
         for put in puts:
             if put.plan is not None:
@@ -252,8 +255,8 @@ class Mover:
 
     def _first_of(self, dialect: Dialect, found: ItemSnapshot, item: ItemName) -> tuple[list[Put], bytes | None]:
         """Put as many messages of an item as go together; return what the item is left with, None: nothing."""
-        engine, target = self._engine, self._target
-        converted = convert(engine, self._source, target, item, found.item)
+        runtime, target = self._runtime, self._target
+        converted = convert(runtime, self._source, target, item, found.item)
         bodies, size = converted.bodies, target.config.max_size
         puts: list[Put] = []
         weight = 0
@@ -265,7 +268,7 @@ class Mover:
             puts.append(put)
         while len(puts) < len(bodies):
             rest = dialect.item(bodies[len(puts) :])
-            if weigh_puts(puts) + len(rest) + _OVERHEAD <= engine.zookeeper.max_request:
+            if weigh_puts(puts) + len(rest) + _OVERHEAD <= runtime.zookeeper.max_request:
                 return puts, rest
             if len(puts) == 1:
                 msg = (
@@ -277,7 +280,7 @@ class Mover:
         return puts, None
 
 
-async def survey(engine: Runtime, source: QueueState, target: QueueState) -> int:
+async def survey(runtime: Runtime, source: QueueState, target: QueueState) -> int:
     """See that the target has a place for all that is in the source; return the number after the last one there.
 
     For queues of which at least one is another program's.
@@ -286,15 +289,15 @@ async def survey(engine: Runtime, source: QueueState, target: QueueState) -> int
         InvalidOptionError, MessageTooLargeError, PayloadError: a message cannot be moved.
         AccessDeniedError.
     """
-    await engine.learn_time()
-    config = await configuration(engine, target) or QueueConfig()
+    await runtime.learn_time()
+    config = await configuration(QueueHandle(runtime, target)) or QueueConfig()
     following = 0
-    async for placed in walk(engine, source, await lanes(engine, source), ordered=False):
+    async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source)), ordered=False):
         items = {source.paths.place_of(one.path): one.item for one in placed}
         following = max(following, 0, *(item.sequence + 1 for item in items.values()))
-        async for page in item_pages(engine, source, list(items)):
+        async for page in item_pages(QueueHandle(runtime, source), list(items)):
             for one in page:
-                converted = convert(engine, source, target, items[one.place], one.item)
+                converted = convert(runtime, source, target, items[one.place], one.item)
                 for number, body in enumerate(converted.bodies, 1):
                     converted.put(body)
                     if number % SLICE == 0:

@@ -27,6 +27,7 @@ from aiozkqueue.errors import (
 from aiozkqueue.layout import MalformedError, check_queue_name
 from aiozkqueue.layout.moves import MoveEnd, MovePaths, MoveRecord
 from aiozkqueue.moments import moment_at
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.destination import Destination, not_own
 from aiozkqueue.queue.runtime.acl_errors import translate_denials
 from aiozkqueue.zookeeper import (
@@ -81,9 +82,9 @@ class MoveStatus:
 class Moves:
     """The moves under a session's root: `QueueSession.moves`."""
 
-    def __init__(self, engine: Runtime) -> None:
-        self._engine = engine
-        self._paths = MovePaths(engine.root)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._paths = MovePaths(runtime.root)
 
     async def start(self, source: Destination[Any] | str, target: Destination[Any] | str) -> str:
         """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
@@ -102,11 +103,11 @@ class Moves:
             MessageTooLargeError, PayloadError: a message does not fit into the target, or does not decode.
             InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
-        ends, engine = self._ends(source, target), self._engine
-        counters = await self._counters(*map(self._store, ends))
-        reference = engine.ids.next()
+        ends, runtime = self._ends(source, target), self._runtime
+        counters = await self._counters(*map(self._state, ends))
+        reference = runtime.ids.next()
         await self._write([Create(self._paths.move(reference), MoveRecord(*ends, counters=counters).encode())])
-        engine.tasks.spawn(self._run, reference, name=f"move {reference}")
+        runtime.tasks.spawn(self._run, reference, name=f"move {reference}")
         return reference
 
     def check(self, source: Destination[Any] | str, target: Destination[Any] | str) -> tuple[str, str]:
@@ -115,16 +116,16 @@ class Moves:
         return ends[0].name, ends[1].name
 
     def _ends(self, source: Destination[Any] | str, target: Destination[Any] | str) -> tuple[MoveEnd, MoveEnd]:
-        self._engine.check()
+        self._runtime.check()
         ends = self._end(source), self._end(target)
-        if ends[0].name == ends[1].name or self._store(ends[0]).paths.items == self._store(ends[1]).paths.items:
+        if ends[0].name == ends[1].name or self._state(ends[0]).paths.items == self._state(ends[1]).paths.items:
             msg = f"cannot move queue {ends[0].name!r} to itself"
             raise InvalidOptionError(msg)
         return ends
 
     def _end(self, queue: Destination[Any] | str) -> MoveEnd:
         if isinstance(queue, Destination):
-            if queue.owner is not self._engine:
+            if queue.owner is not self._runtime:
                 raise not_own(queue.name)
             if queue.dialect is not None:
                 return MoveEnd(queue.name, queue.dialect.settings())
@@ -139,31 +140,31 @@ class Moves:
         check_queue_name(name)
         return MoveEnd(name)
 
-    def _store(self, end: MoveEnd) -> QueueState:
+    def _state(self, end: MoveEnd) -> QueueState:
         """Return one of the queues of a move. Raises: ConfigConflictError: this session uses it in another layout."""
         if end.layout is None:
-            return self._engine.store(end.name)
-        return self._engine.foreign(described(end.name, end.layout))
+            return self._runtime.queue_state(end.name)
+        return self._runtime.foreign(described(end.name, end.layout))
 
     async def _counters(self, source: QueueState, target: QueueState) -> dict[str, int]:
         """Read how far the lanes of a queue have come whose items may be created again under their numbers.
 
         Raises: as `start`.
         """
-        engine = self._engine
+        runtime = self._runtime
         following = 0
         if source.dialect is not None or target.dialect is not None:
-            following = await survey(engine, source, target)
+            following = await survey(runtime, source, target)
         if source.dialect is not None:
             with translate_denials(source.name):
-                await engine.zookeeper.sync(source.paths.items)  # a server that lags knows of too few
-                stat = await engine.zookeeper.exists(source.paths.items)
+                await runtime.zookeeper.sync(source.paths.items)  # a server that lags knows of too few
+                stat = await runtime.zookeeper.exists(source.paths.items)
             # The numbers of a copied queue are larger than the counter of its folder.
             return {} if stat is None else {source.paths.place_of(source.paths.items): max(following, put_into(stat))}
-        config = await configuration(engine, source)
+        config = await configuration(QueueHandle(runtime, source))
         if config is None or config.affinity != "producer":
             return {}
-        stats = await stat_lanes(engine, source)
+        stats = await stat_lanes(QueueHandle(runtime, source))
         return {source.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
 
     async def status(self, reference: str) -> MoveStatus:
@@ -172,7 +173,7 @@ class Moves:
         Raises: UnknownMoveError: there is none of this reference, or its record has expired; AccessDeniedError,
         SessionClosedError, WrongLoopError.
         """
-        self._engine.check()
+        self._runtime.check()
         if not isinstance(reference, str) or not reference or "/" in reference:  # type: ignore[redundant-expr]
             raise UnknownMoveError(reference)
         status = await self._read(reference)
@@ -182,7 +183,7 @@ class Moves:
 
     async def all(self) -> list[MoveStatus]:
         """List all moves, the oldest first. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
-        self._engine.check()
+        self._runtime.check()
         found = [await self._read(reference) for reference in await self._references()]
         return sorted((one for one in found if one is not None), key=lambda one: one.started)
 
@@ -195,21 +196,21 @@ class Moves:
         for status in await self.all():
             path = self._paths.move(status.reference)
             if status.ended is not None:
-                if moment_at(self._engine.server_clock.now()) - status.ended > KEPT:
+                if moment_at(self._runtime.server_clock.now()) - status.ended > KEPT:
                     await self._delete(path)
-            elif await self._engine.zookeeper.exists(self._paths.runner(status.reference)) is None:
-                self._engine.tasks.spawn(self._run, status.reference, name=f"move {status.reference}")
+            elif await self._runtime.zookeeper.exists(self._paths.runner(status.reference)) is None:
+                self._runtime.tasks.spawn(self._run, status.reference, name=f"move {status.reference}")
                 taken += 1
         return taken
 
     # -- the runner
 
     async def _run(self, reference: str) -> None:
-        zookeeper, runner = self._engine.zookeeper, self._paths.runner(reference)
+        zookeeper, runner = self._runtime.zookeeper, self._paths.runner(reference)
         while True:
             generation = await zookeeper.wait_connected()
             try:
-                await zookeeper.multi([Create(runner, self._engine.ids.client.encode(), ephemeral=True)])
+                await zookeeper.multi([Create(runner, self._runtime.ids.client.encode(), ephemeral=True)])
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue
             except MultiError as error:
@@ -229,24 +230,24 @@ class Moves:
 
     async def _is_ours(self, runner: str) -> bool:
         try:
-            node = await self._engine.zookeeper.read(runner)
+            node = await self._runtime.zookeeper.read(runner)
         except NoNodeError:
             return False
-        return node.data == self._engine.ids.client.encode()
+        return node.data == self._runtime.ids.client.encode()
 
     async def _finish(self, reference: str, generation: int) -> None:
         """Move all there is to move, and say so."""
-        engine = self._engine
-        node = await engine.zookeeper.read(self._paths.move(reference), generation=generation)
+        runtime = self._runtime
+        node = await runtime.zookeeper.read(self._paths.move(reference), generation=generation)
         record = MoveRecord.decode(node.data)
         if record.state != "running":
             return
         try:
-            source, target = self._store(record.source), self._store(record.target)
+            source, target = self._state(record.source), self._state(record.target)
         except ConfigConflictError as error:
             log.warning("move %s is left to another session: %s", reference, error, extra={"move": reference})
             return
-        mover = Mover(engine, source, target, record, node.stat.czxid)
+        mover = Mover(runtime, source, target, record, node.stat.czxid)
         await mover.run(lambda moved: self._note(reference, moved=moved))
         left = None
         if mover.failed:
@@ -261,7 +262,7 @@ class Moves:
         path = self._paths.move(reference)
         while True:
             try:
-                node = await self._engine.zookeeper.read(path)
+                node = await self._runtime.zookeeper.read(path)
             except NoNodeError:
                 return
             record = MoveRecord.decode(node.data)
@@ -269,11 +270,11 @@ class Moves:
                 return
             changed = replace(record, moved=max(record.moved, moved or 0), error=error)
             if done or error is not None:
-                changed = replace(changed, state="failed" if error else "done", ended=self._engine.server_clock.now())
+                changed = replace(changed, state="failed" if error else "done", ended=self._runtime.server_clock.now())
             try:
-                await self._engine.zookeeper.multi([SetData(path, changed.encode(), node.stat.version)])
+                await self._runtime.zookeeper.multi([SetData(path, changed.encode(), node.stat.version)])
             except ConnectionLossError:
-                await self._engine.zookeeper.wait_connected()
+                await self._runtime.zookeeper.wait_connected()
             except MultiError:
                 continue
             else:
@@ -283,13 +284,13 @@ class Moves:
 
     async def _references(self) -> list[str]:
         try:
-            return await below(self._engine.zookeeper, self._paths.base)
+            return await below(self._runtime.zookeeper, self._paths.base)
         except NoAuthError as error:
             raise self._denied(error) from error
 
     async def _read(self, reference: str) -> MoveStatus | None:
         try:
-            node = await self._engine.zookeeper.read(self._paths.move(reference))
+            node = await self._runtime.zookeeper.read(self._paths.move(reference))
             record = MoveRecord.decode(node.data)
             for end in (record.source, record.target):
                 if end.layout is not None:
@@ -311,7 +312,7 @@ class Moves:
 
     async def _write(self, operations: list[Operation]) -> None:
         """Create a znode of a name that is new, and so may be sent twice."""
-        zookeeper = self._engine.zookeeper
+        zookeeper = self._runtime.zookeeper
         while True:
             try:
                 await zookeeper.multi(operations)
@@ -331,7 +332,7 @@ class Moves:
 
     async def _delete(self, path: str) -> None:
         try:
-            await self._engine.zookeeper.multi([Delete(path)])
+            await self._runtime.zookeeper.multi([Delete(path)])
         except (MultiError, ConnectionLossError, ZooKeeperSessionExpiredError) as error:
             log.debug("%s is left to the next who looks: %s", path, error, extra={"move": path.rpartition("/")[2]})
 

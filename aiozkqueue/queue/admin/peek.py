@@ -16,6 +16,7 @@ from .stats import configuration, content, due_of, lanes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.message import Content
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -29,61 +30,63 @@ log: Final = logging.getLogger(__name__)
 ATTEMPTS_UNREADABLE: Final = "its lock or its record of attempts may not be read by this user"
 
 
-async def peek(engine: Runtime, store: QueueState, limit: int) -> list[Content]:
+async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
     """Read the oldest items, claimed ones too, with the attempts made so far and when they are due.
 
     What this user may not read is left out, with a warning in the log, and what comes behind it is read instead.
     """
-    folders = await lanes(engine, store)
-    config = await configuration(engine, store) or QueueConfig()
+    folders = await lanes(handle)
+    config = await configuration(handle) or QueueConfig()
 
     async def read(placed: Sequence[Placed]) -> list[Content | AccessDeniedError | None]:
-        return await _read(engine, store, placed, config)
+        return await _read(handle, placed, config)
 
-    contents, unreadable = await first_readable(engine, store, folders, limit, read)
-    log_unreadable(store, unreadable)
+    contents, unreadable = await first_readable(handle, folders, limit, read)
+    log_unreadable(handle.state, unreadable)
     return contents
 
 
-def log_unreadable(store: QueueState, message_ids: Sequence[str]) -> None:
+def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
     """Name in the log what a look has left out."""
     if message_ids:
         log.warning(
             "queue %s: %d messages are left out, since this user may not read them: %s; let this user read them, or "
             "remove them",
-            store.name,
+            state.name,
             len(message_ids),
             name_some(message_ids),
-            extra={"queue": store.name},
+            extra={"queue": state.name},
         )
 
 
 async def _read(
-    engine: Runtime, store: QueueState, placed: Sequence[Placed], config: QueueConfig
+    handle: QueueHandle[Runtime], placed: Sequence[Placed], config: QueueConfig
 ) -> list[Content | AccessDeniedError | None]:
     """Read items with what is known of their attempts; None: the item has gone."""
-    paths = store.paths
-    sets = [(one.path, paths.meta(one.item.id), paths.lock(store.locked_by(one.item.text, config))) for one in placed]
+    paths = handle.paths
+    sets = [
+        (one.path, paths.meta(one.item.id), paths.lock(handle.state.locked_by(one.item.text, config))) for one in placed
+    ]
     results: list[Content | AccessDeniedError | None] = []
-    for one, nodes in zip(placed, await read_sets(engine, store, sets), strict=True):
+    for one, nodes in zip(placed, await read_sets(handle, sets), strict=True):
         if not isinstance(nodes, AccessDeniedError):
-            results.append(_content_of(engine, store, one, nodes))
+            results.append(_content_of(handle, one, nodes))
             continue
-        [alone] = await read_sets(engine, store, [(one.path,)])
+        [alone] = await read_sets(handle, [(one.path,)])
         if isinstance(alone, AccessDeniedError):
             results.append(alone)
         else:
-            read = _content_of(engine, store, one, [*alone, None, None])
+            read = _content_of(handle, one, [*alone, None, None])
             results.append(None if read is None else read._replace(error=ATTEMPTS_UNREADABLE))
     return results
 
 
-def _content_of(engine: Runtime, store: QueueState, placed: Placed, nodes: Sequence[Node | None]) -> Content | None:
+def _content_of(handle: QueueHandle[Runtime], placed: Placed, nodes: Sequence[Node | None]) -> Content | None:
     node, meta, lock = nodes
     if node is None:
         return None
     record = record_of_attempts(meta)
-    read = content(store, placed.item, node, 0 if record is None else record.attempts)
+    read = content(handle.state, placed.item, node, 0 if record is None else record.attempts)
     due = due_of(placed.item, lock)
-    later = due is not None and due > engine.server_clock.now()
+    later = due is not None and due > handle.runtime.server_clock.now()
     return read._replace(error=None if record is None else record.error, due=due if later else None)

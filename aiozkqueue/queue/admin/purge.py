@@ -14,12 +14,12 @@ from .listing import walk
 from .stats import lanes
 
 if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import Sealed
-    from aiozkqueue.queue.state.queue_state import QueueState
 
 
-async def purge(engine: Runtime, store: QueueState) -> int:
+async def purge(handle: QueueHandle[Runtime]) -> int:
     """Remove every item that no transaction or delivery holds; return how many.
 
     Raises: PartlyDeniedError: some may not be read or removed by this user; all others are gone.
@@ -28,14 +28,14 @@ async def purge(engine: Runtime, store: QueueState) -> int:
     while True:
         refused: dict[str, None] = {}
         again = opened = False
-        async for listed in walk(engine, store, await lanes(engine, store)):
+        async for listed in walk(handle, await lanes(handle)):
             if listed and not opened:
-                await store.open()  # what its features add to each end
+                await handle.state.open()  # what its features add to each end
                 opened = True
             sealed: Sealed = {}
-            async for page in find_pages(engine, store, [store.paths.place_of(one.path) for one in listed], sealed):
+            async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in listed], sealed):
                 free = [one for one in page if not one.in_flight]
-                writes = await settle_allowed(engine, [removal(engine, store, one, REMOVED) for one in free])
+                writes = await settle_allowed(handle.runtime, [removal(handle, one, REMOVED) for one in free])
                 made = [not write.left and write.error is None for write in writes]
                 refused |= {
                     one.id: None
@@ -44,9 +44,9 @@ async def purge(engine: Runtime, store: QueueState) -> int:
                 }
                 removed += sum(made)
                 again = again or (any(made) and any(write.left for write in writes))
-            refused |= {store.item_id(place.rpartition("/")[2]): None for place in sealed}
-        if not (again and store.config.grouped):  # behind one that waited, others of its group may have been left
+            refused |= {handle.state.item_id(place.rpartition("/")[2]): None for place in sealed}
+        if not (again and handle.config.grouped):  # behind one that waited, others of its group may have been left
             break
     if refused:
-        raise partly_denied(store.name, "removed", list(refused), removed)
+        raise partly_denied(handle.name, "removed", list(refused), removed)
     return removed

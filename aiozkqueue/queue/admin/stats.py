@@ -42,6 +42,7 @@ from .listing import closed_stages, first_readable, list_children, walk
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation, Stat
@@ -134,55 +135,55 @@ class QueueStats:
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 
-async def count(engine: Runtime, store: QueueState, path: str) -> int:
+async def count(handle: QueueHandle[Runtime], path: str) -> int:
     """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
-    with translate_denials(store.name):
-        stat = await engine.zookeeper.exists(path)
+    with translate_denials(handle.name):
+        stat = await handle.zookeeper.exists(path)
     return 0 if stat is None else stat.num_children
 
 
-async def configuration(engine: Runtime, store: QueueState) -> QueueConfig | None:
+async def configuration(handle: QueueHandle[Runtime]) -> QueueConfig | None:
     """Read the configuration of a queue, without making anything; None when there is no such queue.
 
     Raises: AccessDeniedError, PayloadError.
     """
     try:
-        with translate_denials(store.name):
-            data, _ = await engine.zookeeper.read(store.paths.base)
+        with translate_denials(handle.name):
+            data, _ = await handle.zookeeper.read(handle.paths.base)
     except NoNodeError:
         return None
-    return configuration_of(store.paths, data)
+    return configuration_of(handle.paths, data)
 
 
-async def lanes(engine: Runtime, store: QueueState) -> list[str]:
+async def lanes(handle: QueueHandle[Runtime]) -> list[str]:
     """Return the paths of all that may hold items of a queue, without making anything."""
-    return await lanes_of(engine, store, await configuration(engine, store))
+    return await lanes_of(handle, await configuration(handle))
 
 
-async def lanes_of(engine: Runtime, store: QueueState, config: QueueConfig | None) -> list[str]:
+async def lanes_of(handle: QueueHandle[Runtime], config: QueueConfig | None) -> list[str]:
     """Return the paths of all that may hold items of a queue with this configuration; see `configuration`."""
     if config is None:
-        return [store.paths.items]
-    found = [store.paths.at(lane) for lane in config.lanes]
+        return [handle.paths.items]
+    found = [handle.paths.at(lane) for lane in config.lanes]
     if config.scheduled:
-        later = store.paths.later
-        found += [f"{later}/{hour}" for hour in sorted(await list_children(engine, store, later))]
+        later = handle.paths.later
+        found += [f"{later}/{hour}" for hour in sorted(await list_children(handle, later))]
     return found
 
 
-async def stat_lanes(engine: Runtime, store: QueueState) -> dict[str, Stat]:
+async def stat_lanes(handle: QueueHandle[Runtime]) -> dict[str, Stat]:
     """Read the stat of each of the `lanes` of a queue, without listing any. Raises: as `configuration`."""
     found: dict[str, Stat] = {}
-    await _stat_folders(engine, store, await lanes(engine, store), found)
+    await _stat_folders(handle, await lanes(handle), found)
     return found
 
 
-async def _stat_folders(engine: Runtime, store: QueueState, folders: Sequence[str], found: dict[str, Stat]) -> None:
+async def _stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
     """Read the stat of each folder that is there into a dictionary, some at a time."""
     for start in range(0, len(folders), PAGE):
         page = folders[start : start + PAGE]
-        with translate_denials(store.name):
-            stats = await asyncio.gather(*map(engine.zookeeper.exists, page))
+        with translate_denials(handle.name):
+            stats = await asyncio.gather(*map(handle.zookeeper.exists, page))
         found.update((folder, stat) for folder, stat in zip(page, stats, strict=True) if stat is not None)
 
 
@@ -191,26 +192,26 @@ def put_into(stat: Stat) -> int:
     return (stat.cversion + stat.num_children) % 2**32 // 2
 
 
-async def size(engine: Runtime, store: QueueState) -> int:
+async def size(handle: QueueHandle[Runtime]) -> int:
     """Count the items in all lanes."""
-    return sum(stat.num_children for stat in (await stat_lanes(engine, store)).values())
+    return sum(stat.num_children for stat in (await stat_lanes(handle)).values())
 
 
-async def stats(engine: Runtime, store: QueueState, seconds: float = BUDGET) -> QueueStats:
+async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueStats:
     """Read a queue's figures; those that are not read within this time are named in `QueueStats.incomplete`."""
     budget = Budget(seconds)
-    paths = store.paths
+    paths = handle.paths
     folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
-    counts = await asyncio.gather(*(count(engine, store, path) for path in folders))
+    counts = await asyncio.gather(*(count(handle, path) for path in folders))
     locks, due, dead, consumers, waiting, keys, tags = counts
-    config = await configuration(engine, store)
-    look = _Look(engine, store, config)
+    config = await configuration(handle)
+    look = _Look(handle, config)
     incomplete: set[str] = set()
     for read, figures in look.parts(timed_locks=bool(due)):
         if not await budget.allows(read()):
             incomplete.update(figures)
     return QueueStats(
-        queue=store.name,
+        queue=handle.name,
         size=sum(look.held.values()),
         in_flight=max(0, locks - due - look.staged),
         retrying=max(0, due - look.ended),
@@ -241,9 +242,10 @@ async def stats(engine: Runtime, store: QueueState, seconds: float = BUDGET) -> 
 class _Look:
     """What the lanes of a queue, its history and its ledgers tell; each part can be cut short."""
 
-    def __init__(self, engine: Runtime, store: QueueState, config: QueueConfig | None) -> None:
-        self._engine = engine
-        self._store = store
+    def __init__(self, handle: QueueHandle[Runtime], config: QueueConfig | None) -> None:
+        self._handle = handle
+        self._runtime = handle.runtime
+        self._state = handle.state
         self._config = config
         self._found: dict[str, Stat] = {}
         self.oldest: datetime | None = None
@@ -285,47 +287,47 @@ class _Look:
         return [folder for folder, number in self.held.items() if number]
 
     async def _read_lanes(self) -> None:
-        folders = await lanes_of(self._engine, self._store, self._config)
-        await _stat_folders(self._engine, self._store, folders, self._found)
+        folders = await lanes_of(self._handle, self._config)
+        await _stat_folders(self._handle, folders, self._found)
 
     async def _count_ended(self) -> None:
-        self.ended = await count_ended(self._engine, self._store)
+        self.ended = await count_ended(self._handle)
 
     async def _count_staged(self) -> None:
-        self.staged = await count_staged(self._engine, self._store, self._config)
+        self.staged = await count_staged(self._handle, self._config)
 
     async def _count_ledgers(self) -> None:
-        self.ledgers = await count_ledgers(self._engine, self._store)
+        self.ledgers = await count_ledgers(self._handle)
 
     async def _count_records(self) -> None:
         if self._config is not None and self._config.history:
-            self.records = await _count_records(self._engine, self._store)
+            self.records = await _count_records(self._handle)
 
     async def _count_scheduled(self) -> None:
-        self.scheduled = await count_scheduled(self._engine, self._store, self.held)
+        self.scheduled = await count_scheduled(self._handle, self.held)
 
     async def _find_oldest(self) -> None:
-        moment = await _oldest(self._engine, self._store, self._used)
+        moment = await _oldest(self._handle, self._used)
         self.oldest = None if moment is None else datetime.fromtimestamp(moment / 1000, UTC)
 
     async def _read_names(self) -> None:
-        self.named = await _read_names(self._engine, self._store, self._config, self._used)
+        self.named = await _read_names(self._handle, self._config, self._used)
 
 
-async def _oldest(engine: Runtime, store: QueueState, folders: Sequence[str]) -> int | None:
+async def _oldest(handle: QueueHandle[Runtime], folders: Sequence[str]) -> int | None:
     """Return when the first message that this user may read was put, in ms."""
 
     async def read(placed: Sequence[Placed]) -> list[int | AccessDeniedError | None]:
         moments: list[int | AccessDeniedError | None] = []
-        for one, found in zip(placed, await read_sets(engine, store, [(one.path,) for one in placed]), strict=True):
+        for one, found in zip(placed, await read_sets(handle, [(one.path,) for one in placed]), strict=True):
             if isinstance(found, AccessDeniedError) or found[0] is None:
                 moments.append(found if isinstance(found, AccessDeniedError) else None)
                 continue
-            first = content(store, one.item, found[0], 0)
+            first = content(handle.state, one.item, found[0], 0)
             moments.append(first.created if first.header.enqueued_at is None else first.header.enqueued_at)
         return moments
 
-    moments, _ = await first_readable(engine, store, folders, 1, read)
+    moments, _ = await first_readable(handle, folders, 1, read)
     return moments[0] if moments else None
 
 
@@ -338,12 +340,12 @@ def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
     return dict(sorted(found.items())) if len(found) > 1 else {}
 
 
-async def _count_records(engine: Runtime, store: QueueState) -> int:
+async def _count_records(handle: QueueHandle[Runtime]) -> int:
     """Count the records of a history, without listing any."""
-    hours = await list_children(engine, store, store.paths.history)
+    hours = await list_children(handle, handle.paths.history)
     found: dict[str, Stat] = {}
-    places = [store.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
-    await _stat_folders(engine, store, places, found)
+    places = [handle.paths.record(hour) for hour in hours if parse_hour(hour) is not None]
+    await _stat_folders(handle, places, found)
     return sum(stat.num_children for stat in found.values())
 
 
@@ -357,17 +359,17 @@ class _Named(NamedTuple):
     bound: int = 0
 
 
-async def _read_names(engine: Runtime, store: QueueState, config: QueueConfig | None, folders: Sequence[str]) -> _Named:
+async def _read_names(handle: QueueHandle[Runtime], config: QueueConfig | None, folders: Sequence[str]) -> _Named:
     """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
     if config is None:
         return _Named()
     sticky = config.affinity == "producer"
     if not (config.grouped or config.collapse or config.lifetime is not None or sticky):
         return _Named()
-    held = {parse_lock(name) for name in await list_children(engine, store, store.paths.locks)}
-    now = engine.server_clock.now()
+    held = {parse_lock(name) for name in await list_children(handle, handle.paths.locks)}
+    now = handle.runtime.server_clock.now()
     groups, likes, duplicates, expired, bound = set[str](), set[tuple[object, ...]](), 0, 0, 0
-    async for page in walk(engine, store, folders, ordered=False):
+    async for page in walk(handle, folders, ordered=False):
         for one in page:
             if config.grouped and is_group(lock := lock_id(config, one.item.text)):
                 groups.add(lock)
@@ -381,14 +383,14 @@ async def _read_names(engine: Runtime, store: QueueState, config: QueueConfig | 
     return _Named(len(groups), len(groups & held), duplicates, expired, bound)
 
 
-async def count_staged(engine: Runtime, store: QueueState, config: QueueConfig | None) -> int:
+async def count_staged(handle: QueueHandle[Runtime], config: QueueConfig | None) -> int:
     """Count the batches that are not complete; each has a lock."""
-    return len(await closed_stages(engine, store)) if config is not None and config.staged else 0
+    return len(await closed_stages(handle)) if config is not None and config.staged else 0
 
 
-async def count_scheduled(engine: Runtime, store: QueueState, held: Mapping[str, int]) -> int:
+async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int]) -> int:
     """Count the messages whose time has not come, given the number in each lane. This lists the current hour only."""
-    now, later, scheduled = engine.server_clock.now(), f"{store.paths.later}/", 0
+    now, later, scheduled = handle.runtime.server_clock.now(), f"{handle.paths.later}/", 0
     for folder, number in held.items():
         hour = folder.removeprefix(later)
         if hour == folder or not hour.isdecimal() or not number:
@@ -396,7 +398,7 @@ async def count_scheduled(engine: Runtime, store: QueueState, held: Mapping[str,
         if int(hour) > now // HOUR:
             scheduled += number
         elif int(hour) == now // HOUR:
-            async for page in walk(engine, store, [folder], ordered=False):
+            async for page in walk(handle, [folder], ordered=False):
                 scheduled += sum(one.item.due is not None and one.item.due > now for one in page)
     return scheduled
 
@@ -409,44 +411,44 @@ def due_of(item: ItemName, lock: Node | None) -> int | None:
     return record.end
 
 
-def content(store: QueueState, item: ItemName, node: Node, attempts: int) -> Content:
+def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Content:
     """Return what an item holds; one whose envelope does not decode is shown as it is stored."""
     header: Header
     try:
-        if store.dialect is not None and store.dialect.is_item(item.text):
-            header, body = EMPTY_HEADER, next(iter(store.dialect.messages(node.data)), b"")
+        if state.dialect is not None and state.dialect.is_item(item.text):
+            header, body = EMPTY_HEADER, next(iter(state.dialect.messages(node.data)), b"")
         else:
             header, body = decode(node.data)
     except MalformedError:
         header, body = EMPTY_HEADER, node.data
-    return Content(store.name, item.id, body, header, attempts, node.stat.ctime)
+    return Content(state.name, item.id, body, header, attempts, node.stat.ctime)
 
 
-async def release_claims(engine: Runtime, store: QueueState) -> int:
+async def release_claims(handle: QueueHandle[Runtime]) -> int:
     """Force every lock open; return how many. What their holders do from now on fails."""
-    paths = store.paths
+    paths = handle.paths
     # Whatever was claimed before the call is to be seen, by whichever server.
-    await engine.zookeeper.sync(paths.base)
-    changes, refused = await _openings(engine, store)
+    await handle.zookeeper.sync(paths.base)
+    changes, refused = await _openings(handle)
     released = 0
-    for one, write in zip(changes, await settle_allowed(engine, changes.values()), strict=True):
+    for one, write in zip(changes, await settle_allowed(handle.runtime, changes.values()), strict=True):
         if isinstance(write.error, AccessDeniedError):
             refused.append(one)
         released += not write.left and write.error is None
     if refused:
-        raise partly_denied(store.name, "released", refused, released)
+        raise partly_denied(handle.name, "released", refused, released)
     return released
 
 
-async def _openings(engine: Runtime, store: QueueState) -> tuple[dict[str, Change], list[str]]:
+async def _openings(handle: QueueHandle[Runtime]) -> tuple[dict[str, Change], list[str]]:
     """Return what forces each lock open, by the lock's id; and the locks whose items this user may not read."""
-    paths = store.paths
+    paths = handle.paths
     # Locks first: an item put and locked after the items were listed would be opened without raising its version.
-    ids = [one for name in await list_children(engine, store, paths.locks) if (one := paths.lock_of(name)) is not None]
-    due = await _due_of(engine, store)
+    ids = [one for name in await list_children(handle, paths.locks) if (one := paths.lock_of(name)) is not None]
+    due = await _due_of(handle)
     items: dict[str, str] = {}
     known = set(ids)
-    async for page in walk(engine, store, await lanes(engine, store)):
+    async for page in walk(handle, await lanes(handle)):
         for item, path, *_ in page:
             for lock in lock_ids(item):
                 if lock in known:
@@ -456,7 +458,7 @@ async def _openings(engine: Runtime, store: QueueState) -> tuple[dict[str, Chang
     ids = [one for one in ids if one in items]
     changes: dict[str, Change] = {}
     refused: list[str] = []
-    for one, nodes in zip(ids, await read_sets(engine, store, [(items[one],) for one in ids]), strict=True):
+    for one, nodes in zip(ids, await read_sets(handle, [(items[one],) for one in ids]), strict=True):
         if isinstance(nodes, AccessDeniedError):
             refused.append(one)
             continue
@@ -470,18 +472,18 @@ async def _openings(engine: Runtime, store: QueueState) -> tuple[dict[str, Chang
         ]
         if one in due:
             change.append(Delete(f"{paths.due}/{due[one]}"))
-        if store.dialect is None:
+        if handle.state.dialect is None:
             # Tells a holder that found nothing under its lock that another may have made one since.
             change.append(SetData(paths.locks, b""))
-        changes[one] = Change(store, change)
+        changes[one] = Change(handle.state, change)
     return changes, refused
 
 
-async def _due_of(engine: Runtime, store: QueueState) -> dict[str, str]:
+async def _due_of(handle: QueueHandle[Runtime]) -> dict[str, str]:
     """The due node of each timed lock."""
-    paths = store.paths
-    names = await list_children(engine, store, paths.due)
-    nodes = await read_all(engine, store, [f"{paths.due}/{name}" for name in names])
+    paths = handle.paths
+    names = await list_children(handle, paths.due)
+    nodes = await read_all(handle, [f"{paths.due}/{name}" for name in names])
     return {
         waiting(node, parsed[1]).lock: name
         for name, node in zip(names, nodes, strict=True)

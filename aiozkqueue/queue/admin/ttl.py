@@ -15,12 +15,12 @@ from aiozkqueue.queue.put.ttl import at_its_end
 
 if TYPE_CHECKING:
     from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
-    from aiozkqueue.queue.state.queue_state import QueueState
 
 
-async def sweep_expired(engine: Runtime, store: QueueState, *, limit: int = 10_000) -> int:
+async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) -> int:
     """End the messages of a queue whose life has ended and that nobody holds, ``limit`` at the most; return how many.
 
     Each is removed, or made a dead letter, by a multi that fails if anybody takes it meanwhile: by how many processes,
@@ -28,22 +28,22 @@ async def sweep_expired(engine: Runtime, store: QueueState, *, limit: int = 10_0
 
     Raises: AccessDeniedError, OutcomeUnknownError, PayloadError, SessionClosedError.
     """
-    await store.open()
-    now = await engine.server_clock.learned(store.paths.due)
+    await handle.state.open()
+    now = await handle.runtime.server_clock.learned(handle.paths.due)
     ended: dict[str, int] = {}
-    for lane in await lanes(engine, store):
+    for lane in await lanes(handle):
         if len(ended) >= limit:
             break
         passes = partial(_has_ended, now=now)
-        listed = await collect_children(engine, store, lane, partial(Earliest, limit - len(ended), passes))
-        for text in await seen(engine, store, listed.names()):
+        listed = await collect_children(handle, lane, partial(Earliest, limit - len(ended), passes))
+        for text in await seen(handle, listed.names()):
             name = ItemName.parse(text)
             if name is not None and name.expires is not None:
-                ended[f"{lane.removeprefix(f'{store.paths.base}/')}/{text}"] = name.expires
+                ended[f"{lane.removeprefix(f'{handle.paths.base}/')}/{text}"] = name.expires
     swept = 0
-    async for page in find_pages(engine, store, list(ended), sealed={}):  # what may not be read is `doctor`'s to tell
-        changes = [_sweeping(engine, store, one, ended[one.place]) for one in page if not one.held(now)]
-        swept += sum(await apply(engine, changes))
+    async for page in find_pages(handle, list(ended), sealed={}):  # what may not be read is `doctor`'s to tell
+        changes = [_sweeping(handle, one, ended[one.place]) for one in page if not one.held(now)]
+        swept += sum(await apply(handle.runtime, changes))
     return swept
 
 
@@ -52,6 +52,6 @@ def _has_ended(text: str, *, now: int) -> bool:
     return name is not None and name.expires is not None and name.expires <= now
 
 
-def _sweeping(engine: Runtime, store: QueueState, found: ItemSnapshot, end: int) -> Change:
-    disposition = at_its_end(store.config, end)
-    return (burial if disposition.kind == "dead" else removal)(engine, store, found, disposition)
+def _sweeping(handle: QueueHandle[Runtime], found: ItemSnapshot, end: int) -> Change:
+    disposition = at_its_end(handle.config, end)
+    return (burial if disposition.kind == "dead" else removal)(handle, found, disposition)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.admin.ledger_pages import Entry, Manifest
     from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node, Operation
 
 
@@ -46,16 +46,17 @@ def rejection_of(state: Manifest) -> str | None:
 class Removing(Epoch):
     """Ends what a ledger holds."""
 
-    def __init__(self, engine: SessionCore, store: QueueState, group: str) -> None:
-        super().__init__(engine, store, group)
-        self._obstacles = Obstacles(store, group)
+    def __init__(self, handle: QueueHandle[SessionCore], group: str) -> None:
+        super().__init__(handle, group)
+        self._handle = handle
+        self._obstacles = Obstacles(handle.state, group)
         self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
 
     async def _end_page(self, path: str, batch: Held) -> int:
         """Remove a page with its items; whatever of it is not ours any more is left."""
         entries = await self._entries(path)
-        paths = self._store.paths
-        simple = not self._store.end_hooks and not self._store.config.counts
+        paths = self._state.paths
+        simple = not self._state.end_hooks and not self._state.config.counts
         while True:
             marked = await self._reasons(path)
             reasons = marked if batch.rejection is None else {_id(one): batch.rejection for one in entries}
@@ -107,11 +108,11 @@ class Removing(Epoch):
         while places:
             await self._zookeeper.sync(self._path)
             async with self._one_by_one:
-                found = await find(self._engine, self._store, places)
+                found = await find(self._handle, places)
                 held = [one for one in found if one.lock is not None and _claim_of(one.lock) in batch.claims]
                 changes = [self._disposition(one, reasons.get(one.id)) for one in held]
                 fenced = [one._replace(operations=[self._check(), *one.operations]) for one in changes]
-                settled = await settle(self._engine, fenced)
+                settled = await settle(self._runtime, fenced)
             for one, change in zip(held, settled, strict=True):
                 if change.obstacle is not None:
                     self._obstacles.tell_kept(one, change.obstacle)
@@ -123,9 +124,9 @@ class Removing(Epoch):
 
     def _disposition(self, one: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:
-            return removal(self._engine, self._store, one, CONSUME)
+            return removal(self._handle, one, CONSUME)
         disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
-        return burial(self._engine, self._store, one, disposition)
+        return burial(self._handle, one, disposition)
 
 
 def _claim_of(lock: Node) -> str:

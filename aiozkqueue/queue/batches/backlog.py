@@ -13,6 +13,7 @@ from aiozkqueue.queue.candidates.collectors import Earliest
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.session_core import SessionCore
     from aiozkqueue.queue.state.queue_state import QueueState
 
@@ -24,16 +25,15 @@ class Frozen(NamedTuple):
     ends: Mapping[str, int]
 
 
-async def freeze(engine: SessionCore, store: QueueState) -> Frozen:
+async def freeze(handle: QueueHandle[SessionCore]) -> Frozen:
     """Return what is there now."""
-    now = await engine.server_clock.learned(store.paths.due)
-    stats = await stat_lanes(engine, store)
+    now = await handle.runtime.server_clock.learned(handle.paths.due)
+    stats = await stat_lanes(handle)
     return Frozen(now, {lane: put_into(stat) for lane, stat in stats.items()})
 
 
 async def list_free(
-    engine: SessionCore,
-    store: QueueState,
+    handle: QueueHandle[SessionCore],
     locked: Collection[str | None],
     frozen: Frozen | None,
     *,
@@ -48,14 +48,14 @@ async def list_free(
     free: list[str] = []
     if not limit:
         return free
-    now = await engine.server_clock.learned(store.paths.due)
+    now = await handle.runtime.server_clock.learned(handle.paths.due)
     moment = now if frozen is None else frozen.moment
-    for lane in await lanes(engine, store):
+    for lane in await lanes(handle):
         end = None if frozen is None else frozen.ends.get(lane, 0)
-        passes = partial(_is_free, store=store, locked=locked, moment=moment, now=now, end=end)
-        first = await collect_children(engine, store, lane, partial(Earliest, limit - len(free), passes))
-        lane_path = lane.removeprefix(f"{store.paths.base}/")
-        names = await seen(engine, store, first.names())
+        passes = partial(_is_free, state=handle.state, locked=locked, moment=moment, now=now, end=end)
+        first = await collect_children(handle, lane, partial(Earliest, limit - len(free), passes))
+        lane_path = lane.removeprefix(f"{handle.paths.base}/")
+        names = await seen(handle, first.names())
         for index, name in enumerate(names):  # in place, as there may be many
             names[index] = f"{lane_path}/{name}"
         free += wanted(names)
@@ -65,9 +65,9 @@ async def list_free(
 
 
 def _is_free(
-    name: str, *, store: QueueState, locked: Collection[str | None], moment: int, now: int, end: int | None
+    name: str, *, state: QueueState, locked: Collection[str | None], moment: int, now: int, end: int | None
 ) -> bool:
-    item = store.parse_item(name)
+    item = state.parse_item(name)
     return (
         item is not None
         and (end is None or item.sequence < end)

@@ -26,8 +26,8 @@ from .records import LedgerRecord
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
@@ -47,18 +47,18 @@ class RefusedError(Exception):
 class Epoch:
     """One process's hold on a group's ledger."""
 
-    def __init__(self, engine: SessionCore, store: QueueState, group: str) -> None:
-        self._engine = engine
-        self._zookeeper = engine.zookeeper
-        self._store = store
+    def __init__(self, handle: QueueHandle[SessionCore], group: str) -> None:
+        self._runtime = handle.runtime
+        self._zookeeper = handle.zookeeper
+        self._state = handle.state
         self._group = group
-        self._path = f"{store.paths.ledgers}/{group}"
+        self._path = f"{handle.paths.ledgers}/{group}"
         self._epoch: int | None = None
         self._record = LedgerRecord()
 
     async def _take_over(self) -> None:
         if self._epoch is None:
-            await self._zookeeper.ensure(self._store.paths.ledgers)
+            await self._zookeeper.ensure(self._state.paths.ledgers)
         while self._epoch is None:
             self._epoch = await self._try_to_take_over()
 
@@ -94,7 +94,7 @@ class Epoch:
         return node.stat.version if node.data == data else None
 
     def _encoded(self, record: LedgerRecord) -> bytes:
-        return record.encode({"client": self._engine.ids.client, **json.loads(self._engine.about or b"{}")})
+        return record.encode({"client": self._runtime.ids.client, **json.loads(self._runtime.about or b"{}")})
 
     async def _note(self, record: LedgerRecord, change: Operation) -> None:
         """Write the ledger's record, with a change. That is another epoch, and it is ours, too.
@@ -122,7 +122,7 @@ class Epoch:
 
     def _taken_over(self) -> ClaimLostError:
         return ClaimLostError(
-            f"queue {self._store.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
+            f"queue {self._state.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
             "process must not go on"
         )
 

@@ -46,8 +46,8 @@ from .records import LedgerState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 log: Final = logging.getLogger(__name__)
@@ -83,8 +83,9 @@ class Handed(NamedTuple):
 class Ledger(Removing):
     """One group's ledger, taken over by the first change that is made here."""
 
-    def __init__(self, engine: SessionCore, store: QueueState, group: str) -> None:
-        super().__init__(engine, store, group)
+    def __init__(self, handle: QueueHandle[SessionCore], group: str) -> None:
+        super().__init__(handle, group)
+        self._handle = handle
         self._candidates: list[str] = []  # places, as listed
         self._again: list[Entry] = []  # those of them that were looked at since, and come first
         self._frozen: Frozen | None = None
@@ -96,9 +97,9 @@ class Ledger(Removing):
         """
         if self._epoch is not None:
             return
-        store = self._store
-        if not await store.exists():
-            msg = f"there is no queue {store.name!r}; its first put makes it"
+        state = self._state
+        if not await state.exists():
+            msg = f"there is no queue {state.name!r}; its first put makes it"
             raise NotFoundError(msg)
         await self._reopen()
         await self._take_over()
@@ -106,7 +107,7 @@ class Ledger(Removing):
     async def freeze(self) -> None:
         """From now on take only what is there now: of each lane, what was put before."""
         await self.open()
-        self._frozen = await freeze(self._engine, self._store)
+        self._frozen = await freeze(self._handle)
 
     async def next_batch(self, after: int, limit: int | None) -> int:
         """Return the number of the batch that follows on one, which may have been made before; itself if there is none.
@@ -124,11 +125,11 @@ class Ledger(Removing):
             return numbers[0]
         if not self._left:
             await self._reopen()
-            paused = self._store.config.paused
+            paused = self._state.config.paused
             locked: set[str | None] = set() if paused else await self._locked()
             most = 0 if paused else _enough(limit)
             free = self._obstacles.without_sealed
-            self._candidates = await list_free(self._engine, self._store, locked, self._frozen, limit=most, wanted=free)
+            self._candidates = await list_free(self._handle, locked, self._frozen, limit=most, wanted=free)
         if not numbers and not self._left:
             return after
         number = numbers[0] if numbers else await self._new()
@@ -188,7 +189,7 @@ class Ledger(Removing):
 
     async def _attempt(self, number: int, most: int | None) -> None:
         """Count an attempt at a batch. After too many, leave less in it, or reject the message that is left."""
-        queue = self._store.name
+        queue = self._state.name
         what, extra = f"queue {queue}: batch {number} of stream {self._group!r}", {"queue": queue}
         heirs = [one for one in await self.batches() if (await self._read(one)).parent == number]
         if heirs:
@@ -245,7 +246,7 @@ class Ledger(Removing):
                 if not sealed or sum(page.items for page in pages) == state.items:
                     return pages
         msg = (
-            f"queue {self._store.name!r}: batch {number} of stream {self._group!r} is not there: it was acknowledged, "
+            f"queue {self._state.name!r}: batch {number} of stream {self._group!r} is not there: it was acknowledged, "
             "or its ledger was released. Set failOnDataLoss=false to continue without this batch: messages that were "
             "released are still in the queue and come in a later batch"
         )
@@ -297,7 +298,7 @@ class Ledger(Removing):
             elif evidence is Evidence.UNREAD:
                 await self._change([], self._never)  # whoever has taken it over may have removed it
                 msg = (
-                    f"queue {self._store.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
+                    f"queue {self._state.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
                     "of this query has read all of it. A file sink does so when its folder knows the batch number from "
                     "another checkpoint. Nothing was removed from the queue. Start with a new checkpoint, an empty "
                     "output folder and startingOffsets=earliest; or set failOnDataLoss=false to get these messages "
@@ -356,19 +357,19 @@ class Ledger(Removing):
 
     async def _reopen(self) -> None:
         """Read the configuration. Raises: InvalidOptionError: the queue has an order, which batches do not keep."""
-        store = self._store
+        state = self._state
         await self._refresh()
-        if store.config.grouped or store.config.collapse:
+        if state.config.grouped or state.config.collapse:
             what = "keeps an order or collapses messages, which a stream would not"
-            msg = f"queue {store.name!r} {what}: take from it by consumers"
+            msg = f"queue {state.name!r} {what}: take from it by consumers"
             raise InvalidOptionError(msg)
 
     async def _refresh(self) -> None:
-        self._store.invalidate()
-        await self._store.open()
+        self._state.invalidate()
+        await self._state.open()
 
     async def _locked(self) -> set[str | None]:
-        return {parse_lock(name) for name in await below(self._zookeeper, self._store.paths.locks)}
+        return {parse_lock(name) for name in await below(self._zookeeper, self._state.paths.locks)}
 
     async def _new(self, data: bytes = b"") -> int:
         """Begin a manifest. A lost reply may leave one more, which is empty and taken next.
@@ -408,7 +409,7 @@ class Ledger(Removing):
                 size = min(PAGE, 2 * size)
                 continue
             await self._reopen()
-            if self._store.config.paused:
+            if self._state.config.paused:
                 self._candidates, self._again = [], []
                 break
             free = await self._still_free([entry for chosen in refused for entry in chosen])
@@ -431,9 +432,9 @@ class Ledger(Removing):
 
     async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
         """Make a page and lock its items; return how many it names, or None where one of them is not free any more."""
-        paths = self._store.paths
+        paths = self._state.paths
         lock = self._lock_of(number).encode()
-        operations: list[Operation] = [Create(path, write_page(entries)), self._store.check()]
+        operations: list[Operation] = [Create(path, write_page(entries)), self._state.check()]
         for place, version in entries:
             operations.append(Check(paths.at(place), version))
             operations.append(Create(paths.lock(id_at(place)), lock))
@@ -444,7 +445,7 @@ class Ledger(Removing):
         return len(entries)
 
     async def _still_free(self, entries: Sequence[Entry]) -> list[Entry]:
-        paths = self._store.paths
+        paths = self._state.paths
         stats = await asyncio.gather(*(self._obstacles.look(self._zookeeper, paths.at(one.place)) for one in entries))
         locked = await self._locked()
         return [

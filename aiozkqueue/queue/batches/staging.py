@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiozkqueue.errors import NotCommittedError
 from aiozkqueue.layout import LockRecord, key_hash
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, clear_away, give_up, unlocking
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
 from aiozkqueue.queue.put.ttl import with_field
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation, Result, ZooKeeperError
 
 
@@ -99,14 +99,15 @@ class FencedPuts(PutWrite):
 class BatchWriter:
     """One writer's batches into a queue."""
 
-    def __init__(self, engine: SessionCore, store: QueueState, name: str) -> None:
+    def __init__(self, handle: QueueHandle[SessionCore], name: str) -> None:
         """``name`` tells the writer from all others, for ever."""
-        self._engine = engine
-        self._zookeeper = engine.zookeeper
-        self._store = store
+        self._handle = handle
+        self._runtime = handle.runtime
+        self._zookeeper = handle.zookeeper
+        self._state = handle.state
         self._name = name
         self.writer: str = key_hash(name)
-        self.path: str = f"{store.paths.sinks}/{self.writer}"
+        self.path: str = f"{handle.paths.sinks}/{self.writer}"
         """The writer's znode; what its parts write down lies below it."""
 
     async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
@@ -119,7 +120,7 @@ class BatchWriter:
         Raises:
             NotCommittedError: the batch has been given up. Also as `QueueState.open`.
         """
-        await self._store.admit_staged()
+        await self._state.admit_staged()
         while True:
             record, version = await self._read()
             if record is not None and record.batch >= batch:
@@ -148,7 +149,7 @@ class BatchWriter:
 
         Raises: NotCommittedError: it has been given up.
         """
-        store = self._store
+        state = self._state
         while True:
             record, version = await self._read()
             if record is not None and (record.batch > batch or (record.batch == batch and record.complete)):
@@ -162,20 +163,20 @@ class BatchWriter:
             operations: list[Operation] = [SetData(self.path, done.encode(), version)]
             if record.batch == batch and record.stage is not None:
                 bells = await self._bells()
-                operations += await unlocking(self._engine, store, record.stage)
+                operations += await unlocking(QueueHandle(self._runtime, state), record.stage)
                 operations += (SetData(wakeup, b"") for wakeup in bells)
             await self._write(operations)
-        await clear_away(self._engine, store, self.writer)
+        await clear_away(QueueHandle(self._runtime, state), self.writer)
 
     async def _bells(self) -> list[str]:
         """Return what to write to so that every idle consumer hears: the items, and a lane of each priority.
 
         A consumer at work watches the lanes of more urgent priorities only. A priority that has no lane has no message.
         """
-        paths = self._store.paths
+        paths = self._state.paths
         there = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
         lanes = ["items"]
-        for tier in self._store.tiers:
+        for tier in self._state.tiers:
             lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in there][:1]
         return [paths.at(lane) for lane in dict.fromkeys(lanes)]
 
@@ -183,7 +184,7 @@ class BatchWriter:
         """Give a batch up, and remove what was put of it; return how many messages that were."""
         if (await self._read())[0] is None:
             return 0
-        return await give_up(self._engine, self._store, self.writer, batch)
+        return await give_up(self._handle, self.writer, batch)
 
     async def parts(self) -> list[str]:
         """List what the parts of its batches have written down, by name."""
@@ -202,21 +203,21 @@ class BatchWriter:
     async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
         """Try once to begin a batch under a new name, or to take it over; the caller looks whether it took."""
         if record is not None and record.batch == batch and record.stage is not None:
-            mine = replace(record, run=run, client=self._engine.ids.client)
+            mine = replace(record, run=run, client=self._runtime.ids.client)
             await self._write([SetData(self.path, mine.encode(), version)])
             return
-        stage = "b" + key_hash(f"{self._name} {batch} {self._engine.ids.next()}")
+        stage = "b" + key_hash(f"{self._name} {batch} {self._runtime.ids.next()}")
         begun = replace(self._record(batch, record), stage=stage, complete=False, run=run, origin=origin)
-        lock = Create(self._store.paths.lock(stage), LockRecord(stage, self._engine.ids.client).encode())
+        lock = Create(self._state.paths.lock(stage), LockRecord(stage, self._runtime.ids.client).encode())
         if record is None:
-            await self._zookeeper.ensure(self._store.paths.sinks)
+            await self._zookeeper.ensure(self._state.paths.sinks)
             await self._write([Create(self.path, begun.encode()), lock])
         else:
             await self._write([SetData(self.path, begun.encode(), version), lock])
 
     def _given_up(self, batch: int) -> NotCommittedError:
         return NotCommittedError(
-            f"queue {self._store.name!r}: batch {batch} of {self._name!r} has been given up, or another run is at it"
+            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been given up, or another run is at it"
         )
 
     def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:
@@ -224,18 +225,18 @@ class BatchWriter:
         aborted = () if before is None else before.aborted
         if before is not None and before.batch < batch and before.stage is not None:
             aborted = (*aborted, before.stage)  # nobody will go on with it
-        return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._engine.ids.client)
+        return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._runtime.ids.client)
 
     async def _read(self) -> tuple[WriterRecord | None, int]:
-        await self._zookeeper.sync(self._store.paths.base)
+        await self._zookeeper.sync(self._state.paths.base)
         try:
-            with translate_denials(self._store.name):
+            with translate_denials(self._state.name):
                 data, stat = await self._zookeeper.read(self.path)
         except NoNodeError:
             return None, -1
         record = WriterRecord.decode(data)
         if record is None:
-            msg = f"queue {self._store.name!r}: {self.path} does not decode; nothing was put"
+            msg = f"queue {self._state.name!r}: {self.path} does not decode; nothing was put"
             raise NotCommittedError(msg)
         return record, stat.version
 
@@ -247,7 +248,7 @@ class BatchWriter:
             await self._zookeeper.wait_connected()
         except MultiError as refusal:
             if isinstance(refusal.error, NoAuthError):
-                raise access_denied(self._store.name, refusal.error) from refusal
+                raise access_denied(self._state.name, refusal.error) from refusal
             if isinstance(refusal.error, NoNodeError | NodeExistsError):
-                self._store.invalidate()
-                await self._store.open()
+                self._state.invalidate()
+                await self._state.open()

@@ -18,8 +18,8 @@ log: Final = logging.getLogger(__name__)
 class Obstacles:
     """What is in the way of one stream of one queue."""
 
-    def __init__(self, store: QueueState, group: str) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, group: str) -> None:
+        self._state = state
         self._group = group
         self._sealed: set[str] = set()
 
@@ -33,10 +33,10 @@ class Obstacles:
                 log.warning(
                     "queue %s: stream %r passes a message by that may not be read by this user: %s; let this user read "
                     "it, or remove it",
-                    self._store.name,
+                    self._state.name,
                     self._group,
                     error,
-                    extra={"queue": self._store.name},
+                    extra={"queue": self._state.name},
                 )
             return None
 
@@ -44,17 +44,17 @@ class Obstacles:
         """Leave out what is known to be closed to this user."""
         if not self._sealed:
             return places
-        return [place for place in places if self._store.paths.at(place) not in self._sealed]
+        return [place for place in places if self._state.paths.at(place) not in self._sealed]
 
     def tell_kept(self, found: ItemSnapshot, path: str) -> None:
         """Tell of a message that has been handled and cannot be deleted. It stays locked: nobody is handed it again."""
         log.error(
             "queue %s: stream %r has handled message %s, which cannot be removed, since there are znodes below %s: it "
             "stays locked; delete it and %s by hand",
-            self._store.name,
+            self._state.name,
             self._group,
             found.id,
             path,
-            self._store.paths.lock(found.locked_by),
-            extra={"queue": self._store.name},
+            self._state.paths.lock(found.locked_by),
+            extra={"queue": self._state.name},
         )

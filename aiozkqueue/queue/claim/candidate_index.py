@@ -39,7 +39,7 @@ class CandidateIndex:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         clock: Clock,
@@ -47,7 +47,7 @@ class CandidateIndex:
         random: Random,
         condition: Condition | None,
     ) -> None:
-        self.store = store
+        self.state = state
         self.wakeup: asyncio.Event = asyncio.Event()
         self.taking_over: bool = False
         """Whether the last candidates are other consumers' items, found by watches and a look at their locks."""
@@ -58,10 +58,10 @@ class CandidateIndex:
         self._reported: dict[str, str | None] = {}
         self._clock = clock
         self._server_clock = server_clock
-        self._selector = None if condition is None else FilterSelector(condition, store.tags)
-        self._priority_index = PriorityIndex(store.tiers, partial(store.backlog, random))
+        self._selector = None if condition is None else FilterSelector(condition, state.tags)
+        self._priority_index = PriorityIndex(state.tiers, partial(state.backlog, random))
         self._timers = Timers()
-        self._delayed = DelayedIndex(zookeeper, store, clock)
+        self._delayed = DelayedIndex(zookeeper, state, clock)
         self._groups: GroupIndex | None = None
         self._batch_visibility: BatchVisibility | None = None
         self._must_list_due = True
@@ -84,11 +84,11 @@ class CandidateIndex:
     def lock_id(self, place: str) -> str:
         """Return the lock id of the item at a place."""
         name = place.rpartition("/")[2]
-        return self.store.item_id(name) if self._groups is None else self._groups.lock_id(name)
+        return self.state.item_id(name) if self._groups is None else self._groups.lock_id(name)
 
     def lock_ids(self, places: Sequence[str]) -> list[str]:
         """Return the lock ids of places that are known to hold items."""
-        if self._groups is None and self.store.dialect is None:
+        if self._groups is None and self.state.dialect is None:
             return [id_at(place) for place in places]
         return [self.lock_id(place) for place in places]
 
@@ -116,7 +116,7 @@ class CandidateIndex:
         for item in items:
             if item in self._reported:
                 self._priority_index.must_list()  # it has returned since, under the same id
-            elif self.store.dialect is not None:
+            elif self.state.dialect is not None:
                 self._doubts.gone(item)
 
     def begin(self, locks: Iterable[str]) -> None:
@@ -163,7 +163,7 @@ class CandidateIndex:
         if lock in self._reported:
             self._priority_index.must_list()
             self._delayed.must_look = True
-        elif is_group(lock) or self.store.dialect is not None or self.taking_over:
+        elif is_group(lock) or self.state.dialect is not None or self.taking_over:
             self._priority_index.lock(lock)
 
     def group_settled(self, group: str, *, locked: bool) -> None:
@@ -289,7 +289,7 @@ class CandidateIndex:
         try:
             if self._groups is not None and self._add_member(place, self._groups):
                 return
-            message_id = self.store.item_id(place.rpartition("/")[2])
+            message_id = self.state.item_id(place.rpartition("/")[2])
         except MalformedError:
             return
         if message_id in self.held:
@@ -299,13 +299,13 @@ class CandidateIndex:
 
     def _add_single(self, place: str) -> None:
         """Add an item without a group that a watch reported and that is not ours, if this consumer may take it."""
-        if self.store.takes is not None and not self.store.takes(place.rpartition("/")[2]):
+        if self.state.takes is not None and not self.state.takes(place.rpartition("/")[2]):
             return
         if self._selector is not None and not self._selector.hear(place):
             if self._selector.undecided:
                 self.wakeup.set()
             return
-        if self.store.dialect is not None:
+        if self.state.dialect is not None:
             self._doubts.found(place.rpartition("/")[2])
         level = self._priority_index.of(place)
         if level.backlog.full:
@@ -315,7 +315,7 @@ class CandidateIndex:
     def on_item_deleted(self, place: str) -> None:
         """See `WatchListener`."""
         self._priority_index.of(place).backlog.forget(place)
-        if self.store.dialect is not None:
+        if self.state.dialect is not None:
             self._doubts.gone(place.rpartition("/")[2])
         if self._groups is not None:
             with suppress(MalformedError):
@@ -328,7 +328,7 @@ class CandidateIndex:
             if gone:
                 self._reported.setdefault(lock)
             return
-        if self.store.dialect is not None:
+        if self.state.dialect is not None:
             self._foreign_lock_changed(lock, gone=gone)
         if self._groups is None:
             return

@@ -162,7 +162,7 @@ class Claimer:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         committer: GroupCommitter,
@@ -171,7 +171,7 @@ class Claimer:
         ids: IdSource,
         budgets: SessionBudget,
     ) -> None:
-        self._store = store
+        self._state = state
         self._zookeeper = zookeeper
         self._committer = committer
         self._server_clock = server_clock
@@ -181,18 +181,18 @@ class Claimer:
         self._logged: set[str] = set()  # what has been logged as unreadable
         self.counts: ClaimCounts = ClaimCounts()
         # Ids of other programs are shorter than our longest.
-        self.item_lock_size: int = zookeeper.path_size(store.paths.lock("0" * store.longest_id)) + 4
+        self.item_lock_size: int = zookeeper.path_size(state.paths.lock("0" * state.longest_id)) + 4
         """Bytes of the session's lock budget that the lock of one message uses."""
         self.orphan_locks: OrphanLocks = OrphanLocks(
-            store, zookeeper, committer=committer, tasks=tasks, ids=ids, budgets=budgets, size=self.item_lock_size
+            state, zookeeper, committer=committer, tasks=tasks, ids=ids, budgets=budgets, size=self.item_lock_size
         )
-        self.group_lock_size: int = zookeeper.path_size(store.paths.lock(ORDERED)) + 4
+        self.group_lock_size: int = zookeeper.path_size(state.paths.lock(ORDERED)) + 4
         """Bytes that the lock of one group uses."""
 
     @property
     def lock_size(self) -> int:
         """Bytes of the session's lock budget that one lock uses, at most."""
-        return self.group_lock_size if self._store.config.grouped else self.item_lock_size
+        return self.group_lock_size if self._state.config.grouped else self.item_lock_size
 
     @property
     def expected_size(self) -> float:
@@ -227,7 +227,7 @@ class Claimer:
             ContendedError, ReopenError, AttachedOpError: none was claimed.
             SessionExpiredError, NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        store, paths, forced_version = self._store, self._store.paths, self._store.forced_version
+        state, paths, forced_version = self._state, self._state.paths, self._state.forced_version
         lock = LockRecord(self._ids.next(), self._ids.client).encode()
         count = len(places)
         items, locks = [paths.at(place) for place in places], [paths.lock(message_id) for message_id in ids]
@@ -257,7 +257,7 @@ class Claimer:
                     ghosts.append(index)
                     continue
                 place = places[index]
-                claim = Claim(store, place, ids[index], items[index], locks[index], owner, generation, budget, size)
+                claim = Claim(state, place, ids[index], items[index], locks[index], owner, generation, budget, size)
                 claim.since = since
                 disposition = self.examine(claim, node, read.metas[index])
                 if claim.fields is not None and disposition is None:
@@ -290,8 +290,8 @@ class Claimer:
         attached: Sequence[Operation],
     ) -> _ReadResult:
         """Make the locks, and read what they hold. Raises: as `lock_and_read`, but UnreadableError."""
-        paths, count, counted = self._store.paths, len(items), self._store.config.counts
-        operations: list[Operation] = [self._store.check()]
+        paths, count, counted = self._state.paths, len(items), self._state.config.counts
+        operations: list[Operation] = [self._state.check()]
         operations += [new_create((path, lock, True, False, False)) for path in locks]
         reads = [*items, *(paths.meta(message_id) for message_id in ids), locks[-1]] if counted else [*items, locks[-1]]
         try:
@@ -316,7 +316,7 @@ class Claimer:
         """Read items again, then their locks and the records of attempts."""
         reads: list[str] = []
         for index in doubtful:
-            reads += (items[index], locks[index], self._store.paths.meta(ids[index]))
+            reads += (items[index], locks[index], self._state.paths.meta(ids[index]))
         try:
             with behind_locks():
                 nodes = iter(await self._zookeeper.read_versioned(reads, generation=generation))
@@ -329,7 +329,7 @@ class Claimer:
         self, read: _ReadResult, items: Sequence[str], locks: Sequence[str], ids: Sequence[str], generation: int
     ) -> None:
         """Read each candidate separately, then its lock, and find out which are unreadable."""
-        metas = (self._store.paths.meta(message_id) for message_id in ids)
+        metas = (self._state.paths.meta(message_id) for message_id in ids)
         sets = list(zip(items, locks, metas, strict=True))
         with behind_locks():
             apart = await read_apart(self._zookeeper, sets, generation=generation)
@@ -347,10 +347,10 @@ class Claimer:
             log.warning(
                 "queue %s: message %s is skipped: this user may not read it or the record of its attempts: %s; grant "
                 "read access, or remove the message",
-                self._store.name,
+                self._state.name,
                 subject,
                 error,
-                extra={"queue": self._store.name},
+                extra={"queue": self._state.name},
             )
         self._logged.add(subject)
 
@@ -431,12 +431,12 @@ class Claimer:
     ) -> list[Versioned | None]:
         """Read the attempt records of the items that may have one, in the items' order. Raises: UnreadableError."""
         metas: list[Versioned | None] = [None] * len(ids)
-        counted = self._store.config.counts  # otherwise only an item touched since its put has a record
+        counted = self._state.config.counts  # otherwise only an item touched since its put has a record
         touched = [index for index, item in enumerate(items) if item is not None and (counted or item.version > 0)]
         if touched:
             try:
                 records = await self._zookeeper.read_versioned(
-                    [self._store.paths.meta(ids[index]) for index in touched], generation=generation
+                    [self._state.paths.meta(ids[index]) for index in touched], generation=generation
                 )
             except NoAuthError as error:
                 raise UnreadableError(error) from error
@@ -451,9 +451,9 @@ class Claimer:
             claim.fields = ItemName.parse(claim.name)
         error: str | None = None
         try:
-            if self._store.dialect is None:
+            if self._state.dialect is None:
                 claim.header, claim.body = decode(claim.raw)
-            elif not read_foreign(self._store.dialect, claim):
+            elif not read_foreign(self._state.dialect, claim):
                 return REMOVED
             if meta is not None:
                 record = AttemptRecord.decode(meta.data)
@@ -475,7 +475,7 @@ class Claimer:
         if end > locked:
             return None
         self.counts.expired += 1
-        return at_its_end(self._store.config, end)
+        return at_its_end(self._state.config, end)
 
 
 async def _outcome_of(answer: Awaitable[T]) -> T | ZooKeeperError:

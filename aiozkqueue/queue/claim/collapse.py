@@ -108,13 +108,13 @@ class Collapse:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         ids: IdSource,
         server_clock: ServerClock,
         set_aside: Callable[[Sequence[str]], None],
     ) -> None:
-        self._store = store
+        self._state = state
         self._set_aside = set_aside
         self._zookeeper = zookeeper
         self.ids = ids
@@ -138,10 +138,10 @@ class Collapse:
             log.error(
                 "queue %s: message %s has been replaced by a newer one of its key and cannot be removed: %s; delete "
                 "it by hand",
-                self._store.name,
+                self._state.name,
                 message_id,
                 error,
-                extra={"queue": self._store.name},
+                extra={"queue": self._state.name},
             )
 
     def forget(self, places: Sequence[str]) -> None:
@@ -174,12 +174,12 @@ class Collapse:
         """
         lanes = dict.fromkeys(place.rpartition("/")[0] for place in places)
         self._gone = []
-        locks = asyncio.ensure_future(self._zookeeper.children(self._store.paths.locks, generation=generation))
+        locks = asyncio.ensure_future(self._zookeeper.children(self._state.paths.locks, generation=generation))
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
             locked = {parse_lock(lock) for lock in await locks}
-            if self._store.config.staged:  # only locks read after the items tell that a batch is open
-                later_locks = await self._zookeeper.children(self._store.paths.locks, generation=generation)
+            if self._state.config.staged:  # only locks read after the items tell that a batch is open
+                later_locks = await self._zookeeper.children(self._state.paths.locks, generation=generation)
                 locked |= {parse_lock(lock) for lock in later_locks}
         finally:
             locks.cancel()
@@ -204,7 +204,7 @@ class Collapse:
 
     async def _list(self, lane: str, generation: int) -> _Lane:
         """List a lane, unless no item was created since the last listing."""
-        path = self._store.paths.at(lane)
+        path = self._state.paths.at(lane)
         stat, known = await self._zookeeper.exists(path, generation=generation), self._lanes.get(lane)
         # cversion counts creates and deletes: added to the number of children, it is twice the number of creates.
         mark = (0, 0) if stat is None else (stat.czxid, stat.cversion + stat.num_children)
@@ -218,7 +218,7 @@ class Collapse:
             removals = await self._removal(pairs[:TOGETHER], generation)
             operations = [operation for operation, _, _ in removals.operations]
             try:
-                await self._zookeeper.multi([self._store.check(), *operations], generation=generation)
+                await self._zookeeper.multi([self._state.check(), *operations], generation=generation)
             except MultiError as refusal:
                 if refusal.index == 0:
                     raise ReopenError from refusal
@@ -231,11 +231,11 @@ class Collapse:
     async def _removal(self, pairs: Sequence[tuple[str, str]], generation: int) -> Duplicates:
         """Return the removal of the older message of each pair, on condition that the newest exists."""
         operations: list[tuple[Operation, RefusalHandler | None, str | None]] = [
-            (Check(self._store.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
+            (Check(self._state.paths.at(place)), None, None) for place in dict.fromkeys(newest for newest, _ in pairs)
         ]
         snapshots = await self._read([older for _, older in pairs], generation)
         for snapshot in snapshots:
-            change = removal(self, self._store, snapshot, COLLAPSED)
+            change = removal(self, self._state, snapshot, COLLAPSED)
             operations += ((operation, None, snapshot.place) for operation in change.operations)
             operations += ((hook.operation, hook.owner, None) for hook in change.attached_ops(self.server_clock))
         return Duplicates(self, [snapshot.place for snapshot in snapshots], operations)
@@ -243,7 +243,7 @@ class Collapse:
     async def _read(self, places: Sequence[str], generation: int) -> list[ItemSnapshot]:
         """Read what the removal of duplicates depends on; their payloads only where a history keeps them."""
         wanted = [
-            path for place in places for path in (self._store.paths.at(place), self._store.paths.meta(_id(place)))
+            path for place in places for path in (self._state.paths.at(place), self._state.paths.meta(_id(place)))
         ]
         nodes: list[Node | None] = []
         try:
@@ -263,7 +263,7 @@ class Collapse:
 
     async def _read_nodes(self, wanted: Sequence[str], generation: int) -> list[Node | None]:
         zookeeper = self._zookeeper
-        if self._store.end_hooks:
+        if self._state.end_hooks:
             return await zookeeper.read_many(wanted, generation=generation)
         stats: list[Stat | None] = await asyncio.gather(
             *(zookeeper.exists(path, generation=generation) for path in wanted)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.claim import Claim
 
 
-def deliver_claims_now(engine: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
+def deliver_claims_now(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
     """Return the result of `deliver_claims` if that need not record attempts; None if it must be awaited."""
-    if claims[0].store.policy.counts_at_hand_over:
+    if claims[0].state.policy.counts_at_hand_over:
         return None
-    return _mark_delivered(engine, _deliverable(engine, queue, claims))
+    return _mark_delivered(runtime, _deliverable(runtime, queue, claims))
 
 
 async def deliver_claims(
-    engine: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: float | None = None
+    runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim], limit: float | None = None
 ) -> list[Claim]:
     """Return the claims that may be delivered now, after recording the attempt if the policy counts deliveries.
 
@@ -36,67 +36,67 @@ async def deliver_claims(
     Raises:
         SessionExpiredError: the claims' ZooKeeper session is over.
     """
-    deliverable = _deliverable(engine, queue, claims)
-    if deliverable and deliverable[0].store.policy.counts_at_hand_over:
-        recorded = await _record(engine, engine.dispatcher(deliverable[0].store), deliverable, limit)
-        deliverable = [claim for claim in recorded if claim.generation == engine.zookeeper.generation]
-    return _mark_delivered(engine, deliverable)
+    deliverable = _deliverable(runtime, queue, claims)
+    if deliverable and deliverable[0].state.policy.counts_at_hand_over:
+        recorded = await _record(runtime, runtime.dispatcher(deliverable[0].state), deliverable, limit)
+        deliverable = [claim for claim in recorded if claim.generation == runtime.zookeeper.generation]
+    return _mark_delivered(runtime, deliverable)
 
 
-def _deliverable(engine: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
+def _deliverable(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim]:
     """Return the claims that can be delivered; the others are settled here, or lost with their session."""
     deliverable: list[Claim] = []
-    current = engine.zookeeper.generation
+    current = runtime.zookeeper.generation
     decodes, decode, name = queue.undecodable != "raise", queue.codec.decode, queue.name
     for claim in claims:
-        if claim.generation != current or (claim.fields is not None and not _in_time(engine, claim)):
+        if claim.generation != current or (claim.fields is not None and not _in_time(runtime, claim)):
             continue
         if decodes:
             try:
                 claim.value = decode(claim.body, name)
             except PayloadError as error:
-                engine.dispatcher(engine.store(name)).bury(claim, str(error))
+                runtime.dispatcher(runtime.queue_state(name)).bury(claim, str(error))
                 continue
         deliverable.append(claim)
     return deliverable
 
 
-def outlived(engine: ClaimRuntime, claims: list[Claim]) -> bool:
+def outlived(runtime: ClaimRuntime, claims: list[Claim]) -> bool:
     """Return whether one of these claims has expired, as far as known; the holder must then not wait for more."""
-    clock = engine.server_clock
+    clock = runtime.server_clock
     ends = [claim.fields.expires for claim in claims if claim.fields is not None and claim.fields.expires is not None]
     return bool(ends) and clock.sampled and clock.now() >= min(ends)
 
 
-def _mark_delivered(engine: ClaimRuntime, claims: list[Claim]) -> list[Claim]:
+def _mark_delivered(runtime: ClaimRuntime, claims: list[Claim]) -> list[Claim]:
     """Return the claims, marked as delivered."""
     for claim in claims:
         claim.handed = True
-    if engine.meter is not None:
-        engine.meter.handed(claims)
+    if runtime.meter is not None:
+        runtime.meter.handed(claims)
     return claims
 
 
-def _in_time(engine: ClaimRuntime, claim: Claim) -> bool:
+def _in_time(runtime: ClaimRuntime, claim: Claim) -> bool:
     """Return whether a claim has not expired since it was claimed, as far as known; expire it otherwise."""
     end = None if claim.fields is None else claim.fields.expires
-    if end is None or not engine.server_clock.sampled or engine.server_clock.now() < end:
+    if end is None or not runtime.server_clock.sampled or runtime.server_clock.now() < end:
         return True
-    engine.dispatcher(claim.store).expire(claim, end)
+    runtime.dispatcher(claim.state).expire(claim, end)
     return False
 
 
 async def _record(
-    engine: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
+    runtime: ClaimRuntime, dispatcher: ClaimDispatcher, claims: list[Claim], limit: float | None
 ) -> list[Claim]:
     """Record the attempts, in one group commit, before a handler sees the messages."""
-    attempts = [AttemptWrite(engine.ids.next(), claim) for claim in claims]
+    attempts = [AttemptWrite(runtime.ids.next(), claim) for claim in claims]
     for attempt in attempts:
-        engine.committer.submit(attempt)
+        runtime.committer.submit(attempt)
     lost: list[Claim] = []
     denied: dict[Claim, AccessDeniedError] = {}
     try:
-        if not await _are_known(attempts, limit, engine.grace):
+        if not await _are_known(attempts, limit, runtime.grace):
             _release_when_known(dispatcher, attempts, claims)
             return []
         for attempt, claim in zip(attempts, claims, strict=True):
@@ -109,7 +109,7 @@ async def _record(
             except NotCommittedError:
                 lost.append(claim)
     except BaseException:
-        await wait_settled(_release_when_known(dispatcher, attempts, claims), limit=engine.grace)
+        await wait_settled(_release_when_known(dispatcher, attempts, claims), limit=runtime.grace)
         raise
     dispatcher.release(lost)  # a claim that is still ours after all had its attempt record changed by others
     for claim, error in denied.items():

@@ -74,7 +74,7 @@ class CandidateSource(CandidateIndex):
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         demand: Demand,
         *,
@@ -86,17 +86,17 @@ class CandidateSource(CandidateIndex):
         random: Random,
         condition: Condition | None = None,
     ) -> None:
-        super().__init__(store, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
+        super().__init__(state, zookeeper, clock=clock, server_clock=server_clock, random=random, condition=condition)
         self.stealing: bool = False
         """Whether the last candidates are other consumers' items, found by a listing."""
         self._zookeeper = zookeeper
         self._demand = demand
         self._registration = Registration(
-            zookeeper, store.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
+            zookeeper, state.paths, client, about=about, budgets=budgets, clock=server_clock, condition=condition
         )
-        self._watch = QueueWatch(zookeeper, store.paths, self)
+        self._watch = QueueWatch(zookeeper, state.paths, self)
         self._work_stealer = WorkStealer(
-            zookeeper, store.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
+            zookeeper, state.paths, clock, excluded=self.held.__contains__, lock_ids=self.lock_ids
         )
         self._revision = NO_REVISION
         self._last_idle = 0.0
@@ -108,18 +108,18 @@ class CandidateSource(CandidateIndex):
 
     def follow(self) -> bool:
         """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
-        if self._revision == self.store.revision:
+        if self._revision == self.state.revision:
             return False
-        config = self.store.config
+        config = self.state.config
         if (
             self._selector is not None and config.grouped
         ):  # the old version stays recorded, so the next request is refused too
             msg = (
-                f"queue {self.store.name!r} delivers its messages in order, within a group or in total; "
+                f"queue {self.state.name!r} delivers its messages in order, within a group or in total; "
                 "take them without filters: a message that does not match would block those behind it"
             )
             raise ConfigConflictError(msg)
-        self._revision = self.store.revision
+        self._revision = self.state.revision
         if config.staged and self._batch_visibility is None:
             self._batch_visibility = BatchVisibility()
             self._priority_index.clear()  # events from before batches were considered
@@ -133,7 +133,7 @@ class CandidateSource(CandidateIndex):
     @property
     def outdated(self) -> bool:
         """Whether the queue's configuration differs from the one in use here: a put may have changed or read it."""
-        return self._revision != self.store.revision
+        return self._revision != self.state.revision
 
     def _disarm(self) -> None:
         self._watch.disarm()
@@ -164,7 +164,7 @@ class CandidateSource(CandidateIndex):
 
         In a queue that another program also consumes this is always so: watches report its locks and more urgent items.
         """
-        return self.store.dialect is not None or (self._selector is not None and self._selector.refused > MANY_REFUSED)
+        return self.state.dialect is not None or (self._selector is not None and self._selector.refused > MANY_REFUSED)
 
     def disarm(self) -> None:
         """Remove the watches."""
@@ -181,15 +181,15 @@ class CandidateSource(CandidateIndex):
     async def tend_timers(self, generation: int) -> None:
         """Add the candidates whose time has come: due items, and items whose timed locks have ended."""
         await self._free_ended(generation)
-        if self.store.dialect is not None:
-            await self._tend_foreign(self.store.dialect, generation)
-        if not self.store.config.scheduled:
+        if self.state.dialect is not None:
+            await self._tend_foreign(self.state.dialect, generation)
+        if not self.state.config.scheduled:
             return
         await self._registration.sample_clock(generation)
         now = self._server_clock.now()
         await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
         places = self._delayed.due(now)
-        if (takes := self.store.takes) is not None:
+        if (takes := self.state.takes) is not None:
             places = [place for place in places if takes(place.rpartition("/")[2])]
         try:
             if self._batch_visibility is not None:
@@ -210,7 +210,7 @@ class CandidateSource(CandidateIndex):
             self._priority_index.must_list()
         elif items := self._doubts.take():
             try:
-                exist = await asyncio.gather(*(self._exists(self.store.paths.item(item), generation) for item in items))
+                exist = await asyncio.gather(*(self._exists(self.state.paths.item(item), generation) for item in items))
             except BaseException:
                 self._priority_index.must_list()  # they must be found again
                 raise
@@ -233,7 +233,7 @@ class CandidateSource(CandidateIndex):
         if not unknown:
             return places
         locks = await self._zookeeper.read_many(
-            [self.store.paths.lock(stage) for stage in unknown], generation=generation
+            [self.state.paths.lock(stage) for stage in unknown], generation=generation
         )
         for stage, lock in zip(unknown, locks, strict=True):
             if lock is None:
@@ -245,7 +245,7 @@ class CandidateSource(CandidateIndex):
         if self._must_list_due or (not self._watch.armed and now - self._due_listed > DUE_LISTING):
             self._must_list_due = False
             try:
-                names = await self._zookeeper.children(self.store.paths.due, generation=generation)
+                names = await self._zookeeper.children(self.state.paths.due, generation=generation)
             except BaseException:
                 self._must_list_due = True
                 raise
@@ -259,10 +259,10 @@ class CandidateSource(CandidateIndex):
         ended = self._timers.ended(self._server_clock.now(), REAP_BATCH)
         if ended:
             try:
-                freed = await reap(self._zookeeper, self.store.paths, ended, generation)
+                freed = await reap(self._zookeeper, self.state.paths, ended, generation)
                 if self._selector is not None:
                     freed = await self._selector.select(freed, generation)
-                if (takes := self.store.takes) is not None:
+                if (takes := self.state.takes) is not None:
                     freed = [place for place in freed if takes(place.rpartition("/")[2])]
                 self._priority_index.put_back(freed)
             except BaseException:
@@ -275,8 +275,8 @@ class CandidateSource(CandidateIndex):
 
         None means: wait for the batches in flight. They may return candidates, which a listing made now would miss.
         """
-        if self.store.tiers is not self._priority_index.tiers:
-            self._priority_index.adopt(self.store.tiers)
+        if self.state.tiers is not self._priority_index.tiers:
+            self._priority_index.adopt(self.state.tiers)
         if self._selector is not None and self._selector.undecided:
             await self._decide(self._selector, generation)
         level = self._priority_index.plain
@@ -343,7 +343,7 @@ class CandidateSource(CandidateIndex):
         if unwatched and not self._watch.armed:
             try:
                 for level in unwatched:
-                    await level.watch(self._zookeeper, self.store.paths, self._on_urgent)
+                    await level.watch(self._zookeeper, self.state.paths, self._on_urgent)
                 empty = await self._skim(unwatched, generation)
                 for level in unwatched:
                     level.must_list = level.must_list or level not in empty
@@ -380,18 +380,18 @@ class CandidateSource(CandidateIndex):
         return empty
 
     async def _empty_of(self, levels: Sequence[PriorityLevel], generation: int) -> set[PriorityLevel]:
-        lanes = [(level, self.store.paths.at(lane)) for level in levels for lane in level.lanes]
+        lanes = [(level, self.state.paths.at(lane)) for level in levels for lane in level.lanes]
         empty = set(levels)
         for start in range(0, len(lanes), SKIM):
             page = lanes[start : start + SKIM]
             queue, nodes = await asyncio.gather(
-                self._zookeeper.exists(self.store.paths.base, generation=generation),
+                self._zookeeper.exists(self.state.paths.base, generation=generation),
                 self._zookeeper.read_many([path for _, path in page], generation=generation),
             )
             if queue is None or (queue.czxid, queue.version) != self._revision:
                 raise ReopenError
             for (level, path), node in zip(page, nodes, strict=True):
-                if node is None and path == self.store.paths.items:
+                if node is None and path == self.state.paths.items:
                     raise ReopenError
                 if node is not None and node.stat.num_children:
                     empty.discard(level)
@@ -412,7 +412,7 @@ class CandidateSource(CandidateIndex):
         began = self._clock.monotonic()
         shards = level.tier.shard_lanes
         if self._keeps_watch and not self._watch.armed:
-            await self._watch.arm(scheduled=self.store.config.scheduled, locks=self.store.dialect is not None)
+            await self._watch.arm(scheduled=self.state.config.scheduled, locks=self.state.dialect is not None)
             self._priority_index.must_list()  # items from before the watch are not reported
         level.must_list = level.seen_all = False  # lanes after one with items are listed once that is empty
         try:
@@ -458,7 +458,7 @@ class CandidateSource(CandidateIndex):
         return taken
 
     async def _list(self, level: PriorityLevel, lane: str, generation: int) -> None:
-        paths, backlog = self.store.paths, level.backlog
+        paths, backlog = self.state.paths, level.backlog
         self.stealing = self.taking_over = False
         self._gone = set()
         self._doubts.clear()
@@ -466,14 +466,14 @@ class CandidateSource(CandidateIndex):
         try:
             consumers = await self._zookeeper.children(paths.consumers, generation=generation)
             # Consumers of other nodes are registered too: items that only this node takes are not shared with them.
-            takes = self.store.takes
+            takes = self.state.takes
             share = await self._registration.share(consumers, generation)
             self._priority_index.reshare(share if takes is None else Partition())
             plain = (
                 self._groups is None
                 and self._selector is None
                 and self._batch_visibility is None
-                and self.store.dialect is None
+                and self.state.dialect is None
             )
             collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, takes) if plain else Matching
             listed, locks, queue = await asyncio.gather(
@@ -484,7 +484,7 @@ class CandidateSource(CandidateIndex):
             if queue is None or (queue.czxid, queue.version) != self._revision:
                 raise ReopenError  # there may be new lanes, or new kinds of items
             if not self._warned:
-                self._warned = warn_of_length(self.store.name, lane, listed.size, self._zookeeper.max_request)
+                self._warned = warn_of_length(self.state.name, lane, listed.size, self._zookeeper.max_request)
             names = await self._for_this_consumer(listed.names, generation) if isinstance(listed, Matching) else []
             # Items that ended while the listings were running may appear in them as free.
             locked = {lock_id for lock in locks if (lock_id := paths.lock_of(lock)) is not None} | self._gone
@@ -502,15 +502,15 @@ class CandidateSource(CandidateIndex):
         try:
             return await self._zookeeper.children_into(lane, collector, generation=generation)
         except NoNodeError:
-            if lane == self.store.paths.items:  # somebody has deleted the queue or a part of it: it is opened again
+            if lane == self.state.paths.items:  # somebody has deleted the queue or a part of it: it is opened again
                 raise
             return collector()
 
     async def _for_this_consumer(self, names: list[str], generation: int) -> list[str]:
         """Leave out of a listing names that are not items, and items that this consumer does not take."""
-        if self.store.dialect is not None:
-            names = self._doubts.without_gone(filter(self.store.dialect.is_item, names))
-        if (takes := self.store.takes) is not None:
+        if self.state.dialect is not None:
+            names = self._doubts.without_gone(filter(self.state.dialect.is_item, names))
+        if (takes := self.state.takes) is not None:
             names = [name for name in names if takes(name)]
         return names if self._selector is None else await self._selector.of_listing(names, generation)
 
@@ -522,12 +522,12 @@ class CandidateSource(CandidateIndex):
     async def rest(self) -> None:
         """Arm the watches; once they are armed, wait for an event."""
         self._last_idle = self._clock.monotonic()
-        if self._watch.armed and self._watch.scheduled != self.store.config.scheduled:
+        if self._watch.armed and self._watch.scheduled != self.state.config.scheduled:
             self._disarm()
         if not self._watch.armed:
             self.wakeup.clear()
             await self._watch.arm(
-                scheduled=self.store.config.scheduled, locks=self._groups is not None or self.store.dialect is not None
+                scheduled=self.state.config.scheduled, locks=self._groups is not None or self.state.dialect is not None
             )
             if self._groups is not None:
                 self._groups.watch(armed=True)

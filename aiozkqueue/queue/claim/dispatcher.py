@@ -70,7 +70,7 @@ class ClaimDispatcher:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         committer: GroupCommitter,
@@ -83,7 +83,7 @@ class ClaimDispatcher:
         random: Random,
         condition: Condition | None = None,
     ) -> None:
-        self.store = store
+        self.state = state
         self._zookeeper = zookeeper
         self._committer = committer
         self._server_clock = server_clock
@@ -91,7 +91,7 @@ class ClaimDispatcher:
         self._ids = ids
         self._budgets = budgets
         self._claimer = Claimer(
-            store,
+            state,
             zookeeper,
             committer=committer,
             tasks=tasks,
@@ -100,7 +100,7 @@ class ClaimDispatcher:
             budgets=budgets,
         )
         self._candidate_source = CandidateSource(
-            store,
+            state,
             zookeeper,
             self,
             clock=clock,
@@ -113,10 +113,10 @@ class ClaimDispatcher:
         )
         self._collapse: Collapse | None = None
         self._wakeup = self._candidate_source.wakeup
-        self._waiters = WaitQueue(store.name, clock, self._wakeup)
+        self._waiters = WaitQueue(state.name, clock, self._wakeup)
         self._pause: Pause | None = None
         self._group_locks = GroupLocks(
-            store,
+            state,
             zookeeper,
             claimer=self._claimer,
             candidate_source=self._candidate_source,
@@ -130,7 +130,7 @@ class ClaimDispatcher:
             give_back=self.release,
         )
         self._splitter = Splitter(
-            store,
+            state,
             zookeeper,
             committer=committer,
             ids=ids,
@@ -139,7 +139,7 @@ class ClaimDispatcher:
             returning=lambda: bool(self._returning),
         )
         self._claim_batches = ClaimBatches(
-            store,
+            state,
             claimer=self._claimer,
             candidate_source=self._candidate_source,
             group_locks=self._group_locks,
@@ -152,7 +152,7 @@ class ClaimDispatcher:
         self._returning: set[AtomicWrite] = set()  # releases in flight of claims that no taker wanted
         self._generation = 0
         self._closed = False
-        store.claim_listeners += (self,)
+        state.claim_listeners += (self,)
 
     # -- for takers
 
@@ -189,7 +189,7 @@ class ClaimDispatcher:
         them.
         """
         # With compaction, a take gets the newest message as of its request: each request has its own time.
-        return not self.store.config.collapse and self._waiters.extend(waiter, more, self._claim_batches.promised)
+        return not self.state.config.collapse and self._waiters.extend(waiter, more, self._claim_batches.promised)
 
     def give_up(self, waiter: Waiter) -> None:
         """Cancel a request; claims already assigned to this waiter are released."""
@@ -245,7 +245,7 @@ class ClaimDispatcher:
         log.warning(
             "queue %s: message %s is skipped: this user may not write the record of its attempts: "
             "%s; grant write access, or remove the message",
-            self.store.name,
+            self.state.name,
             claim.id,
             error,
             extra=about(claim),
@@ -266,7 +266,7 @@ class ClaimDispatcher:
     def expire(self, claim: Claim, end: int) -> asyncio.Future[None] | None:
         """Settle an item whose time to live ended after it was claimed."""
         self.counts.expired += 1
-        return None if self._closed else self._claimer.settle(claim, at_its_end(self.store.config, end))
+        return None if self._closed else self._claimer.settle(claim, at_its_end(self.state.config, end))
 
     def close(self) -> None:
         """Fail every waiter because the session is closed."""
@@ -327,7 +327,7 @@ class ClaimDispatcher:
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue  # `_serve` begins with wait_connected
             except ReopenError:
-                self.store.invalidate()
+                self.state.invalidate()
             except (QueueError, ZooKeeperError) as error:
                 self._answer_failure(error)
 
@@ -335,15 +335,15 @@ class ClaimDispatcher:
         """Fail the waiters with an error that waiting cannot cure."""
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
-            self._waiters.fail(access_denied(self.store.name, cause))
+            self._waiters.fail(access_denied(self.state.name, cause))
         elif isinstance(cause, NoNodeError):
-            self.store.invalidate()  # the queue, or a part of it, was deleted: it is created again
+            self.state.invalidate()  # the queue, or a part of it, was deleted: it is created again
         elif isinstance(cause, ClientClosedError):
             self.close()
         elif isinstance(cause, QueueError):
             self._waiters.fail(cause)
         else:  # not an error that a server returns
-            msg = f"queue {self.store.name!r}: {cause}"
+            msg = f"queue {self.state.name!r}: {cause}"
             failure = ConnectionLostError(msg)
             failure.__cause__ = cause
             self._waiters.fail(failure)
@@ -357,10 +357,10 @@ class ClaimDispatcher:
         generation = await self._zookeeper.wait_connected()
         if generation != self._generation:
             self._start_over(generation)
-        await self.store.open()
+        await self.state.open()
         if self._candidate_source.follow():
             self._group_locks.reconfigured()
-        if self.store.config.paused:
+        if self.state.config.paused:
             await self._wait_for_resume()
             return
         if self._pause is not None:
@@ -389,7 +389,7 @@ class ClaimDispatcher:
         self._waiters.answer_asking(self._waiters.arrivals)
         if self._pause is None:
             self._candidate_source.disarm()
-            self._pause = await Pause.begin(self._zookeeper, self.store, self._wakeup)
+            self._pause = await Pause.begin(self._zookeeper, self.state, self._wakeup)
         else:
             await self._candidate_source.pause(None)
 
@@ -405,11 +405,11 @@ class ClaimDispatcher:
         if places and self._waiters.empty:  # whoever wanted them has gone
             self._candidate_source.put_back(places)
             return
-        if places and self.store.dialect is not None:
+        if places and self.state.dialect is not None:
             places = self._still_wanted(places)
         if places is None:
             await self._candidate_source.pause(None)
-        elif places and self.store.config.collapse:
+        elif places and self.state.config.collapse:
             heads, places = self._candidate_source.apart(places)
             if heads:
                 self._claim_batches.launch(heads, generation)
@@ -439,7 +439,7 @@ class ClaimDispatcher:
         """Claim the newest message of each candidate's key, for the takers that asked before this look."""
         if self._collapse is None:
             self._collapse = Collapse(
-                self.store, self._zookeeper, self._ids, self._server_clock, self._candidate_source.set_aside
+                self.state, self._zookeeper, self._ids, self._server_clock, self._candidate_source.set_aside
             )
         if not (places := self._collapse.without_gone(places)):
             return

@@ -49,7 +49,7 @@ class Splitter:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         committer: GroupCommitter,
@@ -58,7 +58,7 @@ class Splitter:
         found: Callable[[Sequence[str]], None],
         returning: Callable[[], bool],
     ) -> None:
-        self._store = store
+        self._state = state
         self._zookeeper = zookeeper
         self._committer = committer
         self._ids = ids
@@ -105,7 +105,7 @@ class Splitter:
             parts = await self._parts(claim)
             if len(parts) < 2:  # noqa: PLR2004 - one is the item itself
                 return False
-            places = [self._store.paths.place_of(part.path) for part in parts]
+            places = [self._state.paths.place_of(part.path) for part in parts]
             atomic_write = SplitSettlement(self._ids.next(), claim, parts, lambda: self._found(places))
             self._committer.submit(atomic_write)
             await atomic_write.done
@@ -114,17 +114,17 @@ class Splitter:
         except (QueueError, ZooKeeperError) as error:
             log.debug(
                 "queue %s: item %s cannot be split; its messages are delivered one by one: %s",
-                self._store.name,
+                self._state.name,
                 claim.id,
                 error,
-                extra={"queue": self._store.name},
+                extra={"queue": self._state.name},
             )
             return False
         return True
 
     async def _parts(self, claim: Claim) -> list[Create]:
         """Return the parts of an item: one for each message, or as many as fit into a multi."""
-        dialect, paths = self._store.dialect, self._store.paths
+        dialect, paths = self._state.dialect, self._state.paths
         assert dialect is not None  # noqa: S101 - else an item holds one message
         # The parts keep the item's ACL: another program's items need not have ours.
         acl = await self._zookeeper.acl(claim.path) if self._zookeeper.authenticated else None

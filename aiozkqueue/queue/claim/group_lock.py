@@ -73,7 +73,7 @@ class GroupLock:
 
     __slots__ = (
         "_locks",
-        "_store",
+        "_state",
         "_timed",
         "ahead",
         "begun",
@@ -97,7 +97,7 @@ class GroupLock:
     def __init__(
         self,
         locks: GroupLockOwner,
-        store: QueueState,
+        state: QueueState,
         group: str,
         record: bytes,
         *,
@@ -107,7 +107,7 @@ class GroupLock:
         begun: float,
     ) -> None:
         self._locks = locks
-        self._store = store
+        self._state = state
         self.group: str = group
         """The id of the lock: ``g`` and the group's hash."""
         self.record: bytes = record
@@ -116,9 +116,9 @@ class GroupLock:
         self.budget: EphemeralBudget = budget
         self.size: int = size
         self.begun: float = begun
-        self.version: int = store.version
+        self.version: int = state.version
         """The configuration version when the lock was created: under another, groups may differ."""
-        self.forced_version: int = store.forced_version
+        self.forced_version: int = state.forced_version
         """See `QueueState.forced_version`: read before the lock was created."""
         self.live: list[Claim] = []
         """Messages that are delivered, or about to be, and not decided; oldest first."""
@@ -140,7 +140,7 @@ class GroupLock:
     @property
     def lock(self) -> str:
         """The lock's znode."""
-        return self._store.paths.lock(self.group)
+        return self._state.paths.lock(self.group)
 
     # -- operations to send
 
@@ -176,8 +176,8 @@ class GroupLock:
             record = LockRecord(released.id, released.owner, end, dispositions[released].leased)
             yield released, Create(self.lock, record.encode())
             yield (
-                self._store,
-                Create(self._store.paths.due_node(end, released.id), due_data(released.place, self.group)),
+                self._state,
+                Create(self._state.paths.due_node(end, released.id), due_data(released.place, self.group)),
             )
 
     # -- events
@@ -197,7 +197,7 @@ class GroupLock:
             self.released += 1
             self.ahead.clear()
             if claim is self._timed:
-                self._store.retry_at(due(disposition), claim.id)
+                self._state.retry_at(due(disposition), claim.id)
         else:
             self._locks.deleted(claim)
         if self.live or self.fate is Fate.KEPT:

@@ -50,7 +50,7 @@ class GroupLocks:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         claimer: Claimer,
@@ -64,7 +64,7 @@ class GroupLocks:
         wanted: Callable[[], bool],
         give_back: Callable[[Sequence[Claim]], object],
     ) -> None:
-        self._store = store
+        self._state = state
         self._zookeeper = zookeeper
         self._claimer = claimer
         self._candidate_source = candidate_source
@@ -143,7 +143,7 @@ class GroupLocks:
         group_locks = [
             GroupLock(
                 self,
-                self._store,
+                self._state,
                 group,
                 record,
                 generation=generation,
@@ -188,13 +188,13 @@ class GroupLocks:
 
         ``sealed`` receives the error of each group whose oldest message is unreadable.
         """
-        paths = self._store.paths
+        paths = self._state.paths
         nodes: list[Versioned | None] = []
         try:
             try:
                 nodes = await self._claimer.lock_and_read(
                     [
-                        self._store.check(),
+                        self._state.check(),
                         *(Create(group_lock.lock, group_lock.record, ephemeral=True) for group_lock in group_locks),
                     ],
                     [
@@ -232,7 +232,7 @@ class GroupLocks:
         sealed: dict[GroupLock, NoAuthError],
     ) -> list[Versioned | None]:
         """Read the oldest message of each group separately, then its lock; of an unreadable one, only the lock."""
-        path_of = self._store.paths.at
+        path_of = self._state.paths.at
         pairs = [(path_of(place), group_lock.lock) for place, group_lock in zip(places, group_locks, strict=True)]
         nodes: list[Versioned | None] = []
         for group_lock, pair in zip(
@@ -270,7 +270,7 @@ class GroupLocks:
             try:
                 metas += await self._claimer.read_metas(ids, [item for _, item, _ in heads], generation)
             except UnreadableError:
-                each = [(self._store.paths.meta(message_id),) for message_id in ids]
+                each = [(self._state.paths.meta(message_id),) for message_id in ids]
                 answers = await read_apart(self._zookeeper, each, generation=generation)
                 for (_, _, group_lock), answer in zip(heads, answers, strict=True):
                     if isinstance(answer, NoAuthError):
@@ -337,7 +337,7 @@ class GroupLocks:
     # -- internals
 
     def _current(self, group_lock: GroupLock) -> bool:
-        return not group_lock.gone and self._store.ready and group_lock.version == self._store.version
+        return not group_lock.gone and self._state.ready and group_lock.version == self._state.version
 
     def _has_more(self, group_lock: GroupLock) -> bool:
         known = len(group_lock.live) + len(group_lock.ahead)
@@ -398,14 +398,14 @@ class GroupLocks:
         with suppress(SessionClosedError):  # then the lock goes with the session
             lock = LockRef(group_lock.lock, group_lock.record, group_lock.forced_version)
             lock = lock if verified else lock.unverified()
-            self._committer.submit(RemoveOrphanLock(self._ids.next(), group_lock.generation, self._store, lock, over))
+            self._committer.submit(RemoveOrphanLock(self._ids.next(), group_lock.generation, self._state, lock, over))
 
     async def _unlock_if_ours(self, group_lock: GroupLock) -> None:
         try:
             (lock,) = await self._zookeeper.read_versioned([group_lock.lock], generation=group_lock.generation)
         except ZooKeeperError as error:
             # The session is over, and the lock with it.
-            log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._store.name})
+            log.debug("%s: %s", group_lock.lock, error, extra={"queue": self._state.name})
             return
         if lock is not None and lock.data == group_lock.record:
             self._unlock(group_lock, self._candidate_source.relist)
@@ -423,7 +423,7 @@ class GroupLocks:
             await self._read(group_lock)
         except (ZooKeeperError, UnreadableError) as error:
             # The next claim reports the error.
-            log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
+            log.debug("queue %s: %s", self._state.name, error, extra={"queue": self._state.name})
             self._candidate_source.relist()
         finally:
             self.reading -= 1
@@ -437,7 +437,7 @@ class GroupLocks:
 
     async def _read(self, group_lock: GroupLock) -> None:
         """Read the next messages, and then the lock: if it is ours now, it was ours when they were read."""
-        store, paths = self._store, self._store.paths
+        state, paths = self._state, self._state.paths
         count = max(1, min(READ_AHEAD, int(READ_AHEAD_BYTES / self._claimer.expected_size)))
         while not group_lock.gone and not group_lock.ahead:
             released, known = group_lock.released, {claim.place for claim in group_lock.live}
@@ -457,7 +457,7 @@ class GroupLocks:
                 self.lost(group_lock)
                 return
             if base is None or base.version != group_lock.version:
-                store.invalidate()
+                state.invalidate()
                 return
             existing = [(place, node) for place, node in zip(places, nodes, strict=False) if node is not None]
             for place, node in zip(places, nodes, strict=False):
@@ -474,10 +474,10 @@ class GroupLocks:
                 group_lock.ahead.append(self._examined(group_lock, place, node, meta))
 
     def _examined(self, group_lock: GroupLock, place: str, item: Versioned, meta: Versioned | None) -> Read:
-        store, message_id = self._store, item_id(place.rpartition("/")[2])
-        path, owner = store.paths.at(place), self._ids.client
+        state, message_id = self._state, item_id(place.rpartition("/")[2])
+        path, owner = state.paths.at(place), self._ids.client
         claim = Claim(
-            store,
+            state,
             place,
             message_id,
             path,

@@ -65,7 +65,7 @@ class ClaimBatches:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         *,
         claimer: Claimer,
         candidate_source: CandidateSource,
@@ -76,7 +76,7 @@ class ClaimBatches:
         give_back: Callable[[Sequence[Claim]], object],
         fail: Callable[[Exception], None],
     ) -> None:
-        self._store = store
+        self._state = state
         self._claimer = claimer
         self._candidate_source = candidate_source
         self._group_locks = group_locks
@@ -182,13 +182,13 @@ class ClaimBatches:
                 self._candidate_source.relist()  # their own consumer is back at work
             if batch.lost:
                 self._candidate_source.relist()  # watches reported them while they were ours
-            claims = batch.claims if self._store.dialect is None else await self._splitter.next_of(batch.claims)
+            claims = batch.claims if self._state.dialect is None else await self._splitter.next_of(batch.claims)
             self._offer(number, claims, generation, since)
         except ContendedError as contended:
             self._contended(places, locks, contended.index)
         except ReopenError:
             self._candidate_source.put_back(places)
-            self._store.invalidate()
+            self._state.invalidate()
         except (ConnectionLossError, ZooKeeperSessionExpiredError):
             self._candidate_source.relist()
         except (QueueError, ZooKeeperError) as error:

@@ -73,7 +73,7 @@ class OrphanLocks:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         committer: GroupCommitter,
@@ -82,7 +82,7 @@ class OrphanLocks:
         budgets: SessionBudget,
         size: int,
     ) -> None:
-        self._store = store
+        self._state = state
         self._zookeeper = zookeeper
         self._committer = committer
         self._tasks = tasks
@@ -94,12 +94,12 @@ class OrphanLocks:
 
     def remove_sealed(self, lock: LockRef, generation: int) -> None:
         """Remove the lock of an item that this user may not read: others may take it."""
-        self._remove(lock, generation, wakeup=self._store.paths.items)
+        self._remove(lock, generation, wakeup=self._state.paths.items)
 
     def remove_ghosts(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
         """Remove the locks of items that are gone, and look whether messages of these ids have come back."""
         removals = [self._remove(lock, generation) for lock in locks]
-        if self._store.dialect is not None:
+        if self._state.dialect is not None:
             return  # consumers of another program's queue hear of locks
         for removal, one in zip(removals, ids, strict=True):
             self._unlocking[one] = removal
@@ -113,21 +113,21 @@ class OrphanLocks:
         with suppress(SessionClosedError):  # then the locks go with the session
             for lock in locks:
                 doubted = lock if failure.sure else lock.unverified()
-                self._remove(doubted, generation, wakeup=self._store.paths.items)
+                self._remove(doubted, generation, wakeup=self._state.paths.items)
 
     def tell_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
         log.warning(
             "queue %s: %d messages were locked and could not be read: %s; their locks are removed",
-            self._store.name,
+            self._state.name,
             count,
             failure.error,
-            extra={"queue": self._store.name},
+            extra={"queue": self._state.name},
         )
 
     def _remove(self, lock: LockRef, generation: int, *, wakeup: str | None = None) -> RemoveOrphanLock:
         budget, size, name = self._budgets.of(generation), self._size, self._ids.next()
-        removal = RemoveOrphanLock(name, generation, self._store, lock, lambda: budget.free(size), wakeup=wakeup)
+        removal = RemoveOrphanLock(name, generation, self._state, lock, lambda: budget.free(size), wakeup=wakeup)
         self._committer.submit(removal)
         return removal
 
@@ -149,7 +149,7 @@ class OrphanLocks:
                 took = loop.time() - began
                 await asyncio.sleep(max(LOOK_EVERY, LOOK_PER_LOOK * took))
         except ZooKeeperError as error:
-            log.debug("queue %s: %s", self._store.name, error, extra={"queue": self._store.name})
+            log.debug("queue %s: %s", self._state.name, error, extra={"queue": self._state.name})
         finally:
             self._looking = False
             self._unlocking.clear()
@@ -159,11 +159,11 @@ class OrphanLocks:
 
         def is_back(name: str) -> bool:
             with suppress(MalformedError):
-                return self._store.item_id(name) in ids
+                return self._state.item_id(name) in ids
             return False
 
-        for lane in self._store.config.lanes:
-            path = self._store.paths.at(lane)
+        for lane in self._state.config.lanes:
+            path = self._state.paths.at(lane)
             try:
                 stat = await self._zookeeper.exists(path)
                 if stat is None or not stat.num_children:
@@ -178,7 +178,7 @@ class OrphanLocks:
     async def _wake(self) -> None:
         while True:
             try:
-                await self._zookeeper.multi([SetData(self._store.paths.items, b"")])
+                await self._zookeeper.multi([SetData(self._state.paths.items, b"")])
             except (ConnectionLossError, SessionExpiredError):
                 await self._zookeeper.wait_connected()
             else:

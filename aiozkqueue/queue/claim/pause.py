@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 class Pause:
     """Has the configuration read again, and wakes the dispatcher, when it may have changed."""
 
-    def __init__(self, store: QueueState, wakeup: asyncio.Event) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, wakeup: asyncio.Event) -> None:
+        self._state = state
         self._wakeup = wakeup
         self._watch: Watch | None = None
 
     @classmethod
-    async def begin(cls, zookeeper: ZooKeeper, store: QueueState, wakeup: asyncio.Event) -> Self:
+    async def begin(cls, zookeeper: ZooKeeper, state: QueueState, wakeup: asyncio.Event) -> Self:
         """Start to listen, then invalidate what was read before. Raises: as `ZooKeeper.watch`."""
-        pause = cls(store, wakeup)
-        pause._watch = await zookeeper.watch(store.paths.base, pause._on_change)
-        store.invalidate()
+        pause = cls(state, wakeup)
+        pause._watch = await zookeeper.watch(state.paths.base, pause._on_change)
+        state.invalidate()
         return pause
 
     def end(self) -> None:
@@ -34,5 +34,5 @@ class Pause:
             self._watch = None
 
     def _on_change(self, _event: WatchEvent) -> None:
-        self._store.invalidate()
+        self._state.invalidate()
         self._wakeup.set()

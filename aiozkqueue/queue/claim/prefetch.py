@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiozkqueue.layout import Condition
     from aiozkqueue.queue.claim.runtime import ClaimRuntime
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.state.claim import Claim
-    from aiozkqueue.queue.state.queue_state import QueueState
 
     from .dispatcher import ClaimDispatcher
     from .waiters import Waiter
@@ -28,10 +28,10 @@ class Prefetcher:
     """
 
     def __init__(
-        self, engine: ClaimRuntime, store: QueueState, most: int, *, patient: bool, condition: Condition | None
+        self, handle: QueueHandle[ClaimRuntime], most: int, *, patient: bool, condition: Condition | None
     ) -> None:
-        self._engine = engine
-        self._store = store
+        self._runtime = handle.runtime
+        self._state = handle.state
         self._most = most
         self._patient = patient
         self._condition = condition
@@ -60,7 +60,7 @@ class Prefetcher:
 
     def finished(self) -> None:
         """Count one message that the loop has finished."""
-        self._finished.append(self._engine.clock.monotonic())
+        self._finished.append(self._runtime.clock.monotonic())
 
     def ask(self) -> bool:
         """Request claims when half of the window is missing; return whether it did.
@@ -104,7 +104,7 @@ class Prefetcher:
 
     def forget_lost(self) -> None:
         """Drop the claims of an ended ZooKeeper session; they are the oldest."""
-        current = self._engine.zookeeper.generation
+        current = self._runtime.zookeeper.generation
         while self.ready and self.ready[0].generation != current:
             self.ready.popleft()
 
@@ -113,16 +113,16 @@ class Prefetcher:
         for waiter in self._waiters:  # this also retrieves the exception of a failed one
             self._dispatcher.give_up(waiter)
         self._waiters.clear()
-        if self._engine.closed:
+        if self._runtime.closed:
             return None
-        current = self._engine.zookeeper.generation
+        current = self._runtime.zookeeper.generation
         claims = [claim for claim in self.ready if claim.generation == current]
         self.ready.clear()
         return self._dispatcher.release(claims)
 
     async def await_releases(self) -> None:
         """Wait until what was under way for a loop that has ended is free again; see `ClaimDispatcher`."""
-        if not self._engine.closed:
+        if not self._runtime.closed:
             await self._dispatcher.await_releases()
 
     def _answered(self, _: object) -> None:
@@ -136,11 +136,11 @@ class Prefetcher:
             self._dispatcher.give_up(waiter)
 
     def _window(self) -> int:
-        horizon = self._engine.clock.monotonic() - PACE
+        horizon = self._runtime.clock.monotonic() - PACE
         while self._finished and self._finished[0] < horizon:
             self._finished.popleft()
         return min(self._most, max(1, len(self._finished)))
 
     @property
     def _dispatcher(self) -> ClaimDispatcher:
-        return self._engine.dispatcher(self._store, self._condition)
+        return self._runtime.dispatcher(self._state, self._condition)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class ClaimRuntime(Runtime, Protocol):
     """The services of a session, and its dispatchers."""
 
-    def dispatcher(self, store: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
+    def dispatcher(self, state: QueueState, condition: Condition | None = None) -> ClaimDispatcher:
         """Return the dispatcher of a queue's claims, for one filter or for all messages.
 
         Raises: InvalidOptionError: a filter on a queue whose messages have no tags.

@@ -60,7 +60,7 @@ def _on_settled(claim: Claim, give_back: Callable[[Disposition], None], settled:
         log.error(
             "queue %s: message %s of %d bytes is too large to become a dead letter, and stays locked while this "
             "session lives: delete %s by hand (%s)",
-            claim.store.name,
+            claim.state.name,
             claim.id,
             len(claim.raw),
             claim.path,
@@ -69,7 +69,7 @@ def _on_settled(claim: Claim, give_back: Callable[[Disposition], None], settled:
         )
     elif not isinstance(error, ClaimLostError):
         text = "queue %s: message %s cannot be removed, and is not retried for %d s: %s"
-        log.error(text, claim.store.name, claim.id, ASIDE, error, extra=context)
+        log.error(text, claim.state.name, claim.id, ASIDE, error, extra=context)
         give_back(Disposition("release", delay=ASIDE))
     elif claim.group_lock is not None:
         claim.group_lock.lose()

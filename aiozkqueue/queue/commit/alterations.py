@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class TransactionalAlteration:
     """One change that commits with a transaction. If it is impossible, the whole commit is refused."""
 
-    __slots__ = ("_change", "_what", "removes", "store", "weight")
+    __slots__ = ("_change", "_what", "removes", "state", "weight")
 
     def __init__(self, change: Change, what: str, *, removes: bool) -> None:
         self._change = change
@@ -32,7 +32,7 @@ class TransactionalAlteration:
         self.removes: bool = removes
         """Whether it removes a message."""
         self.weight: int = change.weight
-        self.store: QueueState = change.store
+        self.state: QueueState = change.state
 
     def operations(self, clock: ServerClock) -> Iterator[tuple[RefusalHandler, Operation]]:
         """Return the operations to send now, each with the handler of its refusal."""
@@ -47,11 +47,11 @@ class TransactionalAlteration:
         Raises: ConflictError, ItemNotEmptyError, AccessDeniedError.
         """
         if isinstance(error, NotEmptyError):
-            raise obstructed_by(self.store.name, self._what.removeprefix("message "), operation.path)
+            raise obstructed_by(self.state.name, self._what.removeprefix("message "), operation.path)
         if isinstance(error, NoAuthError):
-            raise access_denied(self.store.name, error)
+            raise access_denied(self.state.name, error)
         msg = (
-            f"queue {self.store.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
+            f"queue {self.state.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
             "by others; nothing of the transaction was applied, do it again"
         )
         raise ConflictError(msg) from error

@@ -30,7 +30,7 @@ TOGETHER = 400
 class Change(NamedTuple):
     """Operations of which at least one is refused if the data has changed since, or if the change was made already."""
 
-    store: QueueState
+    state: QueueState
     operations: Sequence[Operation]
     end: tuple[Claim, Disposition] | None = None
     """The end that this change makes, for the queue's end hooks."""
@@ -45,7 +45,7 @@ class Change(NamedTuple):
         now = clock.now()
         return [
             attached_op
-            for end_hook in self.store.end_hooks
+            for end_hook in self.state.end_hooks
             for attached_op in end_hook.attached_ops(claim, disposition, lambda: now)
         ]
 
@@ -56,7 +56,7 @@ class Change(NamedTuple):
         for operation in self.operations:
             weight += len(getattr(operation, "data", b""))
         if self.end is not None:
-            weight += sum(end_hook.weight(*self.end) for end_hook in self.store.end_hooks)
+            weight += sum(end_hook.weight(*self.end) for end_hook in self.state.end_hooks)
         return weight
 
 
@@ -89,45 +89,45 @@ class ConditionalWrite(AtomicWrite):
         if index >= changed:
             return self._attached_ops[index - changed].owner.repair(operation, error)
         if isinstance(error, NoAuthError):
-            raise access_denied(self._change.store.name, error)
-        store = self._change.store
-        if store.dialect is not None and isinstance(operation, Create) and isinstance(error, NoNodeError):
-            return store.repair(operation, error)  # the server has removed the empty locks znode
+            raise access_denied(self._change.state.name, error)
+        state = self._change.state
+        if state.dialect is not None and isinstance(operation, Create) and isinstance(error, NoNodeError):
+            return state.repair(operation, error)  # the server has removed the empty locks znode
         if isinstance(error, NotEmptyError):
             self.obstacle = operation.path
         self.left = True
         raise NotCommittedError(f"{operation.path}: {error}")
 
 
-async def apply(engine: Runtime, changes: Iterable[Change]) -> list[bool]:
+async def apply(runtime: Runtime, changes: Iterable[Change]) -> list[bool]:
     """Try each change; return for each whether it was made, even if a lost reply made the request go out again.
 
     Raises: QueueError: the error of a change that failed otherwise; the changes before it were made or given up.
     """
-    return [not atomic_write.left for atomic_write in await settle(engine, changes)]
+    return [not atomic_write.left for atomic_write in await settle(runtime, changes)]
 
 
-async def settle(engine: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
+async def settle(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
     """Try each change, as `apply` does; return the writes, which hold the results. Raises: as `apply`."""
-    return await _settle(engine, changes)
+    return await _settle(runtime, changes)
 
 
-async def settle_allowed(engine: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
+async def settle_allowed(runtime: Runtime, changes: Iterable[Change]) -> list[ConditionalWrite]:
     """Try each change, as `settle` does; the write of a change that an ACL refuses has the error in its ``error``.
 
     Raises: as `apply`, but AccessDeniedError.
     """
-    return await _settle(engine, changes, spared=AccessDeniedError)
+    return await _settle(runtime, changes, spared=AccessDeniedError)
 
 
 async def _settle(
-    engine: Runtime, changes: Iterable[Change], *, spared: type[QueueError] | tuple[()] = ()
+    runtime: Runtime, changes: Iterable[Change], *, spared: type[QueueError] | tuple[()] = ()
 ) -> list[ConditionalWrite]:
-    writes = [ConditionalWrite(engine.ids.next(), change, engine.server_clock) for change in changes]
+    writes = [ConditionalWrite(runtime.ids.next(), change, runtime.server_clock) for change in changes]
     for start in range(0, len(writes), TOGETHER):
         together = writes[start : start + TOGETHER]
         for atomic_write in together:
-            engine.committer.submit(atomic_write)
+            runtime.committer.submit(atomic_write)
         for atomic_write in together:
             await atomic_write.wait()
         for atomic_write in together:

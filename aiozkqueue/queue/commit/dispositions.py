@@ -56,9 +56,9 @@ def bury(claim: Claim, reason: str, moment: int) -> Operation:
     died = DeadLetter(reason, claim.attempt if claim.handed else claim.attempts, moment)
     enqueued = claim.created if claim.header.enqueued_at is None else claim.header.enqueued_at
     header = replace(claim.header, enqueued_at=enqueued, dead=died)
-    if claim.store.dialect is not None:
+    if claim.state.dialect is not None:
         header = replace(header, unknown={FOREIGN_NAME: claim.name})
-    return Create(claim.store.dead(claim.name, claim.version), encode(claim.body, header))
+    return Create(claim.state.dead(claim.name, claim.version), encode(claim.body, header))
 
 
 def guard(claim: Claim, disposition: Disposition) -> Operation:
@@ -81,7 +81,7 @@ def _left_with(claim: Claim, disposition: Disposition) -> bytes | None:
 
 def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
     """Return the operation that creates an item's attempt record, or replaces the one that was read."""
-    path = claim.store.paths.meta(claim.id)
+    path = claim.state.paths.meta(claim.id)
     if claim.meta_version is None:
         return Create(path, record.encode())
     return SetData(path, record.encode(), claim.meta_version)
@@ -90,16 +90,16 @@ def write_meta(claim: Claim, record: AttemptRecord) -> Operation:
 def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> QueueError:
     """Return the error for a commit that a claim's operation made fail."""
     if isinstance(error, NoAuthError):
-        return access_denied(claim.store.name, error)
+        return access_denied(claim.state.name, error)
     if isinstance(error, NotEmptyError):
-        return obstructed_by(claim.store.name, claim.id, operation.path)
+        return obstructed_by(claim.state.name, claim.id, operation.path)
     if not isinstance(error, NoNodeError | BadVersionError):
         return NotCommittedError(
-            f"message {claim.id} of queue {claim.store.name!r}: ZooKeeper refused the commit: {error}; "
+            f"message {claim.id} of queue {claim.state.name!r}: ZooKeeper refused the commit: {error}; "
             "nothing of it was applied"
         )
     return ClaimLostError(
-        f"message {claim.id} of queue {claim.store.name!r} was forced open or taken over by another consumer "
+        f"message {claim.id} of queue {claim.state.name!r} was forced open or taken over by another consumer "
         f"({error}); nothing of the transaction was applied, and that consumer goes on with it"
     )
 
@@ -120,7 +120,7 @@ def aside(attempt: int) -> float:
 
 def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Return the disposition of a message that has used up its attempts."""
-    policy = claim.store.policy
+    policy = claim.state.policy
     attempts = claim.attempt if claim.handed else claim.attempts
     reason = f"handed over {attempts} of {policy.allowed(claim.retries)} times without success"
     reason = f"{reason}; at last: {error}" if error else reason
@@ -133,7 +133,7 @@ def release_disposition(
     claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
 ) -> Disposition:
     """Return the disposition of a delivered claim whose work is undone, by the queue's policy. Pure."""
-    policy = claim.store.policy
+    policy = claim.state.policy
     if claim.handed and claim.used_up:
         return exhausted(claim, error)
     if delay is None:

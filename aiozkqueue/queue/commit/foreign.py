@@ -35,12 +35,12 @@ class SplitSettlement(AtomicWrite):
 
     def compose(self, sent: list[Operation]) -> None:
         """Replace the item. Attempts counted for it count for its first message."""
-        claim, paths = self._claim, self._claim.store.paths
+        claim, paths = self._claim, self._claim.state.paths
         sent.append(Delete(claim.path, claim.version))
         sent += self._parts
         sent.append(Delete(claim.lock))
         if claim.meta_version is not None:
-            first = claim.store.item_id(self._parts[0].path.rpartition("/")[2])
+            first = claim.state.item_id(self._parts[0].path.rpartition("/")[2])
             sent.append(Delete(paths.meta(claim.id), claim.meta_version))
             sent.append(Create(paths.meta(first), AttemptRecord(claim.attempts, first).encode()))
 

@@ -84,8 +84,8 @@ class _PendingMulti:
     def compose(self, large_batches: Iterator[int]) -> None:
         """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
         self.stores = _stores_of(self.batch)
-        self.turns = [(store.lanes, store.lanes.turn) for store in self.stores]
-        self.operations = [store.check() for store in self.stores]
+        self.turns = [(state.lanes, state.lanes.turn) for state in self.stores]
+        self.operations = [state.check() for state in self.stores]
         for atomic_write in self.batch:
             self.starts.append(len(self.operations))
             atomic_write.compose(self.operations)
@@ -95,10 +95,10 @@ class _PendingMulti:
 
     def lacks_lane_of(self, operation: Operation, error: ZooKeeperError) -> QueueState | None:
         """Return the queue whose missing lane caused a refusal, if any; its puts will choose the same lanes again."""
-        for store, (lanes, turn) in zip(self.stores, self.turns, strict=True):
-            if store.lacks_lane(operation, error):
+        for state, (lanes, turn) in zip(self.stores, self.turns, strict=True):
+            if state.lacks_lane(operation, error):
                 lanes.rewind(turn)
-                return store
+                return state
         return None
 
 
@@ -308,12 +308,12 @@ class GroupCommitter:
                     pending.compose(self._large_batches)
                     sent = await slot.send(pending.operations, generation, learns=pending.learns)
             except RefusedError as refusal:
-                index, stores, starts = refusal.index, pending.stores, pending.starts
+                index, states, starts = refusal.index, pending.stores, pending.starts
                 operation = pending.operations[index]
-                if index < len(stores):
-                    self._refresh(batch, stores[index], operation, refusal.error)
-                elif (store := pending.lacks_lane_of(operation, refusal.error)) is not None:
-                    self._refresh(batch, store, operation, refusal.error)
+                if index < len(states):
+                    self._refresh(batch, states[index], operation, refusal.error)
+                elif (state := pending.lacks_lane_of(operation, refusal.error)) is not None:
+                    self._refresh(batch, state, operation, refusal.error)
                 else:
                     member = bisect.bisect_right(starts, index) - 1
                     self._answer_refusal(batch, batch[member], index - starts[member], operation, refusal.error)
@@ -354,10 +354,10 @@ class GroupCommitter:
                 self._resubmit_or_fail(batch, atomic_write, partial(atomic_write.retreat, error))
         batch.clear()
 
-    def _refresh(self, batch: list[AtomicWrite], store: QueueState, refused: Operation, error: ZooKeeperError) -> None:
+    def _refresh(self, batch: list[AtomicWrite], state: QueueState, refused: Operation, error: ZooKeeperError) -> None:
         """Open a queue again that has changed or lacks a lane, and then requeue the writes that depend on it."""
-        for member in [candidate for candidate in batch if store in candidate.stores]:
-            self._repair_or_fail(batch, member, partial(store.repair, refused, error), error)
+        for member in [candidate for candidate in batch if state in candidate.stores]:
+            self._repair_or_fail(batch, member, partial(state.repair, refused, error), error)
 
     def _answer_refusal(
         self, batch: list[AtomicWrite], member: AtomicWrite, index: int, operation: Operation, error: ZooKeeperError
@@ -413,7 +413,7 @@ class GroupCommitter:
         try:
             with scope:
                 await repair
-                if any(store.room is not None for store in atomic_write.stores):
+                if any(state.room is not None for state in atomic_write.stores):
                     await atomic_write.reserve_again()
         except (QueueError, ZooKeeperError) as error:
             atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
@@ -439,12 +439,12 @@ class GroupCommitter:
 
 def _stores_of(batch: list[AtomicWrite]) -> list[QueueState]:
     """Return the queues that the batch depends on, without duplicates: one check covers all puts to a queue."""
-    stores: list[QueueState] = []
+    states: list[QueueState] = []
     for atomic_write in batch:
-        for store in atomic_write.stores:
-            if store not in stores:
-                stores.append(store)
-    return stores
+        for state in atomic_write.stores:
+            if state not in states:
+                states.append(state)
+    return states
 
 
 def _number_of(atomic_write: AtomicWrite) -> int:

@@ -82,7 +82,7 @@ class EndClaims(AtomicWrite):
         self._owners = None
         self._plain = True
         for claim, disposition in self._dispositions.items():
-            if disposition is not CONSUME or not claim.plain or claim.store.end_hooks:
+            if disposition is not CONSUME or not claim.plain or claim.state.end_hooks:
                 self._plain = False
                 break
             # The fence comes first, so that it is the operation that is refused if the claim is lost.
@@ -110,7 +110,7 @@ class EndClaims(AtomicWrite):
         elif kind == "unlock":
             self._shared = self._shared or disposition.left
             parts = iter(
-                ((claim, Check(claim.store.paths.locks, disposition.forced_version)), (claim, Delete(claim.lock)))
+                ((claim, Check(claim.state.paths.locks, disposition.forced_version)), (claim, Delete(claim.lock)))
             )
         else:
             self._shared = self._shared or not disposition.delay
@@ -118,7 +118,7 @@ class EndClaims(AtomicWrite):
         for owner, operation in parts:
             sent.append(operation)
             owners.append(owner)
-        for end_hook in claim.store.end_hooks if self._has_hooks(claim) else ():
+        for end_hook in claim.state.end_hooks if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, self._moment):
                 sent.append(attached_op.operation)
                 owners.append(attached_op.owner)
@@ -131,18 +131,18 @@ class EndClaims(AtomicWrite):
             if claim.group_lock is not None:
                 group_locks[claim.group_lock] = None
             elif disposition.left or (disposition.kind == "release" and not disposition.delay):
-                wakeups[claim.wakeup] = claim.store
+                wakeups[claim.wakeup] = claim.state
         for group_lock in group_locks:
             for owner, operation in group_lock.lock_operations(self._dispositions, self._due):
                 sent.append(operation)
                 owners.append(owner)
-        for wakeup, store in wakeups.items():
-            if not self._wakes(store):
+        for wakeup, state in wakeups.items():
+            if not self._wakes(state):
                 continue
             # A watch on items misses the removal of a lock, so this write to their parent wakes idle consumers.
-            for operation in store.wakeup(wakeup, self.transaction_id):
+            for operation in state.wakeup(wakeup, self.transaction_id):
                 sent.append(operation)
-                owners.append(store)
+                owners.append(state)
 
     def _remove(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
         """Remove an item, or all of its messages but the rest. The fence comes first."""
@@ -152,13 +152,13 @@ class EndClaims(AtomicWrite):
             yield claim, SetData(claim.path, claim.rest, claim.version)
         yield claim, Delete(claim.lock)
         if disposition.kind == "dead":
-            yield claim.store, bury(claim, disposition.reason, self._moment())
+            yield claim.state, bury(claim, disposition.reason, self._moment())
         yield from self._remove_traces(claim)
 
     def _remove_traces(self, claim: Claim) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
         """Remove the attempt record and unique key of a message that is gone."""
         if claim.meta_version is not None and not claim.record_refused:
-            yield claim, Delete(claim.store.paths.meta(claim.id))
+            yield claim, Delete(claim.state.paths.meta(claim.id))
         if claim.fields is not None and (freed_key := freed_by(claim)) is not None:
             yield freed_key.owner, freed_key.operation
 
@@ -174,15 +174,15 @@ class EndClaims(AtomicWrite):
             if claim.group_lock is not None:
                 grouped.append(claim)
                 continue
-            if disposition.delay and claim.store.dialect is not None:
+            if disposition.delay and claim.state.dialect is not None:
                 claim.version += 1
-                claim.store.keep(claim, disposition.delay)
+                claim.state.keep(claim, disposition.delay)
                 continue
             if disposition.kind != "release":
                 claim.settled(FREE if claim.rest is not None or disposition.left else GONE)
             elif disposition.delay:
                 claim.settled(LEFT)
-                claim.store.retry_at(self._due(disposition), claim.id)
+                claim.state.retry_at(self._due(disposition), claim.id)
             else:
                 claim.settled(FREE)
         for claim in reversed(grouped):
@@ -195,7 +195,7 @@ class EndClaims(AtomicWrite):
             if disposition.reason:
                 log.info(
                     "queue %s: message %s is %s: %r",  # %r keeps payload-derived text on one line
-                    claim.store.name,
+                    claim.state.name,
                     claim.id,
                     fate(disposition),
                     disposition.reason,
@@ -215,7 +215,7 @@ class EndClaims(AtomicWrite):
     def _owner(self, index: int) -> Claim | RefusalHandler:
         """Return the owner of an operation."""
         if self._owners is None:
-            return [*self._owners_so_far(), *(put.store for put in self._puts)][index]
+            return [*self._owners_so_far(), *(put.state for put in self._puts)][index]
         return self._owners[index]
 
     def _owners_so_far(self) -> list[Claim | RefusalHandler]:
@@ -241,7 +241,7 @@ class EndClaims(AtomicWrite):
         """Return the operation that fails unless the claim is still ours."""
         return guard(claim, disposition)
 
-    def _wakes(self, store: QueueState) -> bool:  # noqa: ARG002 - all do
+    def _wakes(self, state: QueueState) -> bool:  # noqa: ARG002 - all do
         """Whether idle consumers of a queue are woken."""
         return True
 
@@ -251,7 +251,7 @@ class EndClaims(AtomicWrite):
         """Adopt what a refusal reveals about an attempt record, or leave the record out: the lock is still ours."""
         if isinstance(error, NoNodeError):
             if isinstance(operation, Create):  # the parent of the records is missing
-                return self._repair(claim.store, operation, error)
+                return self._repair(claim.state, operation, error)
             claim.meta_version = None
         elif isinstance(error, NodeExistsError | BadVersionError):
             claim.meta_version = -1  # another program has changed the record
@@ -260,17 +260,17 @@ class EndClaims(AtomicWrite):
         return None
 
     def _release(self, claim: Claim, disposition: Disposition) -> Iterator[tuple[Claim | RefusalHandler, Operation]]:
-        if disposition.delay and claim.store.dialect is not None:
+        if disposition.delay and claim.state.dialect is not None:
             yield claim, SetData(claim.path, claim.raw, claim.version)
             yield from self._count(claim, disposition, None)
             return
-        paths = claim.store.paths
+        paths = claim.state.paths
         yield claim, self._guard(claim, disposition)
         yield claim, Delete(claim.lock)
         due = self._due(disposition) if disposition.delay else None
         if due is not None:
             yield claim, Create(claim.lock, LockRecord(claim.id, claim.owner, due, disposition.leased).encode())
-            yield claim.store, Create(paths.due_node(due, claim.id), claim.place.encode())
+            yield claim.state, Create(paths.due_node(due, claim.id), claim.place.encode())
         yield from self._count(claim, disposition, due)
 
     def _count(self, claim: Claim, disposition: Disposition, due: int | None) -> Iterator[tuple[Claim, Operation]]:
@@ -294,7 +294,7 @@ class EndClaims(AtomicWrite):
             return
         yield claim, Delete(claim.path, claim.version)
         if disposition.kind == "dead":
-            yield claim.store, bury(claim, disposition.reason, self._moment())
+            yield claim.state, bury(claim, disposition.reason, self._moment())
         yield from self._remove_traces(claim)
 
     def _due(self, disposition: Disposition) -> int:
@@ -342,7 +342,7 @@ class CommitWrite(EndClaims):
             if put_owners is not None:
                 self._owners = [*self._owners_so_far(), *put_owners]
             elif self._owners is not None:
-                self._owners += [put.store for put in self._puts]
+                self._owners += [put.state for put in self._puts]
 
     def applied(self, results: Sequence[Result] | None) -> None:
         """Settle the claims, and note the sequence numbers of the new items."""
@@ -361,7 +361,7 @@ class CommitWrite(EndClaims):
         """Fail the commit if a claim is lost; have other owners repair the cause."""
         owner = self._owner(index)
         if isinstance(owner, Claim):
-            if operation.path == owner.store.paths.meta(owner.id):
+            if operation.path == owner.state.paths.meta(owner.id):
                 return self._answer_record(owner, operation, error)
             raise refusal_of(owner, operation, error)
         return self._repair(owner, operation, error)
@@ -374,8 +374,8 @@ class CommitWrite(EndClaims):
 def weigh(claim: Claim, disposition: Disposition) -> int:
     """Return the approximate size of a claim's end in a multi with the queue's features, in bytes."""
     weight = 3 * OPERATION_WEIGHT if disposition is CONSUME else weigh_disposition(claim, disposition)
-    if claim.store.end_hooks:
-        weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.store.end_hooks)
+    if claim.state.end_hooks:
+        weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.state.end_hooks)
     return weight
 
 
@@ -385,9 +385,9 @@ def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> Non
     log.warning(
         "queue %s: the record of attempts at message %s cannot be changed, and stays as it is: %s; remove %s, or what "
         "lies below it, or let this user write to it",
-        claim.store.name,
+        claim.state.name,
         claim.id,
         error,
-        claim.store.paths.meta(claim.id),
+        claim.state.paths.meta(claim.id),
         extra=about(claim, transaction_id),
     )

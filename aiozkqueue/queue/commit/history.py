@@ -32,8 +32,8 @@ RECORD_WEIGHT = 500
 class HistoryHook:
     """Writes the history of one queue, if its configuration asks for one."""
 
-    def __init__(self, store: QueueState, zookeeper: ZooKeeper, *, client: str, about: bytes) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, zookeeper: ZooKeeper, *, client: str, about: bytes) -> None:
+        self._state = state
         self._zookeeper = zookeeper
         self._client = client
         self._host, self._pid = process_of(about)
@@ -42,9 +42,9 @@ class HistoryHook:
 
     def follow(self) -> None:
         """Adopt the queue's current configuration."""
-        store, history = self._store, self._store.config.history
-        other_hooks = tuple(hook for hook in store.end_hooks if hook is not self)
-        store.end_hooks = (*other_hooks, self) if history else other_hooks
+        state, history = self._state, self._state.config.history
+        other_hooks = tuple(hook for hook in state.end_hooks if hook is not self)
+        state.end_hooks = (*other_hooks, self) if history else other_hooks
         self.payload = isinstance(history, History) and history.payload
 
     def weight(self, claim: Claim, disposition: Disposition) -> int:
@@ -76,12 +76,12 @@ class HistoryHook:
             headers=header.headers if keeps else {},
             payload=claim.body if keeps else None,
         )
-        return (AttachedOp(Create(self._store.paths.record(record.place), record.encode()), self),)
+        return (AttachedOp(Create(self._state.paths.record(record.place), record.encode()), self),)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Create the record's parent znode, or retry when the record's name is taken: one a millisecond per message."""
         if isinstance(error, NoAuthError):
-            raise access_denied(self._store.name, error)
+            raise access_denied(self._state.name, error)
         if isinstance(error, NodeExistsError):
             return None
         return self._zookeeper.ensure(operation.path.rpartition("/")[0])

@@ -99,7 +99,7 @@ class Meter:
 
     def ended(self, claim: Claim, kind: str) -> None:
         """Count the end of a claim."""
-        figures = self.of(claim.store.name)
+        figures = self.of(claim.state.name)
         if kind == "dead":
             figures.dead += 1
         if not claim.handed:

@@ -55,10 +55,10 @@ class AttemptWrite(AtomicWrite):
         """Raise the loss of the claim, or the reason why its attempts cannot be counted."""
         claim = self._claim
         if isinstance(error, NoNodeError) and isinstance(operation, Create):
-            return claim.store.repair(operation, error)  # the parent of the records is missing
+            return claim.state.repair(operation, error)  # the parent of the records is missing
         if isinstance(error, NodeExistsError):
             raise ClaimLostError(
-                f"message {claim.id} of queue {claim.store.name!r}: others have counted an attempt at it meanwhile"
+                f"message {claim.id} of queue {claim.state.name!r}: others have counted an attempt at it meanwhile"
             )
         raise refusal_of(claim, operation, error)
 
@@ -96,27 +96,27 @@ class RemoveOrphanLock(AtomicWrite):
     data is read again. With ``wakeup``, the multi also writes to a znode, to wake idle consumers.
     """
 
-    __slots__ = ("_gone", "_lock", "_store", "_wakeup")
+    __slots__ = ("_gone", "_lock", "_state", "_wakeup")
 
     def __init__(
         self,
         transaction_id: str,
         generation: int,
-        store: QueueState,
+        state: QueueState,
         lock: LockRef,
         gone: Callable[[], None],
         *,
         wakeup: str | None = None,
     ) -> None:
         super().__init__(transaction_id, generation, 3 * OPERATION_WEIGHT)
-        self._store = store
+        self._state = state
         self._lock = lock
         self._gone = gone
         self._wakeup = wakeup
 
     def compose(self, sent: list[Operation]) -> None:
         """Add the removal of the lock."""
-        sent += (Check(self._store.paths.locks, self._lock.forced_version), Delete(self._lock.path))
+        sent += (Check(self._state.paths.locks, self._lock.forced_version), Delete(self._lock.path))
         if self._wakeup is not None:
             sent.append(SetData(self._wakeup, b""))
 
@@ -134,14 +134,14 @@ class RemoveOrphanLock(AtomicWrite):
             return None
         self._gone()
         if isinstance(error, NoAuthError):
-            raise access_denied(self._store.name, error)
+            raise access_denied(self._state.name, error)
         raise ClaimLostError(f"{self._lock.path}: {error}")
 
     async def _look(self) -> None:
         lock, generation = self._lock, self.generation
         assert generation is not None  # noqa: S101 - every lock belongs to a session
         try:
-            forced_version = await self._store.unforced(lock.path, lambda node: node.data == lock.record, generation)
+            forced_version = await self._state.unforced(lock.path, lambda node: node.data == lock.record, generation)
         except ZooKeeperError:
             self._gone()  # it is gone with the session, or its state cannot be known here
             raise

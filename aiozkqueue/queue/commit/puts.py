@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Put(NamedTuple):
     """One item to create. Its id is known before it is sent."""
 
-    store: QueueState
+    state: QueueState
     id: str
     prefix: str
     data: bytes
@@ -65,7 +65,7 @@ class PutWrite(AtomicWrite):
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
         """Have the operation's owner repair the cause, such as a missing znode or a full lane."""
-        owner = self._puts[index].store if self._owners is None else self._owners[index]
+        owner = self._puts[index].state if self._owners is None else self._owners[index]
         return owner.repair(operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
@@ -89,11 +89,11 @@ def load(
     The owners are None if every put is plain: each operation is then owned by its put's queue.
     """
     start = len(sent)
-    for store, _, prefix, data, plan in puts:
-        if plan is not None or store.transform_put is not None:
+    for state, _, prefix, data, plan in puts:
+        if plan is not None or state.transform_put is not None:
             del sent[start:]
             return _load_planned(atomic_write, puts, sent)
-        sent.append(new_create((f"{store.lanes.next_path()}/{prefix}", data, False, True, False)))
+        sent.append(new_create((f"{state.lanes.next_path()}/{prefix}", data, False, True, False)))
     return puts, None
 
 
@@ -101,7 +101,7 @@ def _load_planned(
     atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
 ) -> tuple[Sequence[Put], list[RefusalHandler]]:
     owners: list[RefusalHandler] = []
-    transformed = [put if put.store.transform_put is None else put.store.transform_put(put) for put in puts]
+    transformed = [put if put.state.transform_put is None else put.state.transform_put(put) for put in puts]
     live = [put for put in transformed if put.plan is None or not put.plan.dropped]
     atomic_write.plans = tuple(put.plan for put in transformed if put.plan is not None)
     for put in live:
@@ -111,17 +111,17 @@ def _load_planned(
                 owners.append(attached_op)
     for put in live:
         sent.append(create(put))
-        owners.append(put.store)
+        owners.append(put.state)
     return transformed, owners
 
 
 def create(put: Put) -> Operation:
     """Return the create of an item, in the place of its plan or in the next lane in rotation."""
-    store, plan = put.store, put.plan
+    state, plan = put.state, put.plan
     if plan is None or plan.place is None:
-        path = f"{store.lanes.next_path()}/{put.prefix}"
+        path = f"{state.lanes.next_path()}/{put.prefix}"
     else:
-        path = store.paths.at(plan.place.path(put.prefix))
+        path = state.paths.at(plan.place.path(put.prefix))
     return Create(path, put.data, sequential=True)
 
 
@@ -138,7 +138,7 @@ def note_sequence(puts: Sequence[Put], results: Sequence[Result] | None) -> None
     for put in live:
         path = results[index]
         if isinstance(path, str):
-            put.store.note_sequence(path)
+            put.state.note_sequence(path)
         index += 1
 
 
@@ -146,14 +146,14 @@ def tally_puts(puts: Sequence[Put], meter: Meter) -> None:
     """Count messages that have been stored."""
     for put in puts:
         if put.plan is None or not put.plan.dropped:
-            meter.put(put.store.name)
+            meter.put(put.state.name)
 
 
 def stores_of(puts: Sequence[Put]) -> tuple[QueueState, ...]:
     """Return the queues of the puts, without duplicates."""
     if len(puts) == 1:
-        return (puts[0].store,)
-    return tuple(dict.fromkeys(put.store for put in puts))
+        return (puts[0].state,)
+    return tuple(dict.fromkeys(put.state for put in puts))
 
 
 def weigh_puts(puts: Sequence[Put]) -> int:

@@ -49,11 +49,11 @@ class RegistrationWrite(AtomicWrite):
         raise self._explain(index, error)
 
 
-async def server_time(engine: Runtime) -> int:
+async def server_time(runtime: Runtime) -> int:
     """Return ZooKeeper's time in milliseconds; if it is unknown, write until it is known, however long that takes.
 
     Raises: QueueError; as `Queue.put`.
     """
-    if not engine.server_clock.sampled:
-        await engine.settle(RegistrationWrite(engine.ids.next(), (), lambda _, error: QueueError(f"{error}")))
-    return engine.server_clock.now()
+    if not runtime.server_clock.sampled:
+        await runtime.settle(RegistrationWrite(runtime.ids.next(), (), lambda _, error: QueueError(f"{error}")))
+    return runtime.server_clock.now()

@@ -130,7 +130,7 @@ class ReleaseWrite(EndClaims):
             log.error(
                 "queue %s: %d messages, the first of them %s, could not be given back, and stay locked until this "
                 "session ends: %s",
-                claim.store.name,
+                claim.state.name,
                 len(left),
                 claim.id,
                 error,
@@ -163,8 +163,8 @@ class ReleaseWrite(EndClaims):
     def _guard(self, claim: Claim, disposition: Disposition) -> Operation:
         return Check(claim.path, claim.version) if claim in self._reduced else super()._guard(claim, disposition)
 
-    def _wakes(self, store: QueueState) -> bool:
-        return store not in self._unwakeable
+    def _wakes(self, state: QueueState) -> bool:
+        return state not in self._unwakeable
 
     # -- refusals
 
@@ -175,7 +175,7 @@ class ReleaseWrite(EndClaims):
         claim = self._owner(index)
         if not isinstance(claim, Claim):
             return self._refused_attached(claim, index, operation, error)
-        if operation.path == claim.store.paths.meta(claim.id):
+        if operation.path == claim.state.paths.meta(claim.id):
             return self._refused_record(claim, operation, error)
         if claim.group_lock is not None and (operation.path == claim.lock or isinstance(error, _NOT_AS_READ)):
             self._lose(claim)  # the claims of a group share one lock, which is lost, or not known to be ours
@@ -183,7 +183,7 @@ class ReleaseWrite(EndClaims):
         if not isinstance(error, _NOT_AS_READ):
             return self._step_down(claim, error)
         item_gone = operation.path == claim.path and isinstance(error, NoNodeError)
-        if item_gone or operation.path == claim.store.paths.locks:
+        if item_gone or operation.path == claim.state.paths.locks:
             return self._look(claim, gone=not self._dispositions[claim].left)
         self._leave_out(claim, FREE)  # the client that removed the lock by force may have left the item available
         return None
@@ -275,12 +275,12 @@ class ReleaseWrite(EndClaims):
             self._leave_locked(claim, error)
         elif disposition.kind != "release":
             self._put_aside(claim, error)
-        elif claim not in self._reduced and not (disposition.delay and claim.store.dialect is not None):
+        elif claim not in self._reduced and not (disposition.delay and claim.state.dialect is not None):
             self._reduced.add(claim)
             claim.record_refused = True
             log.warning(
                 "queue %s: message %s is given back without a trace of this attempt, which ZooKeeper refused: %s",
-                claim.store.name,
+                claim.state.name,
                 claim.id,
                 error,
                 extra=about(claim, self.transaction_id),
@@ -289,7 +289,7 @@ class ReleaseWrite(EndClaims):
             self._lose(claim)
         elif disposition.delay:
             del self._dispositions[claim]
-            claim.store.keep(claim, min(disposition.delay, LONGEST_KEPT))
+            claim.state.keep(claim, min(disposition.delay, LONGEST_KEPT))
         else:
             return self._look(claim, gone=False)
         return None
@@ -300,7 +300,7 @@ class ReleaseWrite(EndClaims):
         log.error(
             "queue %s: message %s cannot be removed, and is left alone for %d s: %s; delete by hand what is in the way "
             "of %s (`aiozkqueue doctor` tells of it)",
-            claim.store.name,
+            claim.state.name,
             claim.id,
             ASIDE,
             error,
@@ -311,7 +311,7 @@ class ReleaseWrite(EndClaims):
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
         log.error(
             "queue %s: message %s could not be given back: %s; its lock %s stays until this session ends",
-            claim.store.name,
+            claim.state.name,
             claim.id,
             error,
             claim.lock,
@@ -360,7 +360,7 @@ class ReleaseWrite(EndClaims):
             self._leave_locked(claim, NotCommittedError(f"the folder of locks has changed {LOOKS} times meanwhile"))
             return
         try:
-            forced_version = await claim.store.unforced(claim.lock, is_ours, claim.generation)
+            forced_version = await claim.state.unforced(claim.lock, is_ours, claim.generation)
         except ZooKeeperSessionExpiredError:
             return  # the write is sent again, and then ends with the session
         except NoAuthError as error:

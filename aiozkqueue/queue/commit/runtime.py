@@ -120,7 +120,7 @@ class Runtime(Protocol):
         """Raise unless the session can be used here. Raises: SessionClosedError, WrongLoopError."""
         ...
 
-    def store(self, name: str) -> QueueState:
+    def queue_state(self, name: str) -> QueueState:
         """Return the state of a queue. Raises: InvalidNameError."""
         ...
 

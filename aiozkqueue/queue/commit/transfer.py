@@ -82,7 +82,7 @@ class GuardedPuts(PutWrite):
         super().applied(None if results is None else results[self._guards :])
 
 
-async def transfer(engine: Runtime, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
+async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadline) -> list[bool | QueueError]:
     """Try each transfer, of at least one message; return for each whether it was made, or its error.
 
     False: another session was faster, and the item is left to it. The target queue must be open. If it is bounded, wait
@@ -96,7 +96,7 @@ async def transfer(engine: Runtime, items: Sequence[Transfer], patience: Deadlin
     while len(outcomes) < len(items):
         rest = items[len(outcomes) :]
         first = rest[0].puts
-        room, part = first[0].store.room, rest
+        room, part = first[0].state.room, rest
         if room is not None:
             try:
                 await room.acquire(len(first), patience)
@@ -106,23 +106,23 @@ async def transfer(engine: Runtime, items: Sequence[Transfer], patience: Deadlin
             while fitting < len(rest) and room.try_acquire(len(rest[fitting].puts)):
                 fitting += 1
             part = rest[:fitting]
-        outcomes += await _transfer(engine, part, room)
+        outcomes += await _transfer(runtime, part, room)
     return outcomes
 
 
 async def _transfer(
-    engine: Runtime, items: Sequence[Transfer], room: CapacityLimit[AtomicWrite] | None
+    runtime: Runtime, items: Sequence[Transfer], room: CapacityLimit[AtomicWrite] | None
 ) -> list[bool | QueueError]:
     """Try the transfers for which room has been acquired."""
     writes: list[GuardedPuts] = []
     for item in items:
-        guard = ConditionalWrite(engine.ids.next(), item.change, engine.server_clock)
-        atomic_write = GuardedPuts(engine.ids.next(), item.puts, guard)
+        guard = ConditionalWrite(runtime.ids.next(), item.change, runtime.server_clock)
+        atomic_write = GuardedPuts(runtime.ids.next(), item.puts, guard)
         if room is not None:
             room.bind(atomic_write, len(item.puts))
         writes.append(atomic_write)
     for atomic_write in writes:
-        engine.committer.submit(atomic_write)
+        runtime.committer.submit(atomic_write)
     for atomic_write in writes:
         await atomic_write.wait()
     outcomes: list[bool | QueueError] = []
@@ -131,7 +131,7 @@ async def _transfer(
         if error is not None and not isinstance(error, QueueError):
             raise error
         if atomic_write.obstacle is not None:
-            outcomes.append(obstructed_by(item.change.store.name, item.id, atomic_write.obstacle))
+            outcomes.append(obstructed_by(item.change.state.name, item.id, atomic_write.obstacle))
         else:
             outcomes.append(not atomic_write.left if atomic_write.left or error is None else error)
     return outcomes

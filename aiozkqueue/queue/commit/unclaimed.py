@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import IdSource
     from aiozkqueue.queue.commit.dispositions import Disposition
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
@@ -100,15 +101,13 @@ class ItemSnapshot(NamedTuple):
         return self.lock is not None and self.end is None
 
 
-async def find(
-    engine: Runtime, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
-) -> list[ItemSnapshot]:
+async def find(handle: QueueHandle[Runtime], places: Sequence[str], sealed: Sealed | None = None) -> list[ItemSnapshot]:
     """Read the items at these places, leaving out empty places. Raises: as `find_pages`."""
-    return [snapshot async for page in find_pages(engine, store, places, sealed) for snapshot in page]
+    return [snapshot async for page in find_pages(handle, places, sealed) for snapshot in page]
 
 
 async def find_pages(
-    engine: Runtime, store: QueueState, places: Sequence[str], sealed: Sealed | None = None
+    handle: QueueHandle[Runtime], places: Sequence[str], sealed: Sealed | None = None
 ) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find` does, in pages of approximately `PAGE_BYTES`.
 
@@ -135,10 +134,10 @@ async def find_pages(
         wanted: list[str] = []
         for place in page:
             name = place.rpartition("/")[2]
-            wanted += (store.paths.at(place), store.lock(name), store.paths.meta(store.item_id(name)))
-        nodes = iter(await read_all(engine, store, wanted))
+            wanted += (handle.paths.at(place), handle.state.lock(name), handle.paths.meta(handle.state.item_id(name)))
+        nodes = iter(await read_all(handle, wanted))
         return [
-            ItemSnapshot(place, item, lock, meta, store.locked_by(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, lock, meta, handle.state.locked_by(place.rpartition("/")[2]))
             for place, item, lock, meta in zip(page, nodes, nodes, nodes, strict=True)
             if item is not None
         ]
@@ -147,13 +146,13 @@ async def find_pages(
         yield snapshots
 
 
-async def item_pages(engine: Runtime, store: QueueState, places: Sequence[str]) -> AsyncIterator[list[ItemSnapshot]]:
+async def item_pages(handle: QueueHandle[Runtime], places: Sequence[str]) -> AsyncIterator[list[ItemSnapshot]]:
     """Read as `find_pages` does, but only the items, not their locks. Raises: AccessDeniedError."""
 
     async def read(page: Sequence[str]) -> list[ItemSnapshot]:
-        nodes = await read_all(engine, store, [store.paths.at(place) for place in page])
+        nodes = await read_all(handle, [handle.paths.at(place) for place in page])
         return [
-            ItemSnapshot(place, item, None, None, store.locked_by(place.rpartition("/")[2]))
+            ItemSnapshot(place, item, None, None, handle.state.locked_by(place.rpartition("/")[2]))
             for place, item in zip(page, nodes, strict=True)
             if item is not None
         ]
@@ -176,77 +175,77 @@ async def _pages(
         together = max(1, min(PAGE, PAGE_BYTES * start // max(1, size)))
 
 
-async def read_all(engine: Runtime, store: QueueState, paths: Sequence[str]) -> list[Node | None]:
+async def read_all(handle: QueueHandle[Runtime], paths: Sequence[str]) -> list[Node | None]:
     """Read many znodes, a page at a time. Raises: AccessDeniedError."""
-    with translate_denials(store.name):
-        return await read_pages(engine.zookeeper, paths)
+    with translate_denials(handle.name):
+        return await read_pages(handle.zookeeper, paths)
 
 
 async def read_sets(
-    engine: Runtime, store: QueueState, sets: Sequence[Sequence[str]]
+    handle: QueueHandle[Runtime], sets: Sequence[Sequence[str]]
 ) -> list[list[Node | None] | AccessDeniedError]:
     """Read sets of znodes; where this user may not read one of a set, the error is in the place of the set."""
     results: list[list[Node | None] | AccessDeniedError] = []
     for start in range(0, len(sets), PAGE):
         page = sets[start : start + PAGE]
         try:
-            nodes = iter(await read_all(engine, store, [path for paths in page for path in paths]))
+            nodes = iter(await read_all(handle, [path for paths in page for path in paths]))
         except AccessDeniedError:
-            results += [await _read_set(engine, store, paths) for paths in page]
+            results += [await _read_set(handle, paths) for paths in page]
         else:
             results += [list(islice(nodes, len(paths))) for paths in page]
     return results
 
 
-async def _read_set(engine: Runtime, store: QueueState, paths: Sequence[str]) -> list[Node | None] | AccessDeniedError:
+async def _read_set(handle: QueueHandle[Runtime], paths: Sequence[str]) -> list[Node | None] | AccessDeniedError:
     try:
-        return await read_all(engine, store, paths)
+        return await read_all(handle, paths)
     except AccessDeniedError as error:
         return error
 
 
-def removal(engine: Remover, store: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
+def removal(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
     """Return the removal of an item, held or not, with all that belongs to it; ``disposition`` describes the end."""
-    paths = store.paths
+    paths = state.paths
     if snapshot.lock is None:
-        lock = LockRecord(engine.ids.next(), engine.ids.client).encode()
+        lock = LockRecord(runtime.ids.next(), runtime.ids.client).encode()
         lock_path = paths.lock(snapshot.locked_by)
         operations: list[Operation] = [Create(lock_path, lock), Delete(lock_path)]
-        if snapshot.meta is None and store.config.counts:
+        if snapshot.meta is None and state.config.counts:
             # A client may have claimed it, recorded an attempt and died since the read.
             operations += [Create(paths.meta(snapshot.id)), Delete(paths.meta(snapshot.id))]
     else:
-        operations = unlocking(store, snapshot)
+        operations = unlocking(state, snapshot)
     operations.append(Delete(paths.at(snapshot.place), snapshot.item.stat.version))
     if snapshot.meta is not None:
         operations.append(Delete(paths.meta(snapshot.id), snapshot.meta.stat.version))
-    if store.dialect is None:
+    if state.dialect is None:
         operations += freed_with(paths, snapshot.name)
-    return Change(store, operations, (as_claim(store, snapshot, engine), disposition) if store.end_hooks else None)
+    return Change(state, operations, (as_claim(state, snapshot, runtime), disposition) if state.end_hooks else None)
 
 
-def shortening(engine: Remover, store: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:
+def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:
     """Return the replacement of an item's bytes; nobody holds it. Its attempts go: they were at its first message."""
-    path, version = store.paths.at(snapshot.place), snapshot.item.stat.version
-    operations = removal(engine, store, snapshot, REMOVED).operations
+    path, version = state.paths.at(snapshot.place), snapshot.item.stat.version
+    operations = removal(runtime, state, snapshot, REMOVED).operations
     return Change(
-        store,
+        state,
         [SetData(path, data, version) if operation == Delete(path, version) else operation for operation in operations],
     )
 
 
-def burial(engine: Remover, store: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
+def burial(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposition: Disposition) -> Change:
     """Return the dead-lettering of an item, held or not; ``disposition`` describes the end."""
-    change = removal(engine, store, snapshot, disposition)
-    dead = bury(as_claim(store, snapshot, engine), disposition.reason, engine.server_clock.now())
+    change = removal(runtime, state, snapshot, disposition)
+    dead = bury(as_claim(state, snapshot, runtime), disposition.reason, runtime.server_clock.now())
     return change._replace(operations=[*change.operations, dead])
 
 
-def unlocking(store: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
+def unlocking(state: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
     """Return the operations that remove the item's lock, if there is one."""
     if snapshot.lock is None:
         return []
-    paths = store.paths
+    paths = state.paths
     if is_group(snapshot.locked_by) and LockRecord.decode(snapshot.lock.data).claim != snapshot.id:
         return [Check(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]  # held for an earlier message
     operations: list[Operation] = [Delete(paths.lock(snapshot.locked_by), snapshot.lock.stat.version)]
@@ -255,17 +254,17 @@ def unlocking(store: QueueState, snapshot: ItemSnapshot) -> list[Operation]:
     return operations
 
 
-def opening(store: QueueState, snapshot: ItemSnapshot) -> Change:
+def opening(state: QueueState, snapshot: ItemSnapshot) -> Change:
     """Return the removal of the item's lock by force; the holder loses its claim, and idle consumers wake."""
-    raised = SetData(store.paths.at(snapshot.place), snapshot.item.data, snapshot.item.stat.version)
-    return Change(store, [*unlocking(store, snapshot), raised, SetData(store.paths.items, b"")])
+    raised = SetData(state.paths.at(snapshot.place), snapshot.item.data, snapshot.item.stat.version)
+    return Change(state, [*unlocking(state, snapshot), raised, SetData(state.paths.items, b"")])
 
 
-def as_claim(store: QueueState, snapshot: ItemSnapshot, engine: Remover) -> Claim:
+def as_claim(state: QueueState, snapshot: ItemSnapshot, runtime: Remover) -> Claim:
     """Return a claim that stands for the item, for end hooks."""
-    paths, message_id, stat = store.paths, snapshot.id, snapshot.item.stat
+    paths, message_id, stat = state.paths, snapshot.id, snapshot.item.stat
     path, lock = paths.at(snapshot.place), paths.lock(snapshot.locked_by)
-    claim = Claim(store, snapshot.place, message_id, path, lock, engine.ids.client, 0, EphemeralBudget({}), 0)
+    claim = Claim(state, snapshot.place, message_id, path, lock, runtime.ids.client, 0, EphemeralBudget({}), 0)
     claim.version, claim.raw, claim.created = stat.version, snapshot.item.data, stat.ctime
     try:
         claim.header, claim.body = decode(snapshot.item.data)

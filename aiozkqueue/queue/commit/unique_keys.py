@@ -35,10 +35,10 @@ log: Final = logging.getLogger(__name__)
 class UniqueKey(PutHook):
     """The key's znode, created with the item."""
 
-    __slots__ = ("_dropped", "_id", "_store", "hash", "holder", "ignore")
+    __slots__ = ("_dropped", "_id", "_state", "hash", "holder", "ignore")
 
-    def __init__(self, store: QueueState, key: str, message_id: str, *, ignore: bool) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, key: str, message_id: str, *, ignore: bool) -> None:
+        self._state = state
         self._id = message_id
         self._dropped = False
         self.hash: str = key
@@ -54,28 +54,28 @@ class UniqueKey(PutHook):
 
     def operation(self) -> Operation:
         """Return the create of the key's znode."""
-        return Create(self._store.paths.key(self.hash), self._id.encode())
+        return Create(self._state.paths.key(self.hash), self._id.encode())
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Find the holder of the key."""
         if isinstance(error, NodeExistsError):
             return self._look()
-        return self._store.repair(operation, error)
+        return self._state.repair(operation, error)
 
     async def _look(self) -> None:
         """Refuse the put or leave it out if its key is held; the holder may have ended, or may never have existed."""
-        holder = await self._store.key_holder(self.hash)
+        holder = await self._state.key_holder(self.hash)
         if holder is None:
             return
         if not self.ignore:
-            raise key_taken(self._store, holder)
+            raise key_taken(self._state, holder)
         self._dropped, self.holder = True, holder
 
 
-def key_taken(store: QueueState, holder: str) -> DuplicateKeyError:
+def key_taken(state: QueueState, holder: str) -> DuplicateKeyError:
     """Return the error for a key that another message holds."""
     return DuplicateKeyError(
-        f"queue {store.name!r}: message {holder} bears this unique key, and waits or is being handled; "
+        f"queue {state.name!r}: message {holder} bears this unique key, and waits or is being handled; "
         'cancel or update it, or put with unique="ignore" to leave it at that'
     )
 
@@ -91,11 +91,11 @@ def earlier_holder(holders: dict[tuple[str, str], str], put: Put) -> str | None:
     key = unique_key(put)
     if key is None:
         return None
-    earlier = holders.setdefault((put.store.name, key.hash), put.id)
+    earlier = holders.setdefault((put.state.name, key.hash), put.id)
     if earlier == put.id:
         return None
     if not key.ignore:
-        raise key_taken(put.store, earlier)
+        raise key_taken(put.state, earlier)
     return earlier
 
 
@@ -130,7 +130,7 @@ class _FreedKey:
                 log.error(
                     "queue %s: the unique key of message %s cannot be freed, and refuses further puts: %s; delete %s "
                     "and what lies below it",
-                    claim.store.name,
+                    claim.state.name,
                     claim.id,
                     error,
                     operation.path,
@@ -138,7 +138,7 @@ class _FreedKey:
                 )
             claim.fields = replace(claim.fields, unique=False)
             return None
-        return claim.store.repair(operation, error)
+        return claim.state.repair(operation, error)
 
 
 def freed_by(claim: Claim) -> AttachedOp | None:
@@ -146,7 +146,7 @@ def freed_by(claim: Claim) -> AttachedOp | None:
     fields = claim.fields
     if fields is None or not fields.unique or fields.key is None:
         return None
-    return AttachedOp(Delete(claim.store.paths.key(fields.key)), _FreedKey(claim))
+    return AttachedOp(Delete(claim.state.paths.key(fields.key)), _FreedKey(claim))
 
 
 def freed_with(paths: QueuePaths, name: str) -> list[Operation]:

@@ -85,14 +85,14 @@ class AtomicWrite(ABC):
     )
 
     def __init__(
-        self, transaction_id: str, generation: int | None, weight: int, stores: tuple[QueueState, ...] = ()
+        self, transaction_id: str, generation: int | None, weight: int, states: tuple[QueueState, ...] = ()
     ) -> None:
         self.transaction_id: str = transaction_id
         self.generation: int | None = generation
         """The ZooKeeper session of its claims; None: it has no claims, and any session may send it."""
         self.weight: int = weight
         """The approximate size in a multi, in bytes."""
-        self.stores: tuple[QueueState, ...] = stores
+        self.stores: tuple[QueueState, ...] = states
         """The queues whose configuration must be the known one, because the operations depend on it."""
         self.plans: tuple[PutPlan, ...] = ()
         """The plans of its puts, set once their operations have been composed."""

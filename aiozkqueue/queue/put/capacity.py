@@ -95,7 +95,7 @@ class CapacityGate:
 
     def __init__(
         self,
-        store: QueueState,
+        state: QueueState,
         zookeeper: ZooKeeper,
         *,
         client: str,
@@ -103,8 +103,8 @@ class CapacityGate:
         tasks: TaskOwner,
         budgets: SessionBudget,
     ) -> None:
-        self.queue: str = store.name
-        self._store = store
+        self.queue: str = state.name
+        self._state = state
         self._zookeeper = zookeeper
         self._client = client
         self._clock = clock
@@ -126,7 +126,7 @@ class CapacityGate:
 
     def follow(self) -> None:
         """Adopt the queue's current configuration."""
-        self._store.room = self if self._store.config.max_size else None
+        self._state.room = self if self._state.config.max_size else None
         self._credits = 0  # the size may have changed
         self._wakeup.set()
 
@@ -163,7 +163,7 @@ class CapacityGate:
         self._wakeup.set()
         if not self._serving:
             self._serving = True
-            self._tasks.spawn(self._serve, name=f"room of {self._store.name}")
+            self._tasks.spawn(self._serve, name=f"room of {self._state.name}")
         timer = self._clock.call_later(left, lambda: self._refuse(entry)) if left else None
         try:
             await entry.future
@@ -213,11 +213,11 @@ class CapacityGate:
                 except ClientClosedError:
                     self._fail(SessionClosedError("the session has been closed"))
                 except NoAuthError as error:
-                    self._fail(access_denied(self._store.name, error))
+                    self._fail(access_denied(self._state.name, error))
                 except QueueError as error:
                     self._fail(error)
                 except ZooKeeperError as error:
-                    self._fail(ConnectionLostError(f"queue {self._store.name!r}: {error}"))
+                    self._fail(ConnectionLostError(f"queue {self._state.name!r}: {error}"))
                 if not self._prune_waiters() and self._listed_in:
                     self._wakeup.clear()
                     await self._pause(LINGER)
@@ -230,8 +230,8 @@ class CapacityGate:
     async def _admit_or_wait(self) -> None:
         """Admit as many puts as there is room for; without any room, wait for a change."""
         generation = await self._zookeeper.wait_connected()
-        await self._store.open()
-        limit = self._store.config.max_size
+        await self._state.open()
+        limit = self._state.config.max_size
         if not limit:
             self._admit(None)
             return
@@ -262,7 +262,7 @@ class CapacityGate:
         outstanding = self._under_way  # read before the count: what lands meanwhile counts twice, not zero times
         size = await self._size(generation)
         if size is None:
-            self._store.invalidate()
+            self._state.invalidate()
             return False
         most = max(credits_of(limit), self._waiters[0].count if self._waiters else 0)
         self._credits = max(0, min(limit - size, most) - outstanding)
@@ -289,14 +289,14 @@ class CapacityGate:
 
     async def _size(self, generation: int) -> int | None:
         """Count the messages in all lanes and the delayed ones. None: the configuration has changed."""
-        paths = self._store.paths
-        lanes = [paths.at(lane) for lane in self._store.config.lanes]
+        paths = self._state.paths
+        lanes = [paths.at(lane) for lane in self._state.config.lanes]
         hours: list[str] = []
         while True:
             queue, later, *lanes_and_hours = await self._zookeeper.read_many(
                 [paths.base, paths.later, *lanes, *hours], generation=generation
             )
-            if queue is None or queue.stat.version != self._store.version:
+            if queue is None or queue.stat.version != self._state.version:
                 return None
             if len(hours) == (0 if later is None else later.stat.num_children):
                 return sum(node.stat.num_children for node in lanes_and_hours if node is not None)
@@ -308,7 +308,7 @@ class CapacityGate:
     async def _listen(self, generation: int) -> None:
         """Wait until a message has gone. The first call only watches; the next count covers what went before."""
         if not self._watches:
-            paths = self._store.paths
+            paths = self._state.paths
             for folder in (paths.items, paths.lanes, paths.later):
                 self._watches.append(await self._zookeeper.watch(folder, self._on_event, recursive=True))
             self._watches.append(await self._zookeeper.watch(paths.base, self._on_event))
@@ -319,7 +319,7 @@ class CapacityGate:
         await asyncio.sleep(PAUSE)
 
     def _on_event(self, event: WatchEvent) -> None:
-        reconfigured = event.kind is EventKind.CHANGED and event.path == self._store.paths.base
+        reconfigured = event.kind is EventKind.CHANGED and event.path == self._state.paths.base
         if reconfigured or event.kind in (EventKind.DELETED, EventKind.MISSED):
             self._wakeup.set()
 
@@ -340,7 +340,7 @@ class CapacityGate:
         """Create the znode that shows operators that this session waits."""
         if self._listed_in == generation:
             return
-        await self._zookeeper.ensure(self._store.paths.waiting)
+        await self._zookeeper.ensure(self._state.paths.waiting)
         path = self._entry(generation)
         await self._write(Create(path, ephemeral=True), generation)
         self._budgets.of(generation).spend(self._zookeeper.path_size(path) + 4)
@@ -369,18 +369,18 @@ class CapacityGate:
                 return
 
     def _entry(self, generation: int) -> str:
-        return self._store.paths.waiter(f"{self._client}-{generation}")
+        return self._state.paths.waiter(f"{self._client}-{generation}")
 
     # -- failing puts
 
     def _refuse(self, entry: _Entry) -> None:
         if entry.future.done():
             return
-        name = f"queue {self._store.name!r}"
+        name = f"queue {self._state.name!r}"
         if entry.seen_full:
             waited = f", and none came free within {entry.seconds:g} s" if entry.seconds else ""
             msg = (
-                f"{name} is full: it takes {self._store.config.max_size} messages{waited}; "
+                f"{name} is full: it takes {self._state.config.max_size} messages{waited}; "
                 "this was not put; wait longer with `timeout=`, or take some"
             )
         else:  # disconnected, or messages under way are not answered yet
@@ -395,13 +395,13 @@ class CapacityGate:
         for entry in list(self._waiters):
             if entry.generation not in (None, generation):
                 msg = (
-                    f"queue {self._store.name!r}: while it waited for room, the ZooKeeper session of this transaction "
+                    f"queue {self._state.name!r}: while it waited for room, the ZooKeeper session of this transaction "
                     "ended; nothing was applied, its messages go to other consumers"
                 )
                 self._answer(entry, SessionExpiredError(msg))
             elif entry.count > limit:
                 msg = (
-                    f"queue {self._store.name!r} takes {limit} messages, and this would put {entry.count} at once; "
+                    f"queue {self._state.name!r} takes {limit} messages, and this would put {entry.count} at once; "
                     "commit in parts"
                 )
                 self._answer(entry, TransactionTooLargeError(msg))

@@ -14,6 +14,7 @@ from aiozkqueue.dialects import PutNames
 from aiozkqueue.errors import InvalidOptionError, MessageTooLargeError, PayloadError
 from aiozkqueue.layout import FIRST_PRIORITY, LAST_PRIORITY, Header, MalformedError, decode, encode
 from aiozkqueue.moments import moment_at
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import Put
 from aiozkqueue.queue.options import prefix_of
 
@@ -59,7 +60,7 @@ class _Content(NamedTuple):
     """Descriptions of further properties, which only a queue of ours supports."""
 
 
-def convert(engine: Runtime, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
+def convert(runtime: Runtime, source: QueueState, target: QueueState, item: ItemName, node: Node) -> Converted:
     """Return the conversion of an item for another queue; at most one of the two has our layout. Sends nothing.
 
     Raises:
@@ -67,19 +68,19 @@ def convert(engine: Runtime, source: QueueState, target: QueueState, item: ItemN
         InvalidOptionError: the target does not support a property of the message, or needs one that it lacks.
     """
     content = _ours(source, item, node) if source.dialect is None else _theirs(source, source.dialect, item, node)
-    now = engine.server_clock.now()
+    now = runtime.server_clock.now()
     if target.dialect is None:
-        return _into_ours(engine, target, content, now)
+        return _into_ours(runtime, target, content, now)
     if type(source.dialect) is type(target.dialect):
-        return _into_theirs(engine, target, target.dialect, content, target.dialect.prefix_of(item.text))
-    return _into_theirs(engine, target, target.dialect, content, _prefix_there(target.dialect, content, now))
+        return _into_theirs(runtime, target, target.dialect, content, target.dialect.prefix_of(item.text))
+    return _into_theirs(runtime, target, target.dialect, content, _prefix_there(target.dialect, content, now))
 
 
 # -- reading
 
 
-def _ours(store: QueueState, item: ItemName, node: Node) -> _Content:
-    title = f"message {item.id} of queue {store.name!r}"
+def _ours(state: QueueState, item: ItemName, node: Node) -> _Content:
+    title = f"message {item.id} of queue {state.name!r}"
     try:
         header, body = decode(node.data)
     except MalformedError as error:
@@ -104,8 +105,8 @@ def _ours(store: QueueState, item: ItemName, node: Node) -> _Content:
     )
 
 
-def _theirs(store: QueueState, dialect: Dialect, item: ItemName, node: Node) -> _Content:
-    title = f"item {item.text} of queue {store.name!r}"
+def _theirs(state: QueueState, dialect: Dialect, item: ItemName, node: Node) -> _Content:
+    title = f"item {item.text} of queue {state.name!r}"
     try:
         bodies = dialect.messages(node.data)
     except MalformedError as error:
@@ -123,15 +124,15 @@ def _undecodable(title: str, error: MalformedError) -> PayloadError:
 # -- writing
 
 
-def _into_ours(engine: Runtime, target: QueueState, content: _Content, now: int) -> Converted:
+def _into_ours(runtime: Runtime, target: QueueState, content: _Content, now: int) -> Converted:
     priority = _priority_here(target, content)
     header = Header(key=content.key, priority=priority, enqueued_at=content.enqueued_at)
 
     def put(body: bytes) -> Put:
         data = encode(body, header)
-        _check_size(engine, target, content, data)
-        message_id = engine.ids.next()
-        plan = placed(engine, target, priority, content.due)
+        _check_size(runtime, target, content, data)
+        message_id = runtime.ids.next()
+        plan = placed(QueueHandle(runtime, target), priority, content.due)
         return Put(target, message_id, prefix_of(message_id, header), data, plan)
 
     return Converted(content.bodies, put, priority, content.due is not None and content.due > now)
@@ -159,20 +160,20 @@ def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
         raise _refused(dialect.path, content, "what does not fit there", str(error)) from error
 
 
-def _into_theirs(engine: Runtime, target: QueueState, dialect: Dialect, content: _Content, prefix: str) -> Converted:
+def _into_theirs(runtime: Runtime, target: QueueState, dialect: Dialect, content: _Content, prefix: str) -> Converted:
     def put(body: bytes) -> Put:
         data = dialect.item([body])
-        _check_size(engine, target, content, data)
-        return Put(target, engine.ids.next(), prefix, data)
+        _check_size(runtime, target, content, data)
+        return Put(target, runtime.ids.next(), prefix, data)
 
     return Converted(content.bodies, put)
 
 
-def _check_size(engine: Runtime, target: QueueState, content: _Content, data: bytes) -> None:
-    if len(data) > engine.max_message:
+def _check_size(runtime: Runtime, target: QueueState, content: _Content, data: bytes) -> None:
+    if len(data) > runtime.max_message:
         msg = (
             f"{content.title} would take {len(data)} bytes in queue {target.name!r}, ZooKeeper takes "
-            f"{engine.max_message}; take it in a transaction, store the payload elsewhere and put a reference to it"
+            f"{runtime.max_message}; take it in a transaction, store the payload elsewhere and put a reference to it"
         )
         raise MessageTooLargeError(msg)
 

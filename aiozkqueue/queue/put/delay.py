@@ -8,51 +8,50 @@ from aiozkqueue.layout import LAST_MOMENT, later_of, scheduled_prefix, unschedul
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 if TYPE_CHECKING:
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
 
 
 class DelayedPlace:
     """The place of one put, by its priority and due time. A due time in the past puts the item without a delay."""
 
-    __slots__ = ("_delay", "_due", "_engine", "_from", "_priority", "_store")
+    __slots__ = ("_delay", "_due", "_from", "_priority", "_runtime", "_state")
 
     def __init__(
         self,
-        engine: Runtime,
-        store: QueueState,
+        handle: QueueHandle[Runtime],
         priority: int,
         *,
         due: int | None = None,
         delay: float | None = None,
     ) -> None:
         """``due`` is in milliseconds of ZooKeeper's time; ``delay`` is in seconds from now and replaces it."""
-        self._engine = engine
-        self._store = store
+        self._runtime = handle.runtime
+        self._state = handle.state
         self._priority = priority
         self._due = due
         self._delay = delay
-        self._from = engine.clock.monotonic()
+        self._from = handle.runtime.clock.monotonic()
 
     @property
     def ready(self) -> bool:
         """See `Place`."""
-        time_known = self._due is not None or self._delay is None or self._engine.server_clock.bounded
-        return time_known and self._store.admits(self._priority, scheduled=self._scheduled)
+        time_known = self._due is not None or self._delay is None or self._runtime.server_clock.bounded
+        return time_known and self._state.admits(self._priority, scheduled=self._scheduled)
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time, and have consumers look for such messages if this is the first one."""
         if self._delay is not None and self._due is None:
-            await self._engine.learn_time()
-        await self._store.ensure_lane(self._priority, scheduled=self._scheduled)
+            await self._runtime.learn_time()
+        await self._state.ensure_lane(self._priority, scheduled=self._scheduled)
 
     def path(self, prefix: str) -> str:
         """See `Place`. The due time is computed once, so every attempt uses the same one."""
         if self._due is None and self._delay is not None:
             # Never too early, even if the server's clock is ahead of our estimate.
-            self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
+            self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
-            return f"{self._store.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
+            return f"{self._state.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
         return f"{later_of(self._due)}/{scheduled_prefix(prefix, self._due, self._priority)}"
 
     @property
@@ -60,14 +59,14 @@ class DelayedPlace:
         return self._delay is not None if self._due is None else not self._is_past(self._due)
 
     def _is_past(self, due: int) -> bool:
-        clock = self._engine.server_clock
+        clock = self._runtime.server_clock
         return clock.sampled and due <= clock.now()
 
 
 def placed(
-    engine: Runtime, store: QueueState, priority: int, due: int | None = None, delay: float | None = None
+    handle: QueueHandle[Runtime], priority: int, due: int | None = None, delay: float | None = None
 ) -> PutPlan | None:
     """Return the plan of a put by its priority and due time, or delay; None: the put is plain."""
     if not priority and delay is None and due is None:
         return None
-    return PutPlan(place=DelayedPlace(engine, store, priority, due=due, delay=delay))
+    return PutPlan(place=DelayedPlace(handle, priority, due=due, delay=delay))

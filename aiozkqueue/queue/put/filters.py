@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 class TagsHook(PutHook):
     """The check that the record of a put's tags exists and is not about to be swept."""
 
-    __slots__ = ("_data", "_digest", "_store")
+    __slots__ = ("_data", "_digest", "_state")
 
-    def __init__(self, store: QueueState, data: bytes) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, data: bytes) -> None:
+        self._state = state
         self._data = data
         self._digest = tags_digest(data)
 
     @property
     def ready(self) -> bool:
         """Whether the record has been seen or created."""
-        return self._store.tags.declared(self._digest)
+        return self._state.tags.declared(self._digest)
 
     async def prepare(self) -> None:
         """Create the record. Raises: AccessDeniedError."""
-        with translate_denials(self._store.name):
-            await self._store.tags.declare(self._digest, self._data)
+        with translate_denials(self._state.name):
+            await self._state.tags.declare(self._digest, self._data)
 
     def operation(self) -> Operation:
         """Return the check that the record is unchanged since its creation."""
-        return Check(self._store.paths.tags(self._digest), 0)
+        return Check(self._state.paths.tags(self._digest), 0)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
         """Create the record again if it is gone or has changed."""
         if isinstance(error, NoNodeError | BadVersionError):
-            self._store.tags.forget(self._digest)
+            self._state.tags.forget(self._digest)
             return self.prepare()
-        return self._store.repair(operation, error)
+        return self._state.repair(operation, error)
 
 
-def tags_plan(store: QueueState, tags: Tags) -> PutPlan | None:
+def tags_plan(state: QueueState, tags: Tags) -> PutPlan | None:
     """Return the part of a put's plan that its tags add; None without tags."""
-    return PutPlan((TagsHook(store, encode_tags(tags)),)) if tags else None
+    return PutPlan((TagsHook(state, encode_tags(tags)),)) if tags else None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.dialects import Dialect
     from aiozkqueue.layout import ItemName
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
     from aiozkqueue.queue.state.queue_state import QueueState
 
@@ -26,64 +27,62 @@ _NEUTRAL: Final[dict[str, object]] = {"priority": 0, "unique": False}
 class DueName:
     """The place of one put with a delay. Its name is computed when it is first sent."""
 
-    __slots__ = ("_delay", "_due", "_engine", "_from", "_store")
+    __slots__ = ("_delay", "_due", "_from", "_runtime", "_state")
 
-    def __init__(self, engine: Runtime, store: QueueState, delay: float) -> None:
+    def __init__(self, handle: QueueHandle[Runtime], delay: float) -> None:
         """``delay`` is in seconds from now."""
-        self._engine = engine
-        self._store = store
+        self._runtime = handle.runtime
+        self._state = handle.state
         self._delay = delay
-        self._from = engine.clock.monotonic()
+        self._from = handle.runtime.clock.monotonic()
         self._due: int | None = None
 
     @property
     def ready(self) -> bool:
         """See `Place`."""
-        return self._engine.server_clock.bounded
+        return self._runtime.server_clock.bounded
 
     async def prepare(self) -> None:
         """Learn ZooKeeper's time."""
-        await self._engine.learn_time()
+        await self._runtime.learn_time()
 
     def path(self, prefix: str) -> str:
         """See `Place`. Every attempt uses the same due time, and never one that is too early."""
         if self._due is None:
-            self._due = min(LAST_MOMENT, self._engine.server_clock.then(self._from + self._delay))
-        dialect = self._store.dialect
+            self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
+        dialect = self._state.dialect
         return f"items/{prefix if dialect is None else dialect.name(PutNames(due=self._due))}"
 
 
-def prepare_foreign(
-    engine: Runtime, store: QueueState, payload: bytes | Sequence[bytes], options: Mapping[str, Any]
-) -> Put:
+def prepare_foreign(handle: QueueHandle[Runtime], payload: bytes | Sequence[bytes], options: Mapping[str, Any]) -> Put:
     """Return the put of a payload, or of several that share an item; each must be bytes. Sends nothing.
 
     Raises:
         MessageTooLargeError, InvalidOptionError.
     """
-    dialect = store.dialect
+    dialect = handle.state.dialect
     if dialect is None:
-        msg = f"queue {store.name!r} has no dialect"
+        msg = f"queue {handle.name!r} has no dialect"
         raise AssertionError(msg)
     for option, value in options.items():
         if option not in dialect.options and value is not None and value != _NEUTRAL.get(option):
             taken = f"; it takes {', '.join(sorted(dialect.options))}" if dialect.options else ""
-            msg = f"queue {store.name!r}: {dialect.title()} has no place for {option}={value!r}{taken}"
+            msg = f"queue {handle.name!r}: {dialect.title()} has no place for {option}={value!r}{taken}"
             raise InvalidOptionError(msg)
-    delay, due = schedule_of(store.name, options)
+    delay, due = schedule_of(handle.name, options)
     prefix = dialect.name(PutNames(options.get("priority"), due, options.get("key")))
     data = dialect.item([payload] if isinstance(payload, bytes) else payload)
-    if len(data) > engine.max_message:
+    if len(data) > handle.runtime.max_message:
         msg = (
-            f"queue {store.name!r}: the item takes {len(data)} bytes, ZooKeeper takes {engine.max_message}; "
+            f"queue {handle.name!r}: the item takes {len(data)} bytes, ZooKeeper takes {handle.runtime.max_message}; "
             "store the payload elsewhere and put a reference to it"
         )
         raise MessageTooLargeError(msg)
-    plan = None if delay is None else PutPlan(place=DueName(engine, store, delay))
-    return Put(store, engine.ids.next(), prefix, data, plan)
+    plan = None if delay is None else PutPlan(place=DueName(handle, delay))
+    return Put(handle.state, handle.runtime.ids.next(), prefix, data, plan)
 
 
-def restore_foreign(store: QueueState, dialect: Dialect, item: ItemName, data: bytes) -> Put:
+def restore_foreign(state: QueueState, dialect: Dialect, item: ItemName, data: bytes) -> Put:
     """Return the put that restores a dead letter under its former name, and so with its priority, due time and id.
 
     A dead letter whose item did not decode is restored with the stored bytes.
@@ -95,7 +94,7 @@ def restore_foreign(store: QueueState, dialect: Dialect, item: ItemName, data: b
     name = header.unknown.get(FOREIGN_NAME)
     prefix = dialect.prefix_of(name) if isinstance(name, str) and dialect.is_item(name) else dialect.prefix
     whole = header.dead is not None and header.dead.reason.startswith(UNREADABLE)
-    return Put(store, item.id, prefix, body if whole else dialect.item([body]))
+    return Put(state, item.id, prefix, body if whole else dialect.item([body]))
 
 
 #: The start of the reason for a dead letter whose item does not decode.

@@ -14,39 +14,39 @@ if TYPE_CHECKING:
 class GroupLane:
     """The lane of one group, by the configuration that each attempt of the put checks."""
 
-    __slots__ = ("_group", "_store")
+    __slots__ = ("_group", "_state")
 
-    def __init__(self, store: QueueState, group: str) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, group: str) -> None:
+        self._state = state
         self._group = group
 
     @property
     def ready(self) -> bool:
         """See `Place`."""
-        self._store.expect_groups()
-        return self._store.ready and not self._store.sticky
+        self._state.expect_groups()
+        return self._state.ready and not self._state.sticky
 
     async def prepare(self) -> None:
         """Enable groups in the queue's configuration, before the first message of a group is put.
 
         Raises: ConfigConflictError: the queue is sticky.
         """
-        await self._store.open()
-        if self._store.sticky:
+        await self._state.open()
+        if self._state.sticky:
             msg = (
-                f"queue {self._store.name!r} is sticky: a message is taken by the node that put it, so a group has no "
+                f"queue {self._state.name!r} is sticky: a message is taken by the node that put it, so a group has no "
                 "order; put without group=, or to another queue"
             )
             raise ConfigConflictError(msg)
 
     def path(self, prefix: str) -> str:
         """See `Place`."""
-        return f"{self._store.lanes.of_group(self._group)}/{prefix}"
+        return f"{self._state.lanes.of_group(self._group)}/{prefix}"
 
 
-def group_plan(store: QueueState, group: str | None) -> PutPlan | None:
+def group_plan(state: QueueState, group: str | None) -> PutPlan | None:
     """Return the plan of a put to a group, given the group's hash; None: the message is in no group."""
     if group is None:
         return None
-    store.expect_groups()
-    return PutPlan(place=GroupLane(store, group))
+    state.expect_groups()
+    return PutPlan(place=GroupLane(state, group))

@@ -20,6 +20,7 @@ from aiozkqueue.layout import (
 )
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.codec import BytesCodec, Codec
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.put_plan import PutPlan, join
 from aiozkqueue.queue.commit.puts import Put, new_put
 from aiozkqueue.queue.commit.unique_keys import UniqueKey
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout import Header, ItemName
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Node
 
 _BYTES = BytesCodec()
@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
     data: bytes
 
 
-def prepare(engine: Runtime, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
+def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> Put:
     """Check and encode a value, and assign its id. Sends nothing.
 
     Raises:
@@ -60,50 +60,55 @@ def prepare(engine: Runtime, queue: Destination[Any] | str, value: object, optio
     """
     name, codec = _codec_of(queue)
     if isinstance(queue, Destination):
-        if queue.owner is not engine:
+        if queue.owner is not runtime:
             raise not_own(queue.name)
         if queue.dialect is not None:
-            return prepare_foreign(engine, engine.store(name), codec.encode(value, name), options)
-    if not options and engine.tracing is None:
-        data = _encoded(name, codec.encode(value, name), None, engine.max_message)
-        store, message_id = engine.store(name), engine.ids.next()
-        if store.dialect is not None:
+            return prepare_foreign(runtime.handle(name), codec.encode(value, name), options)
+    if not options and runtime.tracing is None:
+        data = _encoded(name, codec.encode(value, name), None, runtime.max_message)
+        state, message_id = runtime.queue_state(name), runtime.ids.next()
+        if state.dialect is not None:
             check_queue_name(name)  # refuses it: this is a path, not a queue's name
-        return new_put((store, message_id, plain_prefix(message_id), data, None))
-    message_id = engine.ids.next()
-    if engine.tracing is not None:
-        options = engine.tracing.creating(name, message_id, options)
-    _, header, data = check(queue, value, options, engine.max_message)
-    store = engine.store(name)
-    plan = join([plan_of(engine, store, options), tags_plan(store, header.filters) if header is not None else None])
+        return new_put((state, message_id, plain_prefix(message_id), data, None))
+    message_id = runtime.ids.next()
+    if runtime.tracing is not None:
+        options = runtime.tracing.creating(name, message_id, options)
+    _, header, data = check(queue, value, options, runtime.max_message)
+    state = runtime.queue_state(name)
+    plan = join(
+        [
+            plan_of(QueueHandle(runtime, state), options),
+            tags_plan(state, header.filters) if header is not None else None,
+        ]
+    )
     unique: str | None = None
     if mode := unique_mode(name, options.get("unique")):
         unique = key_of(header, data)
-        plan = join([plan, PutPlan((UniqueKey(store, unique, message_id, ignore=mode == "ignore"),))])
+        plan = join([plan, PutPlan((UniqueKey(state, unique, message_id, ignore=mode == "ignore"),))])
     if (ttl := options.get("ttl")) is not None:
-        plan = lasting(plan, store, engine.server_clock, lifetime(ttl))
-    return Put(store, message_id, prefix_of(message_id, header, unique=unique), data, plan)
+        plan = lasting(plan, state, runtime.server_clock, lifetime(ttl))
+    return Put(state, message_id, prefix_of(message_id, header, unique=unique), data, plan)
 
 
 async def make_ready(puts: Iterable[Put]) -> None:
     """Open the puts' queues and prepare the puts' plans. Raises: as `QueueState.open`."""
     for put in puts:
-        if not put.store.ready:
-            await put.store.open()
+        if not put.state.ready:
+            await put.state.open()
         if put.plan is not None:
             await put.plan.prepare()
 
 
-def plan_of(engine: Runtime, store: QueueState, options: Mapping[str, Any]) -> PutPlan | None:
+def plan_of(handle: QueueHandle[Runtime], options: Mapping[str, Any]) -> PutPlan | None:
     """Return the plan that checked options require; None if they require none.
 
     Each feature adds its part here. `QueueState.transform_put` adds what depends on the queue's configuration.
     """
     priority, group = options.get("priority", 0), options.get("group")
     if group is not None:
-        return group_plan(store, key_hash(group))
-    delay, due = schedule_of(store.name, options)
-    return placed(engine, store, priority, due, delay)
+        return group_plan(handle.state, key_hash(group))
+    delay, due = schedule_of(handle.name, options)
+    return placed(handle, priority, due, delay)
 
 
 def check(queue: Destination[Any] | str, value: object, options: Mapping[str, Any], limit: int) -> Prepared:
@@ -141,26 +146,28 @@ def _encoded(queue: str, payload: bytes, header: Header | None, limit: int) -> b
     return data
 
 
-def restored(engine: Runtime, store: QueueState, item: ItemName, node: Node) -> Put:
+def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
     """Return the put that restores an item or dead letter to this queue, with its id, headers and time of put.
 
     An item whose envelope does not decode is put as it is stored.
     """
-    if store.dialect is not None:
-        return restore_foreign(store, store.dialect, item, node.data)
+    if handle.state.dialect is not None:
+        return restore_foreign(handle.state, handle.state.dialect, item, node.data)
     try:
         header, body = decode(node.data)
     except MalformedError:
-        return Put(store, item.id, unscheduled_prefix(item.prefix), node.data, group_plan(store, item.group))
+        return Put(
+            handle.state, item.id, unscheduled_prefix(item.prefix), node.data, group_plan(handle.state, item.group)
+        )
     enqueued = node.stat.ctime if header.enqueued_at is None else header.enqueued_at
     data = encode(body, replace(header, dead=None, enqueued_at=enqueued))
-    placed = group_plan(store, item.group) or plan_of(engine, store, options_of(item, header))
-    plan = join([placed, tags_plan(store, header.filters)])
+    placed = group_plan(handle.state, item.group) or plan_of(handle, options_of(item, header))
+    plan = join([placed, tags_plan(handle.state, header.filters)])
     if item.unique and item.key is not None:
-        plan = join([plan, PutPlan((UniqueKey(store, item.key, item.id, ignore=False),))])
+        plan = join([plan, PutPlan((UniqueKey(handle.state, item.key, item.id, ignore=False),))])
     # A restored dead letter gets a new lifetime, from the queue's configuration.
     prefix = unscheduled_prefix(item.prefix)
-    return Put(store, item.id, prefix if header.dead is None else without_end(prefix), data, plan)
+    return Put(handle.state, item.id, prefix if header.dead is None else without_end(prefix), data, plan)
 
 
 def options_of(item: ItemName, header: Header) -> dict[str, Any]:

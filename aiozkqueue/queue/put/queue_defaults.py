@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 class QueueDefaults:
     """Adds a queue's defaults to the puts to it, while its configuration has any."""
 
-    def __init__(self, store: QueueState, clock: ServerClock, node: str) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, clock: ServerClock, node: str) -> None:
+        self._state = state
         self._clock = clock
         self._node = node
 
     def follow(self) -> None:
         """Adopt the queue's current configuration."""
-        config = self._store.config
-        self._store.takes = chooser(config, self._node)
-        transforms = config.collapse or config.lifetime is not None or self._store.takes is not None
-        self._store.transform_put = self._transform_put if transforms else None
+        config = self._state.config
+        self._state.takes = chooser(config, self._node)
+        transforms = config.collapse or config.lifetime is not None or self._state.takes is not None
+        self._state.transform_put = self._transform_put if transforms else None
 
     def _transform_put(self, put: Put) -> Put:
         """Return the put with the queue's defaults. A put that has them already is unchanged."""
-        config = self._store.config
+        config = self._state.config
         if config.affinity == "producer":
             put = put._replace(prefix=with_node(put.prefix, self._node))
         if config.collapse:
             put = self._with_key(put)
         if config.lifetime is not None and not _has_lifetime(put):
-            put = put._replace(plan=lasting(put.plan, self._store, self._clock, config.lifetime))
+            put = put._replace(plan=lasting(put.plan, self._state, self._clock, config.lifetime))
         return put
 
     def _with_key(self, put: Put) -> Put:
@@ -52,9 +52,9 @@ class QueueDefaults:
             put = put._replace(prefix=with_field(put.prefix, f"k{key}"))
         plan = put.plan or PutPlan()
         if plan.place is None:
-            put = put._replace(plan=replace(plan, place=KeyLane(self._store, key)))
+            put = put._replace(plan=replace(plan, place=KeyLane(self._state, key)))
         elif isinstance(plan.place, TtlPlace) and plan.place.within is None:
-            plan.place.within = KeyLane(self._store, key)
+            plan.place.within = KeyLane(self._state, key)
         return put
 
 
@@ -65,12 +65,12 @@ def _has_lifetime(put: Put) -> bool:
 class KeyLane:
     """The place of an item with a compaction key: one lane for each key, since each listing is compacted alone."""
 
-    __slots__ = ("_key", "_store")
+    __slots__ = ("_key", "_state")
 
     ready = True
 
-    def __init__(self, store: QueueState, key: str) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, key: str) -> None:
+        self._state = state
         self._key = key
 
     async def prepare(self) -> None:
@@ -78,7 +78,7 @@ class KeyLane:
 
     def path(self, prefix: str) -> str:
         """Return the path in the lane of the key."""
-        return f"{self._store.lanes.of_key(self._key)}/{prefix}"
+        return f"{self._state.lanes.of_key(self._key)}/{prefix}"
 
 
 def key_of(header: Header | None, data: bytes) -> str:

@@ -31,10 +31,10 @@ EXPIRED = Disposition("remove", outcome=End.EXPIRED)
 class TtlPlace:
     """The place of an item whose name holds its time of expiry: within another place, or in the next lane."""
 
-    __slots__ = ("_clock", "_end", "_seconds", "_store", "within")
+    __slots__ = ("_clock", "_end", "_seconds", "_state", "within")
 
-    def __init__(self, store: QueueState, clock: ServerClock, seconds: float, within: Place | None) -> None:
-        self._store = store
+    def __init__(self, state: QueueState, clock: ServerClock, seconds: float, within: Place | None) -> None:
+        self._state = state
         self._clock = clock
         self._seconds = seconds
         self.within: Place | None = within
@@ -52,14 +52,14 @@ class TtlPlace:
             await self.within.prepare()
         while not self.ready:
             try:
-                await self._clock.learned(self._store.paths.due)
+                await self._clock.learned(self._state.paths.due)
             except MultiError:
-                self._store.invalidate()  # the queue or a part of it has been deleted
-                await self._store.open()
+                self._state.invalidate()  # the queue or a part of it has been deleted
+                await self._state.open()
 
     def path(self, prefix: str) -> str:
         """Return the path of the item, with its time of expiry in the name."""
-        path = f"{self._store.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
+        path = f"{self._state.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
         if self._seconds == math.inf:
             return path
         lane, _, prefix = path.rpartition("/")
@@ -68,11 +68,11 @@ class TtlPlace:
         return f"{lane}/{with_field(prefix, f'e{self._end}')}"
 
 
-def lasting(plan: PutPlan | None, store: QueueState, clock: ServerClock, seconds: float) -> PutPlan:
+def lasting(plan: PutPlan | None, state: QueueState, clock: ServerClock, seconds: float) -> PutPlan:
     """Return the plan with a lifetime; ``math.inf``: the message never expires, even if the queue has a lifetime."""
     if plan is None:
-        return PutPlan(place=TtlPlace(store, clock, seconds, None))
-    return replace(plan, place=TtlPlace(store, clock, seconds, plan.place))
+        return PutPlan(place=TtlPlace(state, clock, seconds, None))
+    return replace(plan, place=TtlPlace(state, clock, seconds, plan.place))
 
 
 def with_field(prefix: str, field: str) -> str:

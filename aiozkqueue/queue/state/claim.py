@@ -94,14 +94,14 @@ class Claim:
         "retries",
         "since",
         "size",
-        "store",
+        "state",
         "value",
         "version",
     )
 
     def __init__(  # noqa: PLR0917 - called for every message: keyword arguments would be measurably slower
         self,
-        store: QueueState,
+        state: QueueState,
         place: str,
         message_id: str,
         path: str,
@@ -112,7 +112,7 @@ class Claim:
         size: int,
         group_lock: GroupHold[Any] | None = None,
     ) -> None:
-        self.store: QueueState = store
+        self.state: QueueState = state
         self.place: str = place
         self.id: str = message_id
         self.path: str = path
@@ -169,7 +169,7 @@ class Claim:
     def wakeup(self) -> str:
         """The znode to write to when the item is released. Idle consumers may watch only its priority."""
         lane = self.place.rpartition("/")[0]
-        return self.store.paths.at(lane) if priority_of(lane) else self.store.paths.items
+        return self.state.paths.at(lane) if priority_of(lane) else self.state.paths.items
 
     @property
     def attempt(self) -> int:
@@ -179,7 +179,7 @@ class Claim:
     @property
     def used_up(self) -> bool:
         """Whether the policy and a handler's schedule allow no further attempt after those already counted."""
-        allowed = self.store.policy.allowed(self.retries)
+        allowed = self.state.policy.allowed(self.retries)
         return allowed is not None and (self.attempt if self.handed else self.attempts) >= allowed
 
     def settled(self, fate: Fate) -> None:
@@ -188,8 +188,8 @@ class Claim:
             self.group_lock.over()
             return
         self.budget.free(self.size)
-        for listener in self.store.claim_listeners:
+        for listener in self.state.claim_listeners:
             listener.claim_settled(self, fate)
 
     def __repr__(self) -> str:
-        return f"<Claim {self.id} of {self.store.name!r}>"
+        return f"<Claim {self.id} of {self.state.name!r}>"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def about(claim: Claim, transaction_id: str | None = None) -> dict[str, object]:
     """Return ``extra=`` for a log record about a message and, if given, the transaction or delivery that decides it."""
-    ids: dict[str, object] = {"queue": claim.store.name, "message_id": claim.id, "attempt": claim.attempt}
+    ids: dict[str, object] = {"queue": claim.state.name, "message_id": claim.id, "attempt": claim.attempt}
     if transaction_id is not None:
         ids["transaction_id"] = transaction_id
     return ids

@@ -35,6 +35,7 @@ from aiozkqueue.errors import (
     NotFoundError,
 )
 from aiozkqueue.queue.admin.history_pins import pin, pins, unpin
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.spark.connection import opened
 from aiozkqueue.spark.failures import plainly
@@ -219,10 +220,10 @@ class _State:
 
     async def read(self) -> Run | None:
         """Read what is stored; None when there has been no audit."""
-        engine = core_of(self._session)
+        runtime = core_of(self._session)
         try:
-            await engine.zookeeper.sync(_path(engine))
-            node = await engine.zookeeper.read(_path(engine))
+            await runtime.zookeeper.sync(_path(runtime))
+            node = await runtime.zookeeper.read(_path(runtime))
         except NoNodeError:
             self._version = None
             return None
@@ -259,8 +260,8 @@ class _State:
                 return
 
 
-def _path(engine: SessionCore) -> str:
-    return f"{engine.root}/.audit"
+def _path(runtime: SessionCore) -> str:
+    return f"{runtime.root}/.audit"
 
 
 async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[str]:
@@ -273,21 +274,19 @@ async def _wanted(session: QueueSession, queues: Sequence[str] | None) -> list[s
 
 
 async def _pin(session: QueueSession, queue: str) -> None:
-    store = core_of(session).store(queue)
-    if await core_of(session).zookeeper.exists(store.paths.history) is not None:
-        await pin(core_of(session), store, _PIN, _EARLIEST)
+    state = core_of(session).queue_state(queue)
+    if await core_of(session).zookeeper.exists(state.paths.history) is not None:
+        await pin(QueueHandle(core_of(session), state), _PIN, _EARLIEST)
 
 
 async def _unpin(session: QueueSession) -> None:
     for queue in await session.queues():
-        await unpin(core_of(session), core_of(session).store(queue), _PIN)
+        await unpin(core_of(session).handle(queue), _PIN)
 
 
 async def _given_up(session: QueueSession) -> bool:
     """Whether an operator has taken the pins off a run that was cut off; or it had come so far itself."""
-    found = [
-        one for queue in await session.queues() for one in await pins(core_of(session), core_of(session).store(queue))
-    ]
+    found = [one for queue in await session.queues() for one in await pins(core_of(session).handle(queue))]
     return _PIN not in {one.name for one in found}
 
 

@@ -17,6 +17,7 @@ from aiozkqueue.layout import hour_of, parse_hour
 from aiozkqueue.queue.admin.listing import collect_children, list_children
 from aiozkqueue.queue.admin.stats import count
 from aiozkqueue.queue.candidates.collectors import Matching
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.runtime.acl_errors import access_denied
 from aiozkqueue.spark.columns import default_schema
@@ -69,10 +70,10 @@ async def tasks_of(session: QueueSession, queues: Iterable[str]) -> list[str]:
     tasks: list[list[Hour]] = []
     room = 0.0
     for queue in queues:
-        store = core_of(session).store(queue)
-        hours = sorted(await list_children(core_of(session), store, store.paths.history))
+        state = core_of(session).queue_state(queue)
+        hours = sorted(await list_children(QueueHandle(core_of(session), state), state.paths.history))
         for hour in (one for one in hours if parse_hour(one) is not None):
-            size = await count(core_of(session), store, store.paths.record(hour))
+            size = await count(QueueHandle(core_of(session), state), state.paths.record(hour))
             shares = -(-size // SHARE)
             for share in range(shares):
                 if room < size / shares:
@@ -107,7 +108,7 @@ class Reading:
 
 
 async def _pages(link: Link, hour: Hour) -> AsyncIterator[list[dict[str, object]]]:
-    share = FolderShare(link.store.paths.record(hour.name), hour.share, hour.of, ids=None)
+    share = FolderShare(link.state.paths.record(hour.name), hour.share, hour.of, ids=None)
     async for page in history_pages(link, share):
         yield page
 
@@ -148,11 +149,13 @@ class Removing:
 
 async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
     """Remove records of an hour. A name is never used again, so that nothing else can bear it by now."""
-    store = link.store
-    path = store.paths.record(hour)
+    state = link.state
+    path = state.paths.record(hour)
     left = list(names)
     while True:
-        there = await collect_children(link.engine, store, path, partial(Matching, set(left).__contains__))
+        there = await collect_children(
+            QueueHandle(link.runtime, state), path, partial(Matching, set(left).__contains__)
+        )
         left = there.names
         if not left:
             return
@@ -164,9 +167,9 @@ async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
 async def _apply(link: Link, operations: Sequence[Operation]) -> None:
     """Apply a change, or leave it for another look: clean-up has been at it, or the reply was lost."""
     try:
-        await link.engine.zookeeper.multi(operations)
+        await link.runtime.zookeeper.multi(operations)
     except (ConnectionLossError, SessionExpiredError):
-        await link.engine.zookeeper.wait_connected()
+        await link.runtime.zookeeper.wait_connected()
     except MultiError as refusal:
         if isinstance(refusal.error, NoAuthError):
             raise access_denied(link.options.queue, refusal.error) from refusal

@@ -222,7 +222,7 @@ def _run(folder: Folder, link: Link) -> tuple[str, bool]:
 
 
 async def _is_there(link: Link, group: str) -> bool:
-    return await link.engine.zookeeper.exists(f"{link.store.paths.ledgers}/{group}") is not None
+    return await link.runtime.zookeeper.exists(f"{link.state.paths.ledgers}/{group}") is not None
 
 
 async def _forget(link: Link, group: str) -> None:
@@ -231,4 +231,4 @@ async def _forget(link: Link, group: str) -> None:
     It stays when the connection is lost just then: no more than an empty entry in a list.
     """
     with suppress(MultiError, ConnectionLossError, SessionExpiredError):
-        await link.engine.zookeeper.multi([Delete(f"{link.store.paths.ledgers}/{group}")])
+        await link.runtime.zookeeper.multi([Delete(f"{link.state.paths.ledgers}/{group}")])

@@ -43,16 +43,16 @@ class Cluster:
         random = Random(f"{self._seed} {client.session.name} ids")  # noqa: S311 - to be repeated
         # The entry of a real process tells its number, whose digits a history must not depend on.
         about = json.dumps({"host": "simulated", "pid": len(self._clients)}).encode()
-        engine = SessionCore(client, root, self.clock, IdSource(random.randbytes), about, node=node)
+        runtime = SessionCore(client, root, self.clock, IdSource(random.randbytes), about, node=node)
         try:
-            await engine.start()
+            await runtime.start()
         except BaseException:
             await client.close()
             raise
         try:
-            yield QueueSession(engine)
+            yield QueueSession(runtime)
         finally:
-            await engine.close()
+            await runtime.close()
 
     async def client(
         self, *, session_timeout: float = 10.0, name: str | None = None, max_request: int | None = None

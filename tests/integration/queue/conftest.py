@@ -71,7 +71,7 @@ def locks(server_view: Observer, queue_root: str) -> Locks:
 
 def zookeeper_session(session: zq.QueueSession) -> int:
     """The id of the ZooKeeper session that a session is on."""
-    return session._engine.zookeeper.session_id
+    return session._runtime.zookeeper.session_id
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def expire(zookeeper: str) -> Callable[[zq.QueueSession], Awaitable[None]]:
     """Ends a session's ZooKeeper session at the server, and waits until the client has a new one."""
 
     async def end(session: zq.QueueSession) -> None:
-        client = session._engine.zookeeper
+        client = session._runtime.zookeeper
         before = await client.wait_connected()
         async with asyncio.timeout(60):
             while client.generation == before:  # when it reconnected just now, the server heeds its connection only

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 @contextmanager
 def deaf(session: zq.QueueSession) -> Iterator[None]:
     """Let what the server sends lie in the socket, as a loop that is busy does; then it is read at once."""
-    transport = session._engine.zookeeper._session._connection._transport  # type: ignore[attr-defined]
+    transport = session._runtime.zookeeper._session._connection._transport  # type: ignore[attr-defined]
     transport.pause_reading()
     try:
         yield
@@ -93,7 +93,7 @@ async def test_one_driven_back_while_its_rejecter_is_cut_off_is_taken(
 async def test_what_is_missed_while_a_claim_ends_is_listed_when_it_has_ended(session: zq.QueueSession) -> None:
     jobs = session.queue("jobs")
     await jobs.put(b"1")
-    candidate_source = session._engine.dispatcher(session._engine.store("jobs"))._candidate_source
+    candidate_source = session._runtime.dispatcher(session._runtime.queue_state("jobs"))._candidate_source
     async with session.begin() as tx:
         message = await tx.take(jobs, timeout=30)
         assert message is not None

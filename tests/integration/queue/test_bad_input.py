@@ -36,7 +36,7 @@ async def no_handler(_: zq.Delivery[bytes]) -> None: ...
 async def _nothing_lost_and_the_connection_kept(session: zq.QueueSession) -> AsyncIterator[None]:
     before = session.queue("before")
     identity = await before.put(b"1")
-    client = session._engine.zookeeper
+    client = session._runtime.zookeeper
     kept = (zookeeper_session(session), client.generation, client._session.connection)  # type: ignore[attr-defined]
     yield
     assert [message.id for message in await before.peek()] == [identity]
@@ -481,7 +481,7 @@ async def test_a_message_larger_than_zookeeper_takes_is_refused_before_it_is_sen
 
 async def test_the_largest_message_can_be_put_taken_and_dead_lettered(session: zq.QueueSession, locks: Locks) -> None:
     jobs = session.queue("jobs")
-    largest = session._engine.max_message
+    largest = session._runtime.max_message
     await jobs.put(bytes(largest - 40_000), headers={"a": "x" * 30_000}, key="k" * 1024)
     await jobs.put(bytes(largest))
     async with session.begin() as tx:

@@ -234,11 +234,11 @@ async def test_a_generation_that_was_drained_is_visited_no_more_after_the_next_m
     await retired.put(b"old")
     await moved_to(view, "retired", [0, 1])
     await retired.put(b"new")
-    store = session._engine.store("retired")
-    await store.next_generation(f"{ROOT}/retired/lanes/s0g1/item-x")  # as at the second counter's end
+    state = session._runtime.queue_state("retired")
+    await state.next_generation(f"{ROOT}/retired/lanes/s0g1/item-x")  # as at the second counter's end
     assert await generations(view, "retired") == [0, 2]  # the first still holds something
     assert sorted(await drained(retired)) == [b"new", b"old"]
-    await store.next_generation(f"{ROOT}/retired/lanes/s0g2/item-x")
+    await state.next_generation(f"{ROOT}/retired/lanes/s0g2/item-x")
     assert await generations(view, "retired") == [2, 3]
     assert (await retired.configuration()).lanes == ("lanes/s0g2", "lanes/s0g3")
     await other.queue("retired").put(b"newest")
@@ -269,14 +269,14 @@ async def test_a_queue_gives_its_empty_lanes_up_for_the_next_generation_and_name
     await spent.put(b"first")
     older = {str(shard): [0, 1] for shard in range(1024)}
     await view.set(base, json.dumps({"shards": 1024, "priorities": {"1": {}, "2": {}, "3": older}}).encode())
-    store = other._engine.store("spent")
+    state = other._runtime.queue_state("spent")
     for shard in range(1024):
         await view.create(f"{base}/lanes/p131s{shard}g0/item-i{shard:024d}-0000000000", b"0")
     with pytest.raises(zq.QueueFullError, match=r"consume the messages in its 1024 older lanes \(lanes/p131s0g0, "):
-        await store.next_generation(f"{base}/lanes/p130s7g0/item-x")
+        await state.next_generation(f"{base}/lanes/p130s7g0/item-x")
     for shard in range(500):
         await view.delete(f"{base}/lanes/p131s{shard}g0")  # with what was in it
-    await store.next_generation(f"{base}/lanes/p130s7g0/item-x")
+    await state.next_generation(f"{base}/lanes/p130s7g0/item-x")
     stored = json.loads(await view.get(base))["priorities"]
     assert stored["2"] == {"7": [0, 1]}
     assert [stored["3"][shard] for shard in ("0", "499", "500")] == [[1, 1], [1, 1], [0, 1]]
@@ -289,15 +289,15 @@ async def test_a_shard_whose_generations_all_have_messages_says_which_to_consume
 ) -> None:
     deep = session.queue("deep")
     await deep.put(b"0")
-    store = session._engine.store("deep")
+    state = session._runtime.queue_state("deep")
     for generation in range(15):
         lane = "items" if generation == 0 else f"lanes/s0g{generation}"
-        await store.next_generation(f"{ROOT}/deep/{lane}/item-x")
+        await state.next_generation(f"{ROOT}/deep/{lane}/item-x")
         await deep.put(b"%d" % (generation + 1))
     with pytest.raises(zq.QueueFullError, match=r"messages in 16 lanes, .*consume those in the older ones \(items, "):
-        await store.next_generation(f"{ROOT}/deep/lanes/s0g15/item-x")
+        await state.next_generation(f"{ROOT}/deep/lanes/s0g15/item-x")
     assert len(await drained(deep)) == 16
-    await store.next_generation(f"{ROOT}/deep/lanes/s0g15/item-x")
+    await state.next_generation(f"{ROOT}/deep/lanes/s0g15/item-x")
     assert await generations(view, "deep") == [15, 16]
 
 

@@ -66,7 +66,7 @@ async def stored(view: Observer, root: str, queue: str = "jobs") -> list[bytes]:
 
 
 async def slot_versions(view: Observer, root: str, session: zq.QueueSession) -> int:
-    base = f"{root}/.clients/{session._engine.ids.client}"
+    base = f"{root}/.clients/{session._runtime.ids.client}"
     return sum([await view.version(f"{base}/{slot}") for slot in await view.children(base)])
 
 

@@ -132,7 +132,7 @@ async def test_each_queue_has_its_own_dead_letters(session: zq.QueueSession, ser
     for queue in queues:
         (dead,) = await queue.dead_letters.peek()
         assert (dead.queue, dead.reason) == (queue.name, f"not for {queue.name}")
-        root = session._engine.root
+        root = session._runtime.root
         assert len(await server_view.children(f"{root}/{queue.name}/dlq")) == 1
 
 
@@ -262,7 +262,7 @@ async def test_transactions_share_one_zookeeper_session(session: zq.QueueSession
     async with session.begin() as one, session.begin() as two:
         await one.take(jobs)
         await two.take(jobs)
-        owners = set((await server_view.ephemerals(f"{session._engine.root}/jobs/locks")).values())
+        owners = set((await server_view.ephemerals(f"{session._runtime.root}/jobs/locks")).values())
         assert owners == {zookeeper_session(session)}
 
 

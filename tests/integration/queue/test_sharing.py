@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def counts(session: zq.QueueSession, queue: str = "jobs") -> ClaimCounts:
-    engine = session._engine
-    return engine.dispatcher(engine.store(queue)).counts
+    runtime = session._runtime
+    return runtime.dispatcher(runtime.queue_state(queue)).counts
 
 
 async def registered(view: Observer, root: str, number: int) -> None:
@@ -178,7 +178,7 @@ async def test_an_idle_consumer_does_not_list_for_what_the_others_consume(
             await eventually(all_handled)
             # A listing is three requests: on a quiet machine there are next to none, on a busy one not one a message.
             assert proxy.requests.get(Opcode.GET_CHILDREN, 0) - before <= 150
-        await watched._engine.close()
+        await watched._runtime.close()
     assert len(set(handled)) == 100
 
 
@@ -199,7 +199,7 @@ async def test_what_belonged_to_one_that_died_is_taken_by_the_others(
     assert len(await (await block.__aenter__()).take_many(dying.queue("jobs"), 20)) == 20
     await registered(server_view, queue_root, 1)
     zookeeper_proxy.stall()  # as if its machine were gone
-    disposition = dying._engine.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
+    disposition = dying._runtime.zookeeper._session._resumable  # type: ignore[attr-defined]  # no interface tells a password
     close_elsewhere(zookeeper, disposition.session_id, disposition.password)
     crowd = Crowd(heirs, 4, len(bodies))
     start = asyncio.get_running_loop().time()

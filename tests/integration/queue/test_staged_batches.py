@@ -12,6 +12,7 @@ import pytest
 import aiozkqueue as zq
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, give_up, writers
 from aiozkqueue.queue.batches.staging import BatchWriter, FencedError, FencedPuts
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
 from aiozkqueue.zookeeper import Create, SetData
@@ -27,10 +28,10 @@ class Writer:
     """Puts for batches as a Spark task does."""
 
     def __init__(self, session: zq.QueueSession, queue: str = "orders", name: str = "writer") -> None:
-        self._engine = core_of(session)
+        self._runtime = core_of(session)
         self._queue = queue
-        self.store = core_of(session).store(queue)
-        self.staging = BatchWriter(core_of(session), self.store, name)
+        self.state = core_of(session).queue_state(queue)
+        self.staging = BatchWriter(QueueHandle(core_of(session), self.state), name)
         self._written = 0
 
     async def begin(self, batch: int = 0, run: str = "first") -> Fence:
@@ -41,11 +42,11 @@ class Writer:
     async def put(self, fence: Fence, *bodies: str, **options: Any) -> None:
         progress = f"{self.staging.path}/p{self._written}"
         self._written += 1
-        await self._engine.zookeeper.multi([Create(progress)])
-        puts = [fence.staged(prepare(self._engine, self._queue, body.encode(), options)) for body in bodies]
+        await self._runtime.zookeeper.multi([Create(progress)])
+        puts = [fence.staged(prepare(self._runtime, self._queue, body.encode(), options)) for body in bodies]
         await make_ready(puts)
-        await self._engine.settle(
-            FencedPuts(self._engine.ids.next(), puts, fence, SetData(progress, b"done", version=0))
+        await self._runtime.settle(
+            FencedPuts(self._runtime.ids.next(), puts, fence, SetData(progress, b"done", version=0))
         )
 
 
@@ -190,17 +191,17 @@ async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str
         writer = Writer(session, name="stream 7")
         fence = await writer.begin(3)
         await writer.put(fence, "a", "b")
-        engine, store = core_of(session), writer.store
-        (info,) = await writers(engine, store)
+        runtime, state = core_of(session), writer.state
+        (info,) = await writers(QueueHandle(runtime, state))
         assert (info.name, info.batch, info.messages) == ("stream 7", 3, 2)
-        assert await give_up(engine, store, info.writer) == 2
-        assert await writers(engine, store) == []
+        assert await give_up(QueueHandle(runtime, state), info.writer) == 2
+        assert await writers(QueueHandle(runtime, state)) == []
         with pytest.raises(FencedError):
             await writer.put(fence, "c")
         with pytest.raises(zq.NotCommittedError, match="given up"):
             await writer.staging.complete(3)
         with pytest.raises(zq.NotFoundError, match="no writer"):
-            await give_up(engine, store, "other")
+            await give_up(QueueHandle(runtime, state), "other")
 
 
 async def test_of_one_key_a_batch_supersedes_nothing_before_it_is_complete(zookeeper: str, queue_root: str) -> None:
@@ -254,7 +255,7 @@ async def test_clean_up_finishes_what_was_given_up_and_forgets_writers_of_long_a
         assert await done.staging.begin(0, "again") is None
         monkeypatch.setattr("aiozkqueue.queue.admin.cleaning.WRITERS_KEPT", -60_000)
         await session.clean("orders")
-        left = await core_of(session).zookeeper.children(done.store.paths.sinks)
+        left = await core_of(session).zookeeper.children(done.state.paths.sinks)
         assert set(left) == {dead.staging.writer, under_way.staging.writer}
 
 

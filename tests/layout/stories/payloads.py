@@ -43,7 +43,7 @@ class Payloads:
         return body
 
     async def _items(self, old: Old) -> list[str]:
-        items = core_of(old.session).store("payloads").paths.items
+        items = core_of(old.session).queue_state("payloads").paths.items
         return [f"{items}/{name}" for name in await core_of(old.session).zookeeper.children(items)]
 
 

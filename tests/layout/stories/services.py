@@ -209,7 +209,7 @@ class Streamed:
         assert await queue.size() == 0
 
     def _ledger(self, session: zq.QueueSession) -> Ledger:
-        return Ledger(core_of(session), core_of(session).store("streamed"), "audit")
+        return Ledger(core_of(session).handle("streamed"), "audit")
 
 
 class Divided:
@@ -243,7 +243,7 @@ class Divided:
         assert await queue.size() == 0
 
     def _ledger(self, session: zq.QueueSession) -> Ledger:
-        return Ledger(core_of(session), core_of(session).store("divided"), "audit")
+        return Ledger(core_of(session).handle("divided"), "audit")
 
 
 class Shared:

@@ -24,8 +24,8 @@ def attempt_recorded_after_hand_over(patch: pytest.MonkeyPatch) -> None:
     record = deliver._record
     tasks: set[asyncio.Task[Any]] = set()
 
-    async def later(engine: Any, dispatcher: Any, claims: list[Any], limit: float | None) -> list[Any]:
-        task = asyncio.ensure_future(record(engine, dispatcher, claims, limit))
+    async def later(runtime: Any, dispatcher: Any, claims: list[Any], limit: float | None) -> list[Any]:
+        task = asyncio.ensure_future(record(runtime, dispatcher, claims, limit))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -34,7 +34,7 @@ def what_is_claimed_takes_no_room(patch: pytest.MonkeyPatch) -> None:
 
     async def without_claimed(self: capacity.CapacityGate, generation: int) -> int | None:
         found = await size(self, generation)
-        locks = await self._zookeeper.children(self._store.paths.locks, generation=generation)
+        locks = await self._zookeeper.children(self._state.paths.locks, generation=generation)
         return None if found is None else found - len(locks)
 
     patch.setattr(capacity.CapacityGate, "_size", without_claimed)

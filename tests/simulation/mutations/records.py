@@ -82,7 +82,7 @@ def items_are_listed_before_their_attempts(patch: pytest.MonkeyPatch) -> None:
 
     async def early(self: Any) -> int:
         names = [name for folder in await self._item_folders() for name in await below(self._zookeeper, folder)]
-        ids = {item.id for item in map(self._store.parse_item, names) if item is not None}
+        ids = {item.id for item in map(self._state.parse_item, names) if item is not None}
         await asyncio.sleep(0.005)
 
         async def known(*_: object) -> set[str]:

@@ -30,10 +30,10 @@ def the_last_act_is_not_part_of_the_dead_letter(patch: pytest.MonkeyPatch) -> No
 
     async def in_two_steps(self: delivery.WorkSettling, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
         await last_act()
-        engine, puts = self.work.engine, list(self.work._puts)
+        runtime, puts = self.work.runtime, list(self.work._puts)
         for put in puts:
-            await put.store.open()
-        await engine.settle(PutWrite(engine.ids.next(), puts))
+            await put.state.open()
+        await runtime.settle(PutWrite(runtime.ids.next(), puts))
         await asyncio.sleep(0.3)
         await give_up(self, reason, _nothing)
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     import pytest
 
     from aiozkqueue.queue.commit.conditional import Change
+    from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.queue.session_core import SessionCore
-    from aiozkqueue.queue.state.queue_state import QueueState
     from aiozkqueue.zookeeper import Operation
 
 
 def _without(patch: pytest.MonkeyPatch, where: Callable[[Operation], bool]) -> None:
     make = affinity._handing_on
 
-    async def defective(engine: SessionCore, store: QueueState, found: ItemSnapshot) -> Change:
-        change = await make(engine, store, found)
+    async def defective(handle: QueueHandle[SessionCore], found: ItemSnapshot) -> Change:
+        change = await make(handle, found)
         return change._replace(operations=[one for one in change.operations if not where(one)])
 
     patch.setattr(affinity, "_handing_on", defective)

@@ -66,7 +66,7 @@ async def take(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def intrude(run: Recorder, client: str, session: zq.QueueSession) -> None:
     """Create and delete znodes below items and records."""
     del client
-    random, zookeeper = run.random, session._engine.zookeeper
+    random, zookeeper = run.random, session._runtime.zookeeper
     for _ in range(random.randint(5, 20)):
         await asyncio.sleep(random.random() * random.choice([0.01, 0.1]))
         with suppress(MultiError, ConnectionLossError, SessionExpiredError):
@@ -83,7 +83,7 @@ async def intrude(run: Recorder, client: str, session: zq.QueueSession) -> None:
 async def clear(run: Recorder, session: zq.QueueSession) -> None:
     """Remove what is in the way, as an operator does, and offer at once what waits."""
     del run
-    zookeeper: Any = session._engine.zookeeper
+    zookeeper: Any = session._runtime.zookeeper
     for folder in ("items", "meta"):
         for name in await zookeeper.children(f"{BASE}/{folder}"):
             with suppress(MultiError):

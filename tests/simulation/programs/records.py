@@ -83,9 +83,9 @@ async def transact(run: Recorder, client: str, session: zq.QueueSession) -> None
 async def clean(run: Recorder, client: str, session: zq.QueueSession) -> None:  # noqa: ARG001 - as every program
     for _ in range(run.random.randint(1, 4)):
         await asyncio.sleep(run.random.random())
-        engine = session._engine
+        runtime = session._runtime
         try:
-            await clean_queue(engine, engine.store(KEPT), late=0)
+            await clean_queue(runtime.handle(KEPT), late=0)
         except (QueueError, ZooKeeperError):
             continue  # the connection was lost, as the janitor may lose it
 

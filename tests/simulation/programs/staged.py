@@ -47,7 +47,7 @@ async def prepare_queue(run: Recorder, session: zq.QueueSession) -> None:
 
 async def write(run: Recorder, client: str, session: zq.QueueSession) -> None:
     random = run.random
-    staging = BatchWriter(core_of(session), core_of(session).store(STAGED), f"writer of {client} {run.token()}")
+    staging = BatchWriter(core_of(session).handle(STAGED), f"writer of {client} {run.token()}")
     for number in range(random.randint(1, 3)):
         unit = run.unit(client)
         unit.puts = {run.token(): STAGED for _ in range(random.randint(1, 6))}
@@ -86,21 +86,21 @@ async def write_batch(
 
 async def put(run: Recorder, session: zq.QueueSession, staging: BatchWriter, fence: Fence, token: str) -> None:
     """Put one, once: its progress is a znode of its own."""
-    engine, path = core_of(session), f"{staging.path}/{token}"
-    while await engine.zookeeper.exists(path) is None:
+    runtime, path = core_of(session), f"{staging.path}/{token}"
+    while await runtime.zookeeper.exists(path) is None:
         try:
-            await engine.zookeeper.multi([Create(path)])
+            await runtime.zookeeper.multi([Create(path)])
         except (ConnectionLossError, SessionExpiredError):
-            await engine.zookeeper.wait_connected()
+            await runtime.zookeeper.wait_connected()
         except MultiError as error:
             if not isinstance(error.error, NodeExistsError):  # a lost one came late
                 raise
     choices: list[dict[str, float]] = [{}, {}, {"priority": -5}, {"delay": 0.2}]
     options = run.random.choice(choices)
-    puts = [fence.staged(prepare(engine, STAGED, token.encode(), options))]
+    puts = [fence.staged(prepare(runtime, STAGED, token.encode(), options))]
     await make_ready(puts)
     try:
-        await engine.settle(FencedPuts(engine.ids.next(), puts, fence, SetData(path, b"done", version=0)))
+        await runtime.settle(FencedPuts(runtime.ids.next(), puts, fence, SetData(path, b"done", version=0)))
     except OvertakenError as error:
         raise AssertionError(token) from error
 

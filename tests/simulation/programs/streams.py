@@ -118,7 +118,7 @@ async def drive(run: Recorder, client: str, session: zq.QueueSession) -> None:
 
 
 def start(run: Recorder, session: zq.QueueSession) -> Driver:
-    ledger = SmallPages(core_of(session), core_of(session).store(STREAMED), GROUP)
+    ledger = SmallPages(core_of(session).handle(STREAMED), GROUP)
     return Driver(ledger, run.history.part(Streams).checkpoint, lenient=run.random.random() < 0.5)
 
 
@@ -218,7 +218,7 @@ async def read_batch(
 
 async def read_pages(session: zq.QueueSession, handed: HandedOut) -> list[str] | None:
     """Read the messages of a batch; None when some of it is not there."""
-    zookeeper, paths = core_of(session).zookeeper, core_of(session).store(STREAMED).paths
+    zookeeper, paths = core_of(session).zookeeper, core_of(session).queue_state(STREAMED).paths
     tokens: list[str] = []
     for page in handed.pages:
         try:

@@ -48,7 +48,7 @@ async def end(run: Run) -> None:
 
 def simulated_client(session: zq.QueueSession) -> SimulatedClient:
     """The client below a session."""
-    zookeeper = session._engine.zookeeper
+    zookeeper = session._runtime.zookeeper
     assert isinstance(zookeeper, SimulatedClient)
     return zookeeper
 

@@ -175,7 +175,7 @@ def lives_end_while_messages_are_taken(seed: int | str) -> History:
         async def sweep(session: zq.QueueSession) -> None:
             for _ in range(8):
                 await asyncio.sleep(scene.random.random() * 0.6)
-                await sweep_expired(session._engine, session._engine.store("k"))
+                await sweep_expired(session._runtime.handle("k"))
 
         first, second = sessions
         await asyncio.gather(produce(first), consume(first), consume(second), sweep(second))

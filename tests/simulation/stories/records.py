@@ -26,7 +26,7 @@ def attempts_are_cleaned_while_messages_fail(seed: int | str) -> History:
         async with run.cluster.connect(name="worker") as worker, run.cluster.connect(name="janitor") as janitor:
             await run.configure(worker, "a", zq.QueueConfig(policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0))))
             queue = worker.queue("a")
-            await janitor._engine.zookeeper.multi([Create("/zms/a/meta/meta-gone", AttemptRecord(1).encode())])
+            await janitor._runtime.zookeeper.multi([Create("/zms/a/meta/meta-gone", AttemptRecord(1).encode())])
             await asyncio.sleep(10 * scale)
 
             async def fail() -> None:
@@ -47,7 +47,7 @@ def attempts_are_cleaned_while_messages_fail(seed: int | str) -> History:
 
             async def clean() -> None:
                 while not failing.done():
-                    await clean_queue(janitor._engine, janitor._engine.store("a"), late=0)
+                    await clean_queue(janitor._runtime.handle("a"), late=0)
                     await asyncio.sleep(random.random() * 2 * scale)
 
             failing = asyncio.create_task(fail())

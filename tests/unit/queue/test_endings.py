@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int = 0) -> Claim:
-    store = cast("QueueState", SimpleNamespace(policy=policy, name="jobs"))
-    made = Claim(store, "items/item-i1-0000000000", "1", "", "", "", 1, EphemeralBudget({}), 0)
+    state = cast("QueueState", SimpleNamespace(policy=policy, name="jobs"))
+    made = Claim(state, "items/item-i1-0000000000", "1", "", "", "", 1, EphemeralBudget({}), 0)
     made.attempts, made.recorded, made.handed, made.retries = attempt, True, handed, retries
     return made
 

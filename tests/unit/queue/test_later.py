@@ -41,8 +41,8 @@ class Folders:
 
 
 def later_on(folders: Folders) -> DelayedIndex:
-    store: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=QueueConfig())
-    return DelayedIndex(folders, store, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
+    state: Any = SimpleNamespace(paths=QueuePaths("/zms", "q"), config=QueueConfig())
+    return DelayedIndex(folders, state, Clock())  # type: ignore[arg-type]  # as much of a client as it uses
 
 
 async def test_an_hour_heard_of_while_the_hours_are_listed_is_not_forgotten() -> None:

@@ -54,7 +54,7 @@ class Elsewhere:
 
 
 @pytest.fixture
-def store() -> QueueState:
+def state() -> QueueState:
     return QueueState(cast("ZooKeeper", None), "/zms", "jobs", lambda *_: None, Random(1))
 
 
@@ -68,24 +68,24 @@ def paths(atomic_write: PutWrite) -> list[str]:
     return [operation.path.removeprefix("/zms/jobs/") for operation in operations_of(atomic_write)]
 
 
-def test_companions_come_first_and_the_creates_last(store: QueueState) -> None:
+def test_companions_come_first_and_the_creates_last(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
-    puts = [Put(store, "a", "item-ia-", b"1"), Put(store, "b", "item-ib-", b"2", PutPlan((key,), Elsewhere()))]
+    puts = [Put(state, "a", "item-ia-", b"1"), Put(state, "b", "item-ib-", b"2", PutPlan((key,), Elsewhere()))]
     assert paths(PutWrite("t", puts)) == ["keys/k", "items/item-ia-", "lanes/own/item-ib-"]
 
 
-def test_a_companion_explains_its_refusal(store: QueueState) -> None:
-    put = Put(store, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
+def test_a_companion_explains_its_refusal(state: QueueState) -> None:
+    put = Put(state, "b", "item-ib-", b"", PutPlan((KeyNode("/zms/jobs/keys/k"),)))
     atomic_write = PutWrite("t", [put])
     key = operations_of(atomic_write)[0]
     with pytest.raises(DuplicateKeyError):
         atomic_write.refused(0, key, NodeExistsError("there"))
 
 
-def test_what_is_dropped_is_not_sent(store: QueueState) -> None:
+def test_what_is_dropped_is_not_sent(state: QueueState) -> None:
     key = KeyNode("/zms/jobs/keys/k")
     dropped = PutPlan((key,))
-    atomic_write = PutWrite("t", [Put(store, "a", "item-ia-", b"", dropped), Put(store, "b", "item-ib-", b"")])
+    atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"", dropped), Put(state, "b", "item-ib-", b"")])
     assert len(operations_of(atomic_write)) == 3
     key.left_out = True
     assert paths(atomic_write) == ["items/item-ib-"]
@@ -94,10 +94,10 @@ def test_what_is_dropped_is_not_sent(store: QueueState) -> None:
 
 @pytest.mark.parametrize("error", [None, NotCommittedError("no")])
 async def test_a_companion_hears_once_what_became_of_the_put(
-    store: QueueState, error: NotCommittedError | None
+    state: QueueState, error: NotCommittedError | None
 ) -> None:
     key = KeyNode("/zms/jobs/keys/k")
-    atomic_write = PutWrite("t", [Put(store, "b", "item-ib-", b"", PutPlan((key,)))])
+    atomic_write = PutWrite("t", [Put(state, "b", "item-ib-", b"", PutPlan((key,)))])
     operations_of(atomic_write)
     operations_of(atomic_write)  # the attempt that came before was refused because of another
     if error is None:
@@ -107,10 +107,10 @@ async def test_a_companion_hears_once_what_became_of_the_put(
     assert key.fates == [error]
 
 
-def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(store: QueueState) -> None:
-    atomic_write = PutWrite("t", [Put(store, "a", "item-ia-", b"")])
+def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(state: QueueState) -> None:
+    atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")
-    store.transform_put = lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,)))
+    state.transform_put = lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,)))
     for _attempt in range(2):
         assert paths(atomic_write) == ["history/r", "items/item-ia-"]
 

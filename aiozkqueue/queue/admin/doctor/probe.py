@@ -45,9 +45,9 @@ _VERSION: Final = re.compile(r"^Zookeeper version: ([^\s,]+)", re.MULTILINE)
 _MODE: Final = re.compile(r"^Mode: (\S+)", re.MULTILINE)
 
 
-async def examine(engine: Runtime, names: Sequence[str], seconds: float = BUDGET) -> Diagnosis:
+async def examine(runtime: Runtime, names: Sequence[str], seconds: float = BUDGET) -> Diagnosis:
     """Read the facts of the servers and of these queues (default: all), and judge them, within about this time."""
-    return await _Examination(engine, Budget(seconds)).run(names)
+    return await _Examination(runtime, Budget(seconds)).run(names)
 
 
 class _Clients:
@@ -63,19 +63,19 @@ class _Clients:
 class _Examination:
     """One reading of everything."""
 
-    def __init__(self, engine: Runtime, budget: Budget) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime, budget: Budget) -> None:
+        self._runtime = runtime
         self._budget = budget
-        self._zookeeper = engine.zookeeper
-        self._root = engine.root
-        self._now = engine.clock.time()  # by the leader's clock, as soon as a write has told it
+        self._zookeeper = runtime.zookeeper
+        self._root = runtime.root
+        self._now = runtime.clock.time()  # by the leader's clock, as soon as a write has told it
 
     async def run(self, names: Sequence[str]) -> Diagnosis:
         zookeeper = self._zookeeper
         await zookeeper.sync("/")
         read = Latency.of([await self._time_read() for _ in range(ROUND_TRIPS)])
         write, offset = await self._time_writes()
-        self._now = self._engine.clock.time() + (offset or 0.0)
+        self._now = self._runtime.clock.time() + (offset or 0.0)
         clients = await self._clients()
         ensemble = EnsembleFacts(
             servers=await self._servers(),
@@ -121,15 +121,15 @@ class _Examination:
         ]
 
     async def _time_read(self) -> float:
-        begun = self._engine.clock.monotonic()
+        begun = self._runtime.clock.monotonic()
         await self._zookeeper.exists("/")
-        return self._engine.clock.monotonic() - begun
+        return self._runtime.clock.monotonic() - begun
 
     async def _time_writes(self) -> tuple[Latency | None, float | None]:
         """Write to an ephemeral znode of our own; by its time, also how far the leader's clock is from ours."""
-        clock, zookeeper = self._engine.clock, self._zookeeper
+        clock, zookeeper = self._runtime.clock, self._zookeeper
         clients = ClientPaths(self._root, "-").clients
-        path = f"{clients}/doctor-{self._engine.ids.next()}"
+        path = f"{clients}/doctor-{self._runtime.ids.next()}"
         try:
             await zookeeper.ensure(clients)
             await zookeeper.multi([Create(path, ephemeral=True)])
@@ -168,7 +168,7 @@ class _Examination:
         paths = QueuePaths(self._root, name)
         try:
             data, _ = await self._zookeeper.read(paths.base)
-            probe = QueueProbe(self._engine, paths, configuration_of(paths, data), self._now)
+            probe = QueueProbe(self._runtime, paths, configuration_of(paths, data), self._now)
             return probe.facts(complete=await budget.allows(probe.run()))
         except NoNodeError:
             return QueueFacts(name=name, exists=False)

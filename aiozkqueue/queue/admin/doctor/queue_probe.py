@@ -39,9 +39,9 @@ OBSTACLE_SAMPLE: Final = 1000
 class QueueProbe:
     """One reading of one queue at a time, seconds since 1970 by the leader's clock."""
 
-    def __init__(self, engine: Runtime, paths: QueuePaths, config: QueueConfig, now: float) -> None:
-        self._engine = engine
-        self._zookeeper = engine.zookeeper
+    def __init__(self, runtime: Runtime, paths: QueuePaths, config: QueueConfig, now: float) -> None:
+        self._runtime = runtime
+        self._zookeeper = runtime.zookeeper
         self._paths = paths
         self._config = config
         self._now = now
@@ -67,7 +67,7 @@ class QueueProbe:
         for folder, names in self._folders.items():
             size = sum(len(name.encode()) + 4 for name in names)
             self._folder_facts.append(_folder(folder, len(names), size, await self._zookeeper.exists(folder)))
-        self._writers = await writers(self._engine, self._engine.store(paths.name))
+        self._writers = await writers(self._runtime.handle(paths.name))
         pins = await below(self._zookeeper, paths.pins)
         self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
         await self._read_lanes()
