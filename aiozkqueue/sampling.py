@@ -203,11 +203,10 @@ class Sampler:
             raise UnreadableError(msg) from error
 
     async def _sample(self, name: str) -> Sample:
-        runtime = core_of(self._session)
-        state = runtime.queue_state(name)
-        paths = state.paths
-        config = await configuration(QueueHandle(runtime, state))
-        folders = await lanes_of(QueueHandle(runtime, state), config)
+        handle = core_of(self._session).handle(name)
+        runtime, paths = handle.runtime, handle.paths
+        config = await configuration(handle)
+        folders = await lanes_of(handle, config)
         if len(folders) > MOST_FOLDERS:
             msg = (
                 f"queue {name!r} has {len(folders):,} lanes and hours of scheduled messages, more than the "
@@ -221,14 +220,12 @@ class Sampler:
             stats |= {folder: stat for folder, stat in zip(page, page_stats, strict=True) if stat is not None}
         counts = {folder: stat.num_children for folder, stat in stats.items()}
         locks, due, dead, consumers = await asyncio.gather(
-            *(count(QueueHandle(runtime, state), path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
+            *(count(handle, path) for path in (paths.locks, paths.due, paths.dlq, paths.consumers))
         )
-        ended = await self._list_for(name, "ended", partial(count_ended, runtime, state)) if due else 0
+        ended = await self._list_for(name, "ended", partial(count_ended, handle)) if due else 0
         later = any(number for folder, number in counts.items() if folder.startswith(f"{paths.later}/"))
-        scheduled = (
-            await self._list_for(name, "scheduled", partial(count_scheduled, runtime, state, counts)) if later else 0
-        )
-        staged = await count_staged(QueueHandle(runtime, state), config)
+        scheduled = await self._list_for(name, "scheduled", partial(count_scheduled, handle, counts)) if later else 0
+        staged = await count_staged(handle, config)
         size = sum(counts.values())
         oldest = await self._find_oldest(name, folders, size)
         return Sample(

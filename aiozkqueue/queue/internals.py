@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .commit.handle import QueueHandle
     from .session_core import SessionCore
     from .state.queue_state import QueueState
     from .unit_of_work import UnitOfWork
@@ -25,6 +26,11 @@ class _HasCore(Protocol):
 class _HasState(Protocol):
     @property
     def _state(self) -> QueueState: ...
+
+
+class _HasHandle(Protocol):
+    @property
+    def _handle(self) -> QueueHandle[SessionCore]: ...
 
 
 class _HasWork(Protocol):
@@ -49,6 +55,11 @@ def core_of(owner: _HasCore) -> SessionCore:
 def state_of(queue: _HasState) -> QueueState:
     """Return a session's state of a queue. Raises: SessionClosedError, WrongLoopError."""
     return queue._state  # noqa: SLF001 - this module is the interface
+
+
+def handle_of(queue: _HasHandle) -> QueueHandle[SessionCore]:
+    """Return the handle of a queue in its session. Raises: SessionClosedError, WrongLoopError."""
+    return queue._handle  # noqa: SLF001 - this module is the interface
 
 
 def work_of(owner: _HasWork) -> UnitOfWork:

@@ -84,6 +84,11 @@ class Queue(Destination[T]):
         """The session's state of the queue."""
         return self._core.queue_state(self.name)
 
+    @property
+    def _handle(self) -> QueueHandle[SessionCore]:
+        """The queue's handle."""
+        return QueueHandle(self._core, self._state)
+
     async def put(self, value: T, *, timeout: Seconds | None = 0, **options: Unpack[PutOptions]) -> str:
         """Put a message, exactly once, and return its id. On return it is stored.
 

@@ -19,6 +19,7 @@ from .admin.janitor import Janitor
 from .candidates.registration import this_process
 from .claim.dispatcher import ClaimDispatcher
 from .commit.group_commit import CLOSED, GroupCommitter
+from .commit.handle import QueueHandle
 from .commit.history import HistoryHook, process_of
 from .commit.meter import Meter
 from .commit.puts import PutWrite
@@ -206,6 +207,10 @@ class SessionCore:
         if state is None:
             state = self._add_state(QueueState(self.zookeeper, self.root, name, self._lane_ending, self.random))
         return state
+
+    def handle(self, name: str) -> QueueHandle[SessionCore]:
+        """Return the handle of a queue. Raises: InvalidNameError."""
+        return QueueHandle(self, self.queue_state(name))
 
     def foreign(self, dialect: Dialect) -> QueueState:
         """Return the session's state of another program's queue; its name is its path, which no queue of ours has.

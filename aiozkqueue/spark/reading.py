@@ -219,7 +219,7 @@ async def _items(link: Link, partition: FolderShare, layout: Layout) -> AsyncIte
     for start in range(0, len(names), TOGETHER):
         some = names[start : start + TOGETHER]
         places = [f"{lane}/{name}" for name in some if ItemName.parse(name) is not None]
-        async for page in read(link.runtime, link.state, places):
+        async for page in read(QueueHandle(link.runtime, link.state), places):
             yield [item_values(one, link.runtime.server_clock.now(), layout) for one in page]
 
 

@@ -254,7 +254,7 @@ async def _read(link: Link, share: LedgerShare, layout: Layout) -> AsyncIterator
         places = [one.place for one in (await read_page(zookeeper.read, path))[begin:stop]]
         marked = set(await below(zookeeper, path))
         count = 0
-        async for found in read(link.runtime, state, places):
+        async for found in read(QueueHandle(link.runtime, state), places):
             count += len(found)
             now = link.runtime.server_clock.now()
             decoded = layout.decode([item_values(one, now, layout) for one in found])

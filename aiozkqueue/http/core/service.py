@@ -89,7 +89,7 @@ class QueueService:
         """Show messages, claimed ones too."""
         if not await self._is_there(name):
             return []
-        runtime, queue = core_of(self._session), self._plain(name)
+        queue = self._plain(name)
         return await self._shown(queue, await showing.everything(handle_of(queue), limit))
 
     async def acknowledge(self, name: str, ids: Sequence[str]) -> None:
@@ -202,7 +202,7 @@ class QueueService:
         """Show what a poll would claim now."""
         if not await self._is_there(name):
             return []
-        runtime, queue = core_of(self._session), self._plain(name)
+        queue = self._plain(name)
         collapse = self.kind is Kind.DEDUPQ
         return await self._shown(queue, await showing.claimable(handle_of(queue), limit, collapse=collapse))
 

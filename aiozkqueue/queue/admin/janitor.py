@@ -94,7 +94,7 @@ class Janitor:
         """Take note of a queue that is used, or of its configuration."""
         duty = self._duties.get(state.paths.janitor)
         if duty is None:
-            work = partial(clean_queue, self._runtime, state, late=LATE)
+            work = partial(clean_queue, QueueHandle(self._runtime, state), late=LATE)
             self._add(Duty(state.paths.janitor, partial(interval_of, state), work, state.name))
         else:
             duty.at = min(duty.at, self._runtime.clock.monotonic() + self._wait(duty))

@@ -35,7 +35,9 @@ async def purge(handle: QueueHandle[Runtime]) -> int:
             sealed: Sealed = {}
             async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in listed], sealed):
                 free = [one for one in page if not one.in_flight]
-                writes = await settle_allowed(handle.runtime, [removal(handle, one, REMOVED) for one in free])
+                writes = await settle_allowed(
+                    handle.runtime, [removal(handle.runtime, handle.state, one, REMOVED) for one in free]
+                )
                 made = [not write.left and write.error is None for write in writes]
                 refused |= {
                     one.id: None

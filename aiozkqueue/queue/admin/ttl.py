@@ -54,4 +54,4 @@ def _has_ended(text: str, *, now: int) -> bool:
 
 def _sweeping(handle: QueueHandle[Runtime], found: ItemSnapshot, end: int) -> Change:
     disposition = at_its_end(handle.config, end)
-    return (burial if disposition.kind == "dead" else removal)(handle, found, disposition)
+    return (burial if disposition.kind == "dead" else removal)(handle.runtime, handle.state, found, disposition)

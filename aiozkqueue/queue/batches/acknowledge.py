@@ -124,9 +124,9 @@ class Removing(Epoch):
 
     def _disposition(self, one: ItemSnapshot, reason: str | None) -> Change:
         if reason is None:
-            return removal(self._handle, one, CONSUME)
+            return removal(self._runtime, self._state, one, CONSUME)
         disposition = Disposition("dead", reason=f"stream {self._group!r}: {reason}")
-        return burial(self._handle, one, disposition)
+        return burial(self._runtime, self._state, one, disposition)
 
 
 def _claim_of(lock: Node) -> str:

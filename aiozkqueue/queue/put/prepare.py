@@ -63,7 +63,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
         if queue.owner is not runtime:
             raise not_own(queue.name)
         if queue.dialect is not None:
-            return prepare_foreign(runtime.handle(name), codec.encode(value, name), options)
+            return prepare_foreign(QueueHandle(runtime, runtime.queue_state(name)), codec.encode(value, name), options)
     if not options and runtime.tracing is None:
         data = _encoded(name, codec.encode(value, name), None, runtime.max_message)
         state, message_id = runtime.queue_state(name), runtime.ids.next()

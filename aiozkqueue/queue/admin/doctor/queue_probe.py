@@ -16,6 +16,7 @@ from aiozkqueue.queue.admin.batch_writers import writers
 from aiozkqueue.queue.admin.orphans import Locks, bad_locks, orphan_metas, stray_dues
 from aiozkqueue.queue.admin.stats import put_into
 from aiozkqueue.queue.candidates.tag_records import bad_records
+from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.zookeeper import PAGE, NoAuthError, NoNodeError, below
 
 from .acls import ACL_SAMPLE, open_znodes
@@ -67,7 +68,7 @@ class QueueProbe:
         for folder, names in self._folders.items():
             size = sum(len(name.encode()) + 4 for name in names)
             self._folder_facts.append(_folder(folder, len(names), size, await self._zookeeper.exists(folder)))
-        self._writers = await writers(self._runtime.handle(paths.name))
+        self._writers = await writers(QueueHandle(self._runtime, self._runtime.queue_state(paths.name)))
         pins = await below(self._zookeeper, paths.pins)
         self._old_pins = [pin for pin in pins if await self._is_old(paths.pin(pin))]
         await self._read_lanes()
