@@ -30,17 +30,13 @@ MODULES: Final = (
 # Members of public classes that the package's own layers call, and users have no use for.
 INTERNAL: Final = {
     "Consumer": {"absorbed"},
-    "Delivery": {"entered", "leave", "work"},
     "Fault": {"released", "strike", "takes"},
     "Keys": {"caller"},
     "HistoryRecord": {"decode", "encode", "place", "unknown"},
     "OpenTelemetry": {"around", "creating", "handling", "received", "sending", "settling"},
-    "Queue": {"engine", "store"},
     "QueueConfig": {"changed", "counts", "decode", "encode", "grouped", "grown", "lanes", "tiers"}
     # What is stored beside what users decide.
     | {"counted", "generations", "groups", "priorities", "scheduled", "stored", "width"},
-    "QueueSession": {"engine"},
-    "Transaction": {"claims", "release_unseen", "work"},
 }
 
 
