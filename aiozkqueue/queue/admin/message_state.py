@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.layout import CLIENT_DIGITS, ClientPaths, End, LockRecord, MalformedError, QueueConfig, decode
@@ -126,24 +126,21 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     if is_group(locked_by) and not await _comes_first(handle, placed, config):
         lock = None  # held by one before it
     record = record_of_attempts(meta)
-    held = None if lock is None else LockRecord.decode(lock.data)
-    due = due_of(placed.item, lock)
-    now = handle.runtime.server_clock.now()
-    status = Status.CLAIMED if held is not None and held.end is None else Status.WAITING
-    if status is Status.WAITING and due is not None and due > now:
-        status = Status.DELAYED
-    claimed = status is Status.CLAIMED and lock is not None and held is not None
-    return MessageState(
+    state = MessageState(
         id=message_id,
-        status=status,
+        status=Status.WAITING,
         put_at=moment_at(put_at(node)),
         put_by=await _producer(handle, message_id),
         attempts=attempts_of(meta),
         error=None if record is None else record.error,
-        due=moment_at(due) if status is Status.DELAYED and due is not None else None,
-        claimed_at=moment_at(lock.stat.ctime) if claimed and lock is not None else None,
-        claimed_by=await _consumer(handle, held.owner) if claimed and held is not None and held.owner else None,
     )
+    if lock is not None and (held := LockRecord.decode(lock.data)).end is None:
+        consumer = await _consumer(handle, held.owner) if held.owner else None
+        return replace(state, status=Status.CLAIMED, claimed_at=moment_at(lock.stat.ctime), claimed_by=consumer)
+    due = due_of(placed.item, lock)
+    if due is not None and due > handle.runtime.server_clock.now():
+        return replace(state, status=Status.DELAYED, due=moment_at(due))
+    return state
 
 
 async def _dead(handle: QueueHandle[Runtime], placed: Placed, record: HistoryRecord | None) -> MessageState | None:

@@ -14,41 +14,62 @@ from .listing import walk
 from .stats import lanes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
-    from aiozkqueue.queue.commit.unclaimed import Sealed
+    from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
+
+
+class _Pass:
+    """One pass over the queue's items."""
+
+    def __init__(self, handle: QueueHandle[Runtime]) -> None:
+        self._handle = handle
+        self.removed = 0
+        self.refused: dict[str, None] = {}
+        """The ids of the messages that this user may not read or remove."""
+        self.incomplete = False
+        """Whether messages were removed together with others that were left because someone had claimed them."""
+
+    async def run(self) -> None:
+        """Remove every item that is not in flight."""
+        handle, opened = self._handle, False
+        async for listed in walk(handle, await lanes(handle)):
+            if listed and not opened:
+                await handle.state.open()  # for the operations that the queue's features add to each end
+                opened = True
+            sealed: Sealed = {}
+            places = [handle.paths.place_of(placed.path) for placed in listed]
+            async for page in find_pages(handle, places, sealed):
+                await self._remove([snapshot for snapshot in page if not snapshot.in_flight])
+            self.refused |= {handle.state.item_id(place.rpartition("/")[2]): None for place in sealed}
+
+    async def _remove(self, snapshots: Sequence[ItemSnapshot]) -> None:
+        runtime, state = self._handle.runtime, self._handle.state
+        changes = [removal(runtime, state, snapshot, REMOVED) for snapshot in snapshots]
+        writes = await settle_allowed(runtime, changes)
+        for snapshot, write in zip(snapshots, writes, strict=True):
+            if isinstance(write.error, AccessDeniedError):
+                self.refused[snapshot.id] = None
+        removed = sum(not write.left and write.error is None for write in writes)
+        self.removed += removed
+        self.incomplete |= removed > 0 and any(write.left for write in writes)
 
 
 async def purge(handle: QueueHandle[Runtime]) -> int:
-    """Remove every item that no transaction or delivery holds; return how many.
+    """Remove every item that is not in flight; return how many.
 
-    Raises: PartlyDeniedError: some may not be read or removed by this user; all others are gone.
+    Raises: PartlyDeniedError: this user may not read or remove some items; all others are gone.
     """
     removed = 0
     while True:
-        refused: dict[str, None] = {}
-        again = opened = False
-        async for listed in walk(handle, await lanes(handle)):
-            if listed and not opened:
-                await handle.state.open()  # what its features add to each end
-                opened = True
-            sealed: Sealed = {}
-            async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in listed], sealed):
-                free = [one for one in page if not one.in_flight]
-                writes = await settle_allowed(
-                    handle.runtime, [removal(handle.runtime, handle.state, one, REMOVED) for one in free]
-                )
-                made = [not write.left and write.error is None for write in writes]
-                refused |= {
-                    one.id: None
-                    for one, write in zip(free, writes, strict=True)
-                    if isinstance(write.error, AccessDeniedError)
-                }
-                removed += sum(made)
-                again = again or (any(made) and any(write.left for write in writes))
-            refused |= {handle.state.item_id(place.rpartition("/")[2]): None for place in sealed}
-        if not (again and handle.config.grouped):  # behind one that waited, others of its group may have been left
+        this_pass = _Pass(handle)
+        await this_pass.run()
+        removed += this_pass.removed
+        # In a group, one message that was left may have held back those behind it.
+        if not (this_pass.incomplete and handle.config.grouped):
             break
-    if refused:
-        raise partly_denied(handle.name, "removed", list(refused), removed)
+    if this_pass.refused:
+        raise partly_denied(handle.name, "removed", list(this_pass.refused), removed)
     return removed

@@ -1,0 +1,117 @@
+"""The code keeps its shape: no class, signature or function grows past what a reader can hold.
+
+The exceptions are listed. A list may shrink; an entry that is no longer needed fails the test.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from radon.complexity import cc_visit
+
+import aiozkqueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(aiozkqueue.__file__).parent
+
+MAX_ATTRIBUTES = 20
+MAX_PARAMETERS = 8
+#: The last complexity of rank C by radon.
+MAX_COMPLEXITY = 20
+
+#: Classes with more attributes: records with one field per figure or setting, the records of the hot path, and the
+#: objects that own a session or a server.
+WIDE_CLASSES = {
+    "layout/configuration.py QueueConfig",
+    "layout/configuration.py _Configuration",
+    "queue/admin/doctor/diagnosis.py QueueFacts",
+    "queue/admin/stats.py QueueStats",
+    "queue/session_core.py SessionCore",
+    "queue/state/claim.py Claim",
+    "queue/state/queue_state.py QueueState",
+    "testing/simulator/ensemble.py Ensemble",
+    "zookeeper/connection.py Connection",
+}
+#: Functions with more parameters; `connect`, and each command, has one for each of its options.
+LONG_SIGNATURES = {
+    "queue/claim/discovery.py __init__",
+    "queue/claim/dispatcher.py __init__",
+    "queue/claim/groups.py __init__",
+    "queue/claim/in_flight.py __init__",
+    "queue/connect.py connect",
+    "queue/state/claim.py __init__",
+}
+#: Functions of a higher complexity: one loop that handles every message, and one check per setting.
+COMPLEX_FUNCTIONS = {
+    "layout/configuration.py __post_init__",
+    "queue/claim/claimer.py claim",
+    "queue/claim/groups.py _read",
+    "zookeeper/wire.py _decode_multi",
+}
+
+
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    declared = {
+        statement.target.id
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    assigned = {
+        child.attr
+        for child in ast.walk(node)
+        if isinstance(child, ast.Attribute)
+        and isinstance(child.ctx, ast.Store)
+        and isinstance(child.value, ast.Name)
+        and child.value.id == "self"
+    }
+    return declared | assigned
+
+
+def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    names = [parameter.arg for parameter in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    return len([name for name in names if name not in {"self", "cls"}])
+
+
+def test_no_class_has_more_attributes_than_a_reader_can_hold() -> None:
+    wide = {
+        f"{path} {node.name}"
+        for path, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and len(_attributes(node)) > MAX_ATTRIBUTES
+    }
+    assert wide == WIDE_CLASSES
+
+
+def test_no_function_has_more_parameters_than_a_reader_can_hold() -> None:
+    long = {
+        f"{path} {node.name}"
+        for path, tree in _trees()
+        if not path.startswith("cli/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _parameters(node) > MAX_PARAMETERS
+    }
+    assert long == LONG_SIGNATURES
+
+
+def test_no_function_branches_more_than_a_reader_can_follow() -> None:
+    functions = [
+        (path, block)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for found in cc_visit(path.read_text(encoding="utf-8"))
+        for block in (found, *getattr(found, "methods", ()))
+        if not hasattr(block, "methods")
+    ]
+    assert len(functions) > 1000
+    complicated = {
+        f"{path.relative_to(PACKAGE)} {block.name}" for path, block in functions if block.complexity > MAX_COMPLEXITY
+    }
+    assert complicated == COMPLEX_FUNCTIONS
