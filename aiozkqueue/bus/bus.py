@@ -201,7 +201,7 @@ class Bus(Generic[E]):
         if self._policy is not None and queue.name not in self._compared:
             self._compared[queue.name] = None
             compare = partial(self._compare, state_of(queue), self._policy)
-            state_of(queue).config_listeners.append(compare)
+            state_of(queue).on_configured(compare)
             compare()
         return queue
 

@@ -208,7 +208,7 @@ class WorkSettling:
     @property
     def once(self) -> bool:
         """See `Settling`."""
-        return isinstance(self._claim.state.policy, ConsumeOnce)
+        return isinstance(self._claim.state.snapshot.policy, ConsumeOnce)
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
         """See `Delivery`."""

@@ -114,7 +114,9 @@ class Queue(Destination[T]):
                 await self._put(runtime, [put], patience)
                 return put.id if put.plan is None else stored_as(put)
         put = prepare(runtime, self, value, options)
-        if put.plan is None and put.state.ready and put.state.room is None:  # the usual case: nothing to wait for first
+        if (
+            put.plan is None and put.state.ready and put.state.snapshot.capacity is None
+        ):  # the usual case: nothing to wait for first
             atomic_write = PutWrite(put.id, (put,))
             runtime.committer.submit(atomic_write)
             await atomic_write.wait()
@@ -450,7 +452,7 @@ class Queue(Destination[T]):
         for put in puts:
             if put.plan is not None:
                 await put.plan.prepare()
-        if state.room is None:
+        if state.snapshot.capacity is None:
             await runtime.settle(PutWrite(runtime.ids.next(), puts))
         else:
             begun = patience if isinstance(patience, Deadline) else Deadline(patience, runtime.clock)
@@ -473,7 +475,7 @@ async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patienc
     Raises: as `Queue.put`.
     """
     while puts:
-        room = handle.state.room
+        room = handle.state.snapshot.capacity
         part = puts[: len(puts) if room is None else credits_of(handle.config.max_size or 1)]
         atomic_write = PutWrite(handle.runtime.ids.next(), part)
         if room is not None:

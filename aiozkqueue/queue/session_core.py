@@ -30,7 +30,7 @@ from .put.capacity import CapacityGate
 from .put.queue_defaults import QueueDefaults
 from .runtime.clock import ServerClock
 from .runtime.tasks import TaskOwner, wait_settled
-from .state.queue_state import QueueState
+from .state.queue_state import QueueState, SessionLinks
 
 if TYPE_CHECKING:
     from aiozkqueue.dialects import Dialect
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .claim.claimer import ClaimCounts
     from .commit.write import AtomicWrite
     from .runtime.clock import Clock
+    from .state.snapshot import QueueFeature
     from .tracing import Tracing
 
 log: Final = logging.getLogger(__name__)
@@ -140,6 +141,7 @@ class SessionCore:
         self._advance_again: dict[str, float] = {}  # by queue, when to retry the next generation that was refused
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._janitor = Janitor(self) if janitor else None
+        self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._process = _Process.current
@@ -205,7 +207,7 @@ class SessionCore:
         """Return the session's state of a queue. Raises: InvalidNameError."""
         state = self._states.get(name)
         if state is None:
-            state = self._add_state(QueueState(self.zookeeper, self.root, name, self._lane_ending, self.random))
+            state = self._add(QueueState(self.zookeeper, self.root, name, self._links))
         return state
 
     def handle(self, name: str) -> QueueHandle[SessionCore]:
@@ -220,17 +222,14 @@ class SessionCore:
         """
         state = self._states.get(dialect.path)
         if state is None:
-            return self._add_state(
-                ForeignQueueState(self.zookeeper, self.root, dialect, self._lane_ending, self.random)
-            )
+            return self._add(ForeignQueueState(self.zookeeper, self.root, dialect, self._links))
         if state.dialect != dialect:
             msg = f"queue {dialect.path!r} is used as {state.dialect} by this session, not as {dialect}"
             raise ConfigConflictError(msg)
         return state
 
-    def _add_state(self, state: QueueState) -> QueueState:
-        self._states[state.name] = state
-        state.clock = self.server_clock
+    def _features(self, state: QueueState) -> list[QueueFeature]:
+        """Return the features of a queue that depend on its configuration."""
         gate = CapacityGate(
             state,
             self.zookeeper,
@@ -240,12 +239,13 @@ class SessionCore:
             budgets=self._budgets,
         )
         self._gates.append(gate)
-        state.config_listeners.append(gate.follow)
-        state.config_listeners.append(QueueDefaults(state, self.server_clock, self.node).follow)
-        history_hook = HistoryHook(state, self.zookeeper, client=self.ids.client, about=self.about)
-        state.config_listeners.append(history_hook.follow)
+        defaults = QueueDefaults(state, self.server_clock, self.node)
+        return [gate, defaults, HistoryHook(state, self.zookeeper, client=self.ids.client, about=self.about)]
+
+    def _add(self, state: QueueState) -> QueueState:
+        self._states[state.name] = state
         if self._janitor is not None:
-            state.config_listeners.append(partial(self._janitor.follow, state))
+            state.on_configured(partial(self._janitor.follow, state))
         return state
 
     def measure(self) -> Meter:

@@ -169,7 +169,7 @@ class UnitOfWork:
         for put in self._puts:
             if not put.state.ready or (put.plan is not None and not put.plan.ready):
                 return False
-            bounded = bounded or put.state.room is not None
+            bounded = bounded or put.state.snapshot.capacity is not None
         if not bounded:
             return True
         if self._reservation is None:
@@ -510,7 +510,7 @@ class UnitOfWork:
         dispositions = {claim: release_disposition(claim, delay, error, random) for claim in self._claims}
         for claim, disposition in dispositions.items() if obstructed is not None else ():
             if claim.id == obstructed and disposition.kind == "release":
-                longest = max(aside(claim.attempt), claim.state.policy.backoff.delay(claim.attempt, random))
+                longest = max(aside(claim.attempt), claim.state.snapshot.policy.backoff.delay(claim.attempt, random))
                 dispositions[claim] = disposition._replace(delay=longest)
         if rewrite is not None:
             dispositions = {

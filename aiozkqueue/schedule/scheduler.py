@@ -189,7 +189,7 @@ class Scheduler:
                     break
                 puts.append(put)
             await make_ready(puts)
-            if puts[0].state.room is not None:  # which lets no more in at once
+            if puts[0].state.snapshot.capacity is not None:  # which lets no more in at once
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
             decided = replace(record, last=due[len(puts) - 1])
             change = Change(puts[0].state, [SetData(self._paths.job(name), decided.encode(), version)])

@@ -103,7 +103,7 @@ class Part:
         if not state.ready:
             await state.open()
         most = link.options.rows
-        if state.room is not None:
+        if state.snapshot.capacity is not None:
             most = min(most, credits_of(state.config.max_size or 1))
         queue = link.session.queue(link.options.queue)
         puts: list[Put] = []
@@ -121,9 +121,9 @@ class Part:
         after = Progress(self._passed + len(puts), digest.hexdigest(), self._progress.version + 1)
         written = SetData(self._path, _encode(self.fence.stage, after), self._progress.version)
         atomic_write = FencedPuts(link.runtime.ids.next(), puts, self.fence, written)
-        if state.room is not None:
-            await state.room.acquire(len(puts), Deadline(link.options.put_timeout, link.runtime.clock))
-            state.room.bind(atomic_write, len(puts))
+        if state.snapshot.capacity is not None:
+            await state.snapshot.capacity.acquire(len(puts), Deadline(link.options.put_timeout, link.runtime.clock))
+            state.snapshot.capacity.bind(atomic_write, len(puts))
         try:
             await link.runtime.settle(atomic_write)
         except OvertakenError:

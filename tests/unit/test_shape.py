@@ -32,7 +32,6 @@ WIDE_CLASSES = {
     "queue/admin/stats.py QueueStats",
     "queue/session_core.py SessionCore",
     "queue/state/claim.py Claim",
-    "queue/state/queue_state.py QueueState",
     "testing/simulator/ensemble.py Ensemble",
     "zookeeper/connection.py Connection",
 }

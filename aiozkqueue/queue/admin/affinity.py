@@ -121,7 +121,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
         SetData(target, data, 0),  # an item at version 0 is taken for one without a record of attempts
         Delete(paths.lock(found.locked_by)),
     ]
-    for end_hook in handle.state.end_hooks:
+    for end_hook in handle.state.snapshot.end_hooks:
         if isinstance(end_hook, HistoryHook):  # it stays where it is for all others: no key comes free, and no room
             disposition = Disposition("remove", reason=f"left lying by node {node_of(found.name)}", outcome=End.REAPED)
             for attached_op in end_hook.attached_ops(

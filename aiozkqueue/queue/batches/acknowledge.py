@@ -56,7 +56,7 @@ class Removing(Epoch):
         """Remove a page with its items; whatever of it is not ours any more is left."""
         entries = await self._entries(path)
         paths = self._state.paths
-        simple = not self._state.end_hooks and not self._state.config.counts
+        simple = not self._state.snapshot.end_hooks and not self._state.config.counts
         while True:
             marked = await self._reasons(path)
             reasons = marked if batch.rejection is None else {_id(one): batch.rejection for one in entries}

@@ -176,7 +176,7 @@ class BatchWriter:
         paths = self._state.paths
         there = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
         lanes = ["items"]
-        for tier in self._state.tiers:
+        for tier in self._state.snapshot.tiers:
             lanes += [lane for shard in tier.shard_lanes for lane in shard if lane in there][:1]
         return [paths.at(lane) for lane in dict.fromkeys(lanes)]
 

@@ -59,7 +59,7 @@ class CandidateIndex:
         self._clock = clock
         self._server_clock = server_clock
         self._selector = None if condition is None else FilterSelector(condition, state.tags)
-        self._priority_index = PriorityIndex(state.tiers, partial(state.backlog, random))
+        self._priority_index = PriorityIndex(state.snapshot.tiers, partial(state.backlog, random))
         self._timers = Timers()
         self._delayed = DelayedIndex(zookeeper, state, clock)
         self._groups: GroupIndex | None = None
@@ -299,7 +299,7 @@ class CandidateIndex:
 
     def _add_single(self, place: str) -> None:
         """Add an item without a group that a watch reported and that is not ours, if this consumer may take it."""
-        if self.state.takes is not None and not self.state.takes(place.rpartition("/")[2]):
+        if (accepts := self.state.snapshot.accepts) is not None and not accepts(place.rpartition("/")[2]):
             return
         if self._selector is not None and not self._selector.hear(place):
             if self._selector.undecided:

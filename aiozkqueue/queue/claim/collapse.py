@@ -263,7 +263,7 @@ class Collapse:
 
     async def _read_nodes(self, wanted: Sequence[str], generation: int) -> list[Node | None]:
         zookeeper = self._zookeeper
-        if self._state.end_hooks:
+        if self._state.snapshot.end_hooks:
             return await zookeeper.read_many(wanted, generation=generation)
         stats: list[Stat | None] = await asyncio.gather(
             *(zookeeper.exists(path, generation=generation) for path in wanted)

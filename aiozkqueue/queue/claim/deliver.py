@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def deliver_claims_now(runtime: ClaimRuntime, queue: Destination[Any], claims: list[Claim]) -> list[Claim] | None:
     """Return the result of `deliver_claims` if that need not record attempts; None if it must be awaited."""
-    if claims[0].state.policy.counts_at_hand_over:
+    if claims[0].state.snapshot.policy.counts_at_hand_over:
         return None
     return _mark_delivered(runtime, _deliverable(runtime, queue, claims))
 
@@ -37,7 +37,7 @@ async def deliver_claims(
         SessionExpiredError: the claims' ZooKeeper session is over.
     """
     deliverable = _deliverable(runtime, queue, claims)
-    if deliverable and deliverable[0].state.policy.counts_at_hand_over:
+    if deliverable and deliverable[0].state.snapshot.policy.counts_at_hand_over:
         recorded = await _record(runtime, runtime.dispatcher(deliverable[0].state), deliverable, limit)
         deliverable = [claim for claim in recorded if claim.generation == runtime.zookeeper.generation]
     return _mark_delivered(runtime, deliverable)

@@ -108,7 +108,7 @@ class CandidateSource(CandidateIndex):
 
     def follow(self) -> bool:
         """Adopt the queue's configuration; return whether it changed. Raises: ConfigConflictError: filters, order."""
-        if self._revision == self.state.revision:
+        if self._revision == self.state.snapshot.revision:
             return False
         config = self.state.config
         if (
@@ -119,7 +119,7 @@ class CandidateSource(CandidateIndex):
                 "take them without filters: a message that does not match would block those behind it"
             )
             raise ConfigConflictError(msg)
-        self._revision = self.state.revision
+        self._revision = self.state.snapshot.revision
         if config.staged and self._batch_visibility is None:
             self._batch_visibility = BatchVisibility()
             self._priority_index.clear()  # events from before batches were considered
@@ -133,7 +133,7 @@ class CandidateSource(CandidateIndex):
     @property
     def outdated(self) -> bool:
         """Whether the queue's configuration differs from the one in use here: a put may have changed or read it."""
-        return self._revision != self.state.revision
+        return self._revision != self.state.snapshot.revision
 
     def _disarm(self) -> None:
         self._watch.disarm()
@@ -189,8 +189,8 @@ class CandidateSource(CandidateIndex):
         now = self._server_clock.now()
         await self._delayed.look(now, generation, heard=self._watch.armed, asked=self._demand.asking)
         places = self._delayed.due(now)
-        if (takes := self.state.takes) is not None:
-            places = [place for place in places if takes(place.rpartition("/")[2])]
+        if (accepts := self.state.snapshot.accepts) is not None:
+            places = [place for place in places if accepts(place.rpartition("/")[2])]
         try:
             if self._batch_visibility is not None:
                 places = await self._of_open_batches(self._batch_visibility, places, generation)
@@ -262,8 +262,8 @@ class CandidateSource(CandidateIndex):
                 freed = await reap(self._zookeeper, self.state.paths, ended, generation)
                 if self._selector is not None:
                     freed = await self._selector.select(freed, generation)
-                if (takes := self.state.takes) is not None:
-                    freed = [place for place in freed if takes(place.rpartition("/")[2])]
+                if (accepts := self.state.snapshot.accepts) is not None:
+                    freed = [place for place in freed if accepts(place.rpartition("/")[2])]
                 self._priority_index.put_back(freed)
             except BaseException:
                 self._priority_index.must_list()
@@ -275,8 +275,8 @@ class CandidateSource(CandidateIndex):
 
         None means: wait for the batches in flight. They may return candidates, which a listing made now would miss.
         """
-        if self.state.tiers is not self._priority_index.tiers:
-            self._priority_index.adopt(self.state.tiers)
+        if self.state.snapshot.tiers is not self._priority_index.tiers:
+            self._priority_index.adopt(self.state.snapshot.tiers)
         if self._selector is not None and self._selector.undecided:
             await self._decide(self._selector, generation)
         level = self._priority_index.plain
@@ -465,17 +465,17 @@ class CandidateSource(CandidateIndex):
         backlog.begin_listing(lane)
         try:
             consumers = await self._zookeeper.children(paths.consumers, generation=generation)
-            # Consumers of other nodes are registered too: items that only this node takes are not shared with them.
-            takes = self.state.takes
+            # Consumers of other nodes are registered too: items that only this node accepts are not shared with them.
+            accepts = self.state.snapshot.accepts
             share = await self._registration.share(consumers, generation)
-            self._priority_index.reshare(share if takes is None else Partition())
+            self._priority_index.reshare(share if accepts is None else Partition())
             plain = (
                 self._groups is None
                 and self._selector is None
                 and self._batch_visibility is None
                 and self.state.dialect is None
             )
-            collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, takes) if plain else Matching
+            collector: Callable[[], Dealt | Matching] = partial(backlog.deal, lane, accepts) if plain else Matching
             listed, locks, queue = await asyncio.gather(
                 self._list_lane(paths.at(lane), collector, generation),
                 self._zookeeper.children(paths.locks, generation=generation),
@@ -510,8 +510,8 @@ class CandidateSource(CandidateIndex):
         """Leave out of a listing names that are not items, and items that this consumer does not take."""
         if self.state.dialect is not None:
             names = self._doubts.without_gone(filter(self.state.dialect.is_item, names))
-        if (takes := self.state.takes) is not None:
-            names = [name for name in names if takes(name)]
+        if (accepts := self.state.snapshot.accepts) is not None:
+            names = [name for name in names if accepts(name)]
         return names if self._selector is None else await self._selector.of_listing(names, generation)
 
     async def listen(self) -> None:

@@ -37,15 +37,15 @@ def needs_of(
     """Return how many messages a commit adds to each bounded queue, less the messages that it removes from there."""
     needs: dict[Limit, int] = {}
     for put in puts:
-        room = put.state.room
+        room = put.state.snapshot.capacity
         if room is not None:
             needs[room] = needs.get(room, 0) + 1
     for claim, disposition in dispositions.items() if needs else ():
-        room = claim.state.room
+        room = claim.state.snapshot.capacity
         if room in needs and disposition.kind in ("consume", "dead"):
             needs[room] -= 1
     for alteration in alterations if needs else ():
-        room = alteration.state.room
+        room = alteration.state.snapshot.capacity
         if room in needs and alteration.removes:
             needs[room] -= 1
     return {room: count for room, count in needs.items() if count > 0}

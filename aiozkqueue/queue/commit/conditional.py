@@ -45,7 +45,7 @@ class Change(NamedTuple):
         now = clock.now()
         return [
             attached_op
-            for end_hook in self.state.end_hooks
+            for end_hook in self.state.snapshot.end_hooks
             for attached_op in end_hook.attached_ops(claim, disposition, lambda: now)
         ]
 
@@ -56,7 +56,7 @@ class Change(NamedTuple):
         for operation in self.operations:
             weight += len(getattr(operation, "data", b""))
         if self.end is not None:
-            weight += sum(end_hook.weight(*self.end) for end_hook in self.state.end_hooks)
+            weight += sum(end_hook.weight(*self.end) for end_hook in self.state.snapshot.end_hooks)
         return weight
 
 

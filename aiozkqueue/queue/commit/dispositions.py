@@ -120,7 +120,7 @@ def aside(attempt: int) -> float:
 
 def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Return the disposition of a message that has used up its attempts."""
-    policy = claim.state.policy
+    policy = claim.state.snapshot.policy
     attempts = claim.attempt if claim.handed else claim.attempts
     reason = f"handed over {attempts} of {policy.allowed(claim.retries)} times without success"
     reason = f"{reason}; at last: {error}" if error else reason
@@ -133,7 +133,7 @@ def release_disposition(
     claim: Claim, delay: float | None, error: str | None, random: Callable[[], float] = random
 ) -> Disposition:
     """Return the disposition of a delivered claim whose work is undone, by the queue's policy. Pure."""
-    policy = claim.state.policy
+    policy = claim.state.snapshot.policy
     if claim.handed and claim.used_up:
         return exhausted(claim, error)
     if delay is None:

@@ -84,7 +84,7 @@ class _PendingMulti:
     def compose(self, large_batches: Iterator[int]) -> None:
         """Compose the multi from what is known now; ``large_batches`` counts the large batches that need results."""
         self.stores = _stores_of(self.batch)
-        self.turns = [(state.lanes, state.lanes.turn) for state in self.stores]
+        self.turns = [(state.snapshot.lanes, state.snapshot.lanes.turn) for state in self.stores]
         self.operations = [state.check() for state in self.stores]
         for atomic_write in self.batch:
             self.starts.append(len(self.operations))
@@ -413,7 +413,7 @@ class GroupCommitter:
         try:
             with scope:
                 await repair
-                if any(state.room is not None for state in atomic_write.stores):
+                if any(state.snapshot.capacity is not None for state in atomic_write.stores):
                     await atomic_write.reserve_again()
         except (QueueError, ZooKeeperError) as error:
             atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))

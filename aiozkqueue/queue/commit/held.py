@@ -82,7 +82,7 @@ class EndClaims(AtomicWrite):
         self._owners = None
         self._plain = True
         for claim, disposition in self._dispositions.items():
-            if disposition is not CONSUME or not claim.plain or claim.state.end_hooks:
+            if disposition is not CONSUME or not claim.plain or claim.state.snapshot.end_hooks:
                 self._plain = False
                 break
             # The fence comes first, so that it is the operation that is refused if the claim is lost.
@@ -118,7 +118,7 @@ class EndClaims(AtomicWrite):
         for owner, operation in parts:
             sent.append(operation)
             owners.append(owner)
-        for end_hook in claim.state.end_hooks if self._has_hooks(claim) else ():
+        for end_hook in claim.state.snapshot.end_hooks if self._has_hooks(claim) else ():
             for attached_op in end_hook.attached_ops(claim, disposition, self._moment):
                 sent.append(attached_op.operation)
                 owners.append(attached_op.owner)
@@ -374,8 +374,8 @@ class CommitWrite(EndClaims):
 def weigh(claim: Claim, disposition: Disposition) -> int:
     """Return the approximate size of a claim's end in a multi with the queue's features, in bytes."""
     weight = 3 * OPERATION_WEIGHT if disposition is CONSUME else weigh_disposition(claim, disposition)
-    if claim.state.end_hooks:
-        weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.state.end_hooks)
+    if claim.state.snapshot.end_hooks:
+        weight += sum(end_hook.weight(claim, disposition) for end_hook in claim.state.snapshot.end_hooks)
     return weight
 
 

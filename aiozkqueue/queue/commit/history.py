@@ -7,6 +7,7 @@ old records (`aiozkqueue.queue.admin.cleaning`). `aiozkqueue.queue.admin.history
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from aiozkqueue.layout import End, History, HistoryRecord
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.state.claim import Claim
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
     from .dispositions import Disposition
@@ -40,12 +42,11 @@ class HistoryHook:
         self.payload: bool = False
         """Whether records keep payloads."""
 
-    def follow(self) -> None:
-        """Adopt the queue's current configuration."""
-        state, history = self._state, self._state.config.history
-        other_hooks = tuple(hook for hook in state.end_hooks if hook is not self)
-        state.end_hooks = (*other_hooks, self) if history else other_hooks
+    def configured(self, snapshot: QueueSnapshot) -> QueueSnapshot:
+        """See `QueueFeature`."""
+        history = snapshot.config.history
         self.payload = isinstance(history, History) and history.payload
+        return replace(snapshot, end_hooks=(*snapshot.end_hooks, self)) if history else snapshot
 
     def weight(self, claim: Claim, disposition: Disposition) -> int:
         """Return the approximate size of the record in a multi, in bytes."""

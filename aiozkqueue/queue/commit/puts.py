@@ -90,10 +90,10 @@ def load(
     """
     start = len(sent)
     for state, _, prefix, data, plan in puts:
-        if plan is not None or state.transform_put is not None:
+        if plan is not None or state.snapshot.transform_put is not None:
             del sent[start:]
             return _load_planned(atomic_write, puts, sent)
-        sent.append(new_create((f"{state.lanes.next_path()}/{prefix}", data, False, True, False)))
+        sent.append(new_create((f"{state.snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
     return puts, None
 
 
@@ -101,7 +101,7 @@ def _load_planned(
     atomic_write: AtomicWrite, puts: Sequence[Put], sent: list[Operation]
 ) -> tuple[Sequence[Put], list[RefusalHandler]]:
     owners: list[RefusalHandler] = []
-    transformed = [put if put.state.transform_put is None else put.state.transform_put(put) for put in puts]
+    transformed = [put if (transform := put.state.snapshot.transform_put) is None else transform(put) for put in puts]
     live = [put for put in transformed if put.plan is None or not put.plan.dropped]
     atomic_write.plans = tuple(put.plan for put in transformed if put.plan is not None)
     for put in live:
@@ -119,7 +119,7 @@ def create(put: Put) -> Operation:
     """Return the create of an item, in the place of its plan or in the next lane in rotation."""
     state, plan = put.state, put.plan
     if plan is None or plan.place is None:
-        path = f"{state.lanes.next_path()}/{put.prefix}"
+        path = f"{state.snapshot.lanes.next_path()}/{put.prefix}"
     else:
         path = state.paths.at(plan.place.path(put.prefix))
     return Create(path, put.data, sequential=True)

@@ -96,7 +96,7 @@ async def transfer(runtime: Runtime, items: Sequence[Transfer], patience: Deadli
     while len(outcomes) < len(items):
         rest = items[len(outcomes) :]
         first = rest[0].puts
-        room, part = first[0].state.room, rest
+        room, part = first[0].state.snapshot.capacity, rest
         if room is not None:
             try:
                 await room.acquire(len(first), patience)

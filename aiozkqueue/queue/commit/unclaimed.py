@@ -221,7 +221,8 @@ def removal(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, disposi
         operations.append(Delete(paths.meta(snapshot.id), snapshot.meta.stat.version))
     if state.dialect is None:
         operations += freed_with(paths, snapshot.name)
-    return Change(state, operations, (as_claim(state, snapshot, runtime), disposition) if state.end_hooks else None)
+    end = (as_claim(state, snapshot, runtime), disposition) if state.snapshot.end_hooks else None
+    return Change(state, operations, end)
 
 
 def shortening(runtime: Remover, state: QueueState, snapshot: ItemSnapshot, data: bytes) -> Change:

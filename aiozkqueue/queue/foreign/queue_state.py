@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from aiozkqueue.dialects import Dialect
+    from aiozkqueue.queue.state.queue_state import SessionLinks
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 _ID_DIGITS = 20
@@ -49,10 +50,9 @@ class ForeignQueueState(QueueState):
         zookeeper: ZooKeeper,
         root: str,
         dialect: Dialect,
-        lane_ends: Callable[[QueueState, str], None],
-        random: Random,
+        links: SessionLinks,
     ) -> None:
-        super().__init__(zookeeper, root, dialect.path, lane_ends, random, paths=ForeignPaths(root, dialect))
+        super().__init__(zookeeper, root, dialect.path, links, paths=ForeignPaths(root, dialect))
         self.dialect: Dialect | None = dialect
         self._layout = dialect
         self._visibility_checked = False
@@ -187,7 +187,7 @@ class ForeignQueueState(QueueState):
                 raise
 
     def _now(self) -> int:
-        return 0 if self.clock is None else self.clock.now()
+        return self._links.clock.now()
 
 
 class ForeignBacklog(Backlog):

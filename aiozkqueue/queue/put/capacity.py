@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiozkqueue.errors import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.runtime.tasks import TaskOwner
     from aiozkqueue.queue.state.hooks import OnWait
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
 #: Maximum number of messages that one session may have under way to a bounded queue.
@@ -124,11 +126,11 @@ class CapacityGate:
 
     # -- acquiring room
 
-    def follow(self) -> None:
-        """Adopt the queue's current configuration."""
-        self._state.room = self if self._state.config.max_size else None
+    def configured(self, snapshot: QueueSnapshot) -> QueueSnapshot:
+        """See `QueueFeature`."""
         self._credits = 0  # the size may have changed
         self._wakeup.set()
+        return replace(snapshot, capacity=self) if snapshot.config.max_size else snapshot
 
     def try_acquire(self, count: int) -> bool:
         """Acquire room for ``count`` messages if it is known to be free and no put waits; then call `release`."""

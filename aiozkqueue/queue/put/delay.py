@@ -51,7 +51,7 @@ class DelayedPlace:
             # Never too early, even if the server's clock is ahead of our estimate.
             self._due = min(LAST_MOMENT, self._runtime.server_clock.then(self._from + self._delay))
         if self._due is None or self._is_past(self._due):
-            return f"{self._state.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
+            return f"{self._state.snapshot.lanes.of_priority(self._priority)}/{unscheduled_prefix(prefix)}"
         return f"{later_of(self._due)}/{scheduled_prefix(prefix, self._due, self._priority)}"
 
     @property

@@ -41,7 +41,7 @@ class GroupLane:
 
     def path(self, prefix: str) -> str:
         """See `Place`."""
-        return f"{self._state.lanes.of_group(self._group)}/{prefix}"
+        return f"{self._state.snapshot.lanes.of_group(self._group)}/{prefix}"
 
 
 def group_plan(state: QueueState, group: str | None) -> PutPlan | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.puts import Put
     from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.queue.state.queue_state import QueueState
+    from aiozkqueue.queue.state.snapshot import QueueSnapshot
 
 
 class QueueDefaults:
@@ -26,12 +27,11 @@ class QueueDefaults:
         self._clock = clock
         self._node = node
 
-    def follow(self) -> None:
-        """Adopt the queue's current configuration."""
-        config = self._state.config
-        self._state.takes = chooser(config, self._node)
-        transforms = config.collapse or config.lifetime is not None or self._state.takes is not None
-        self._state.transform_put = self._transform_put if transforms else None
+    def configured(self, snapshot: QueueSnapshot) -> QueueSnapshot:
+        """See `QueueFeature`."""
+        config, accepts = snapshot.config, chooser(snapshot.config, self._node)
+        transforms = config.collapse or config.lifetime is not None or accepts is not None
+        return replace(snapshot, accepts=accepts, transform_put=self._transform_put if transforms else None)
 
     def _transform_put(self, put: Put) -> Put:
         """Return the put with the queue's defaults. A put that has them already is unchanged."""
@@ -78,7 +78,7 @@ class KeyLane:
 
     def path(self, prefix: str) -> str:
         """Return the path in the lane of the key."""
-        return f"{self._state.lanes.of_key(self._key)}/{prefix}"
+        return f"{self._state.snapshot.lanes.of_key(self._key)}/{prefix}"
 
 
 def key_of(header: Header | None, data: bytes) -> str:

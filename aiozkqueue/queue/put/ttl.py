@@ -59,7 +59,7 @@ class TtlPlace:
 
     def path(self, prefix: str) -> str:
         """Return the path of the item, with its time of expiry in the name."""
-        path = f"{self._state.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
+        path = f"{self._state.snapshot.lanes.next()}/{prefix}" if self.within is None else self.within.path(prefix)
         if self._seconds == math.inf:
             return path
         lane, _, prefix = path.rpartition("/")

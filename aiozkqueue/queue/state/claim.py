@@ -179,7 +179,7 @@ class Claim:
     @property
     def used_up(self) -> bool:
         """Whether the policy and a handler's schedule allow no further attempt after those already counted."""
-        allowed = self.state.policy.allowed(self.retries)
+        allowed = self.state.snapshot.policy.allowed(self.retries)
         return allowed is not None and (self.attempt if self.handed else self.attempts) >= allowed
 
     def settled(self, fate: Fate) -> None:

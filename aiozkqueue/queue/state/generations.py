@@ -12,7 +12,7 @@ from .config_rules import check_generation, check_span, is_full
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiozkqueue.layout import QueueConfig, QueuePaths, Tier
+    from aiozkqueue.layout import QueueConfig, QueuePaths
     from aiozkqueue.zookeeper import ZooKeeper
 
 #: Lanes read together.
@@ -24,8 +24,11 @@ class ConfiguredQueue(Protocol):
 
     name: str
     paths: QueuePaths
-    config: QueueConfig
-    tiers: tuple[Tier, ...]
+
+    @property
+    def config(self) -> QueueConfig:
+        """The configuration last read."""
+        ...
 
     async def open(self) -> None:
         """Read the configuration, unless it is known."""
@@ -48,7 +51,7 @@ async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, pat
     while True:
         await state.open()
         # Groups keep lanes in shards that get no other new items.
-        shards = next((tier.shard_lanes for tier in state.tiers if tier.priority == priority), ())
+        shards = next((tier.shard_lanes for tier in state.config.tiers if tier.priority == priority), ())
         shard = next((number for number, lanes in enumerate(shards) if lanes[-1] == lane), None)
         if shard is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.errors import (
     ConnectionLostError,
@@ -13,7 +13,6 @@ from aiozkqueue.errors import (
 )
 from aiozkqueue.layout import (
     LANE_END,
-    AtLeastOnce,
     ItemName,
     MalformedError,
     QueueConfig,
@@ -49,22 +48,34 @@ from .config_rules import PolicyChoice, check_change, with_lane
 from .generations import open_next_generation
 from .lanes import PutLanes
 from .missing_lanes import MissingLanes
+from .snapshot import QueueSnapshot
 from .znodes import complete, folders_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from random import Random
 
     from aiozkqueue.dialects import Dialect
-    from aiozkqueue.layout import Policy, Tier
+    from aiozkqueue.layout import Policy
     from aiozkqueue.queue.runtime.clock import ServerClock
-    from aiozkqueue.zookeeper import Node, Operation, ZooKeeperError
+    from aiozkqueue.zookeeper import Node, Operation, Stat, ZooKeeperError
 
-    from .hooks import CapacityLimit, ClaimListener, EndHook
-
-DEFAULT_POLICY = AtLeastOnce()
+    from .hooks import ClaimListener
+    from .snapshot import QueueFeature
 
 _LANE_END = f"{LANE_END:010d}"
+
+
+class SessionLinks(NamedTuple):
+    """What the states of a session's queues share."""
+
+    clock: ServerClock
+    """ZooKeeper's time."""
+    random: Random
+    features: Callable[[QueueState], Iterable[QueueFeature]]
+    """Returns the features of a new queue state, in the order in which they see each configuration."""
+    lane_ends: Callable[[QueueState, str], None]
+    """Called when an item's path shows that its lane's counter is near its end."""
 
 
 class QueueState:
@@ -75,13 +86,11 @@ class QueueState:
         zookeeper: ZooKeeper,
         root: str,
         name: str,
-        lane_ends: Callable[[QueueState, str], None],
-        random: Random,
+        links: SessionLinks,
         *,
         paths: QueuePaths | None = None,
     ) -> None:
-        self._lane_ends = lane_ends
-        self._random = random
+        self._links = links
         self.paths: QueuePaths = paths or QueuePaths(root, name)
         self.name = name
         self.dialect: Dialect | None = None
@@ -90,28 +99,10 @@ class QueueState:
         """The maximum length of an id in a lock's name."""
         self.claim_listeners: tuple[ClaimListener[Any], ...] = ()
         """The dispatchers of its claims, one for each filter by which this session consumes."""
-        self.clock: ServerClock | None = None
-        """ZooKeeper's time, if this queue needs it."""
-        self.transform_put: Callable[[Any], Any] | None = None
-        """Applies the queue's configuration to a put; None: puts are unchanged. It is called before each attempt, with
-        its own result for the previous attempt."""
-        self.takes: Callable[[str], bool] | None = None
-        """Whether this session accepts an item, given its name; None: it accepts every item."""
-        self.config_listeners: list[Callable[[], None]] = []
-        """Callbacks invoked after each read of the configuration."""
-        self.end_hooks: tuple[EndHook[Any, Any], ...] = ()
-        """Hooks that add operations to the multis that end claims on messages of this queue."""
-        self.room: CapacityLimit[Any] | None = None
-        """The capacity gate of a bounded queue; None: the queue is unbounded."""
         self.tags: TagRecords = TagRecords(zookeeper, self.paths)
         """The tags that the digests in item names stand for."""
-        self.config: QueueConfig = QueueConfig()
-        self.policy: Policy = DEFAULT_POLICY
-        """The policy in force."""
-        self.version: int = -1
-        """Of the configuration."""
-        self.created: int = 0
-        """The zxid that made the queue's znode: a queue that is deleted and made again counts its versions from 0."""
+        self.snapshot: QueueSnapshot = QueueSnapshot.of(QueueConfig(), PutLanes(QueueConfig(), self.paths))
+        """The configuration last read."""
         self.forced_version: int = 0
         """The version of the locks znode at some earlier time. Each lock that is removed by force raises it."""
         self._zookeeper = zookeeper
@@ -122,15 +113,27 @@ class QueueState:
         self._choice = PolicyChoice(name)
         self._groups_expected = False
         self._missing_lanes = MissingLanes(zookeeper, self.paths)
-        self.tiers: tuple[Tier, ...] = self.config.tiers
-        """The lanes that may hold items, by priority, the most urgent first."""
-        self.lanes: PutLanes = PutLanes(self.config, self.paths)
-        """The lanes for new items."""
+        self._features = tuple(links.features(self))
+        self._config_listeners: list[Callable[[], None]] = []
+
+    @property
+    def config(self) -> QueueConfig:
+        """The configuration last read."""
+        return self.snapshot.config
+
+    @property
+    def version(self) -> int:
+        """The version of the configuration last read."""
+        return self.snapshot.version
 
     @property
     def sticky(self) -> bool:
         """Whether messages are taken only by the node that put them, according to the configuration last read."""
         return self.config.affinity == "producer"
+
+    def on_configured(self, callback: Callable[[], None]) -> None:
+        """Call this after each read of the configuration."""
+        self._config_listeners.append(callback)
 
     def request_policy(self, policy: Policy) -> None:
         """Request a policy; the next `open` stores it, or finds a conflict.
@@ -150,11 +153,6 @@ class QueueState:
         new = self._choice.prefer(policy)
         if self.config.policy is None and (new or self.ready):
             self.invalidate()
-
-    @property
-    def revision(self) -> tuple[int, int]:
-        """What tells the configuration known here from every other one of this name: zxid of the queue, and version."""
-        return self.created, self.version
 
     async def open(self) -> None:
         """Read the configuration, and create the missing znodes of the queue and the lanes that puts found missing.
@@ -243,7 +241,7 @@ class QueueState:
         """Whether consumers look for items of a priority, and for scheduled items, as far as this session knows."""
         if self.config.ordered and (priority or scheduled):
             return False
-        return self.ready and priority in self.lanes and (self.config.scheduled or not scheduled)
+        return self.ready and priority in self.snapshot.lanes and (self.config.scheduled or not scheduled)
 
     async def ensure_lane(self, priority: int, *, scheduled: bool) -> None:
         """Add a priority and, if ``scheduled``, delayed items to the configuration, unless it has them.
@@ -260,7 +258,7 @@ class QueueState:
                 return
             config = with_lane(self.name, self.config, priority, scheduled=scheduled)
             folders = ["later"] if scheduled else []
-            if priority not in self.lanes:
+            if priority not in self.snapshot.lanes:
                 (lanes,) = (tier.put_lanes for tier in config.tiers if tier.priority == priority)
                 folders += lanes if len(lanes) == 1 else ()
             present = set(await self._zookeeper.children(self.paths.base))
@@ -303,7 +301,7 @@ class QueueState:
     def note_sequence(self, path: str) -> None:
         """Check the path of a new item; near the end of its lane's counter, open the next generation."""
         if path[-len(_LANE_END) :] >= _LANE_END:
-            self._lane_ends(self, path)
+            self._links.lane_ends(self, path)
 
     async def next_generation(self, path: str) -> None:
         """Open the next generation of the lane of an item's path, unless it is open.
@@ -354,7 +352,7 @@ class QueueState:
 
     def _open_lane(self, lane: str) -> Coroutine[object, object, None]:
         """Have the next opening make a lane, with the others that have been chosen and may be missing as well."""
-        self._missing_lanes.want({lane, *self.lanes.take_chosen()})
+        self._missing_lanes.want({lane, *self.snapshot.lanes.take_chosen()})
         return self._open_wanted(lane)
 
     async def _open_wanted(self, lane: str) -> None:
@@ -464,8 +462,8 @@ class QueueState:
             config = replace(config, groups=config.shards or 1)
             await self._zookeeper.multi([SetData(paths.base, config.encode(), stat.version)])
             return
-        if config.lifetime is not None and self.clock is not None:
-            await self.clock.learned(paths.due)  # every put computes the time when its message expires
+        if config.lifetime is not None:
+            await self._links.clock.learned(paths.due)  # every put computes the time when its message expires
         await complete(self._zookeeper, paths, self._folders(), config)
         same = await self._missing_lanes.make(config, stat)
         locks = await self._zookeeper.exists(paths.locks)
@@ -473,14 +471,18 @@ class QueueState:
             return  # read again: the queue or the request may have changed since
         self.forced_version = 0 if locks is None else locks.version
         self._choice.settled()
-        if self.revision != (stat.czxid, stat.version):
-            self.lanes = PutLanes(config, self.paths, self._random)
-        self.created, self.version = stat.czxid, stat.version
-        self.config, self.ready = config, True
-        self.policy = config.policy or DEFAULT_POLICY
-        self.tiers = config.tiers
-        for listener in self.config_listeners:
-            listener()
+        self._adopt(config, stat)
+
+    def _adopt(self, config: QueueConfig, stat: Stat) -> None:
+        """Replace the snapshot by the one of a configuration that has been read."""
+        same = self.snapshot.revision == (stat.czxid, stat.version)
+        lanes = self.snapshot.lanes if same else PutLanes(config, self.paths, self._links.random)
+        snapshot = QueueSnapshot.of(config, lanes, version=stat.version, created=stat.czxid)
+        for feature in self._features:
+            snapshot = feature.configured(snapshot)
+        self.snapshot, self.ready = snapshot, True
+        for callback in self._config_listeners:
+            callback()
 
     def _folders(self) -> list[str]:
         """Return the znodes that the queue must have."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def claim(policy: zq.Policy, attempt: int, *, handed: bool = True, retries: int = 0) -> Claim:
-    state = cast("QueueState", SimpleNamespace(policy=policy, name="jobs"))
+    state = cast("QueueState", SimpleNamespace(snapshot=SimpleNamespace(policy=policy), name="jobs"))
     made = Claim(state, "items/item-i1-0000000000", "1", "", "", "", 1, EphemeralBudget({}), 0)
     made.attempts, made.recorded, made.handed, made.retries = attempt, True, handed, retries
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -10,12 +11,13 @@ import pytest
 from aiozkqueue.errors import DuplicateKeyError, NotCommittedError
 from aiozkqueue.queue.commit.put_plan import PutHook, PutPlan, join
 from aiozkqueue.queue.commit.puts import Put, PutWrite
-from aiozkqueue.queue.state.queue_state import QueueState
+from aiozkqueue.queue.state.queue_state import QueueState, SessionLinks
 from aiozkqueue.zookeeper import Create, NodeExistsError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from aiozkqueue.queue.runtime.clock import ServerClock
     from aiozkqueue.zookeeper import Operation, ZooKeeper, ZooKeeperError
 
 
@@ -55,7 +57,8 @@ class Elsewhere:
 
 @pytest.fixture
 def state() -> QueueState:
-    return QueueState(cast("ZooKeeper", None), "/zms", "jobs", lambda *_: None, Random(1))
+    links = SessionLinks(cast("ServerClock", None), Random(1), lambda _: (), lambda *_: None)
+    return QueueState(cast("ZooKeeper", None), "/zms", "jobs", links)
 
 
 def operations_of(atomic_write: PutWrite) -> list[Operation]:
@@ -110,7 +113,10 @@ async def test_a_companion_hears_once_what_became_of_the_put(
 def test_what_the_queue_asks_of_every_put_is_added_when_it_is_sent(state: QueueState) -> None:
     atomic_write = PutWrite("t", [Put(state, "a", "item-ia-", b"")])
     record = KeyNode("/zms/jobs/history/r")
-    state.transform_put = lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,)))
+    state.snapshot = replace(
+        state.snapshot,
+        transform_put=lambda put: put if put.plan is not None else put._replace(plan=PutPlan((record,))),
+    )
     for _attempt in range(2):
         assert paths(atomic_write) == ["history/r", "items/item-ia-"]
 

@@ -1,0 +1,62 @@
+"""What a session knows of a queue's configuration: one immutable value, replaced as a whole by each read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from aiozkqueue.layout import AtLeastOnce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiozkqueue.layout import Policy, QueueConfig, Tier
+
+    from .hooks import CapacityLimit, EndHook
+    from .lanes import PutLanes
+
+DEFAULT_POLICY: Final = AtLeastOnce()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueSnapshot:
+    """A configuration, its version, and the hooks that the queue's features take from it."""
+
+    config: QueueConfig
+    policy: Policy
+    """The policy in force."""
+    tiers: tuple[Tier, ...]
+    """The lanes that may hold items, by priority, the most urgent first."""
+    lanes: PutLanes
+    """The lanes for new items."""
+    version: int
+    """The version of the configuration; -1 before the first read."""
+    created: int
+    """The zxid that made the queue's znode: a queue that is deleted and made again counts its versions from 0."""
+    accepts: Callable[[str], bool] | None = None
+    """Whether this session accepts an item, given its name; None: it accepts every item."""
+    transform_put: Callable[[Any], Any] | None = None
+    """Applies the configuration to a put; None: puts are unchanged. It is called before each attempt, with its own
+    result for the previous attempt."""
+    end_hooks: tuple[EndHook[Any, Any], ...] = ()
+    """Hooks that add operations to the multis that end claims on messages of this queue."""
+    capacity: CapacityLimit[Any] | None = None
+    """The capacity gate of a bounded queue; None: the queue is unbounded."""
+
+    @classmethod
+    def of(cls, config: QueueConfig, lanes: PutLanes, *, version: int = -1, created: int = 0) -> Self:
+        """Return the snapshot of a configuration, without hooks."""
+        return cls(config, config.policy or DEFAULT_POLICY, config.tiers, lanes, version, created)
+
+    @property
+    def revision(self) -> tuple[int, int]:
+        """Distinguishes this configuration from every other one of a queue of this name."""
+        return self.created, self.version
+
+
+class QueueFeature(Protocol):
+    """A feature of a queue that depends on its configuration."""
+
+    def configured(self, snapshot: QueueSnapshot) -> QueueSnapshot:
+        """Return a new snapshot with the hooks that this feature needs."""
+        ...
