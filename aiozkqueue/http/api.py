@@ -121,9 +121,11 @@ class Api:
         polled = (
             await while_wanted(request, self.backend.leaving, polling) if wait and not looks else await polling
         ) or []
-        if polled and await request.is_disconnected():  # nobody will acknowledge these
-            await self._service.renew(queue, [one.id for one in polled], 0)
-        return MessagesResponse(polled)
+
+        async def release() -> None:
+            await self._service.renew(queue, [message.id for message in polled], 0)
+
+        return MessagesResponse(polled, release if polled else None)
 
     async def peek(self, request: Request, queue: str) -> Response:
         """Show messages, claimed ones too."""

@@ -7,19 +7,22 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from .core.patience import SLICE
 from .core.service import as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
     from .core.service import Polled
 
-#: Bytes that are handed to the connection at a time.
+#: The extension of our own server: a function that tells whether the client has gone.
+GONE: Final = "aiozkqueue.gone"
+#: Bytes that are written to the connection at a time.
 _PORTION: Final = 256 * 1024
 
 
@@ -27,17 +30,46 @@ class MessagesResponse(Response):
     """Messages as EmoDB shows them.
 
     They are written as JSON when nothing can be cancelled any more: what a poll has claimed would stay so.
+    ``undelivered`` is called if the client has gone before all of it has been written.
     """
 
     media_type = "application/json"
 
-    def __init__(self, polled: Sequence[Polled]) -> None:
+    def __init__(self, polled: Sequence[Polled], undelivered: Callable[[], Awaitable[object]] | None = None) -> None:
         super().__init__()
         self._polled = polled
+        self._undelivered = undelivered
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's own
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         parts = await self._parts()
+        gone = scope.get("extensions", {}).get(GONE)
+        if self._undelivered is None:
+            await self._send(parts, send)
+        elif gone is None:  # another server than ours, which can be asked beforehand only
+            await (self._undelivered() if await Request(scope, receive).is_disconnected() else self._send(parts, send))
+        else:
+            await self._deliver(parts, send, gone, self._undelivered)
+
+    async def _deliver(
+        self, parts: list[bytes], send: Send, gone: Callable[[], bool], undelivered: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Send the answer; look at the connection immediately before each write, because a lost write raises nothing.
+
+        Between the look and the write no other task runs.
+        """
+        complete = True
+
+        async def write(message: Message) -> None:
+            nonlocal complete
+            complete = complete and not gone()
+            await send(message)
+
+        await self._send(parts, write)
+        if not complete:
+            await undelivered()
+
+    async def _send(self, parts: list[bytes], send: Send) -> None:
         self.headers["content-length"] = str(sum(map(len, parts)))
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         portion: list[bytes] = []

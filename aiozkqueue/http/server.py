@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .crowd import Crowd
 from .health import PATHS
 from .listening import BACKLOG, most_connections
+from .messages import GONE
 
 if TYPE_CHECKING:
     import socket
@@ -182,6 +183,9 @@ class PatientProtocol(H11Protocol):
     def _serving(self, app: ASGIApp) -> Any:  # noqa: ANN401 - uvicorn has types of its own for ASGI
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             served = _too_long if _head_length(scope) > HEAD_LIMIT else app
+            cycle = self.cycle
+            gone = {GONE: lambda: cycle.disconnected or self.transport.is_closing()}
+            scope["extensions"] = {**scope.get("extensions", {}), **gone}
             await served(scope, receive, self._closing(receive, send))
 
         return serve

@@ -13,6 +13,7 @@ import pytest
 
 import aiozkqueue as zq
 from aiozkqueue.http import Keys, Settings
+from aiozkqueue.http.messages import MessagesResponse
 from aiozkqueue.queue.internals import core_of
 from tests.http.conftest import polled, serving
 from tests.integration.queue.conftest import eventually
@@ -191,6 +192,28 @@ async def test_a_client_that_goes_as_its_messages_come_has_them_or_gives_them_ba
             polled = await service.poll("q", wait=0 if b"payload" in answer else 30)
         assert len(polled) == (0 if b"payload" in answer else 1)
         assert (await service.http.delete("/queue/1/q")).status_code == 200
+
+
+async def test_a_client_that_goes_before_its_answer_is_written_gives_its_messages_back(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client goes after the claim, while the answer is composed; a write to its connection raises nothing."""
+    composing, compose = asyncio.Event(), MessagesResponse._parts
+
+    async def late(response: MessagesResponse) -> list[bytes]:
+        composing.set()
+        await asyncio.sleep(0.3)
+        return await compose(response)
+
+    await service.post("/queue/1/q/send", json=1)
+    monkeypatch.setattr(MessagesResponse, "_parts", late)
+    async with raw(service) as (reader, writer), asyncio.timeout(60):
+        writer.write(head(service, "GET /queue/1/q/poll?ttl=3600"))
+        await composing.wait()
+        writer.write_eof()
+        assert b"payload" not in await reader.read()
+    monkeypatch.undo()
+    assert len(await service.poll("q", wait=10)) == 1
 
 
 # -- limits
