@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiozkqueue as zq
@@ -42,9 +43,10 @@ async def hold_many(session: zq.QueueSession, journal: Journal) -> None:
     """Take as many as the session may hold, and keep them."""
     held = 0
     async with session.transaction() as tx:
-        while messages := await tx.take_many(session.queue("jobs"), 500):
-            held += len(messages)
-            journal.write(f"holds {held}")
+        with suppress(zq.TransactionTooLargeError):  # which would roll back, and turn locks into timed ones
+            while messages := await tx.take_many(session.queue("jobs"), 500):
+                held += len(messages)
+                journal.write(f"holds {held}")
         await asyncio.sleep(600)
 
 
