@@ -32,6 +32,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import BinaryType
 
 import aiozkqueue as zq
+from tests.spark.processes import children
 from tests.spark.streams import started
 
 if TYPE_CHECKING:
@@ -180,18 +181,25 @@ class Soak:
         return "well" if ended else "stopped"
 
     def _strike(self, query: StreamingQuery, fault: str, delay: float) -> None:
-        """Kill what Python processes the query has."""
+        """Kill the Python processes of the query: that of its source, or those of its tasks.
+
+        The daemon that forks the tasks' processes stays: it belongs to the Spark that other tests use too, and Spark
+        fails with a broken pipe when it later tells a daemon that is gone to end a process.
+        """
         time.sleep(delay)
         gateway: Any = self._spark.sparkContext._gateway
         jvm = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
-        wanted = "python_streaming_source_runner" if fault == "source" else "pyspark.daemon"
         if not query.isActive:
             return
-        for process in Path("/proc").glob("[0-9]*"):
+        processes = children(jvm)
+        if fault == "source":
+            struck = [process for process, command in processes.items() if "python_streaming_source_runner" in command]
+        else:
+            daemons = [process for process, command in processes.items() if "pyspark.daemon\0pyspark.worker" in command]
+            struck = [process for daemon in daemons for process in children(daemon)]
+        for process in struck:
             with suppress(OSError):
-                parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == jvm and wanted in (process / "cmdline").read_text():
-                    os.kill(int(process.name), signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
 
     def _at(self, what: str, number: int) -> Path:
         return self._folder / f"{what}-{number}"

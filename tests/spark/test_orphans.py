@@ -24,6 +24,7 @@ from aiozkqueue.spark.writing import staging_of
 from aiozkqueue.testing import ZooKeeperProxy
 from tests.spark.local import PROJECT, environment
 from tests.spark.orphaned import JVM
+from tests.spark.processes import children
 from tests.spark.test_batch import put
 
 if TYPE_CHECKING:
@@ -40,16 +41,6 @@ async def until(done: Callable[[], bool], what: str) -> None:
     while not await asyncio.to_thread(done):
         assert time.monotonic() < deadline, what
         await asyncio.sleep(0.05)
-
-
-def children(parent: int) -> set[int]:
-    """The processes that have this parent."""
-    found: set[int] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if int((process / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
-                found.add(int(process.name))
-    return found
 
 
 def lives(process: int) -> bool:
@@ -94,7 +85,8 @@ async def test_drivers_tasks_and_writers_fail_when_zookeeper_is_away_for_longer_
 ) -> None:
     await asyncio.to_thread(put, options, b"1", b"2")
     async with ZooKeeperProxy(zookeeper) as proxy:
-        parsed = parse_options({**options, "hosts": proxy.hosts, "outageTimeout": "0.5", "sessionTimeout": "3"})
+        given = {**options, "hosts": proxy.hosts, "outageTimeout": "0.5", "sessionTimeout": "3"}
+        parsed = await asyncio.to_thread(parse_options, given)  # reads the time zone's file
         reader = QueueStreamReader(default_schema(parsed.content), parsed)
         end = await asyncio.to_thread(reader.latestOffset, reader.initialOffset(), ReadAllAvailable())
         (share,) = await asyncio.to_thread(reader.partitions, reader.initialOffset(), end)
