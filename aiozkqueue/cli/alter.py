@@ -13,7 +13,7 @@ from aiozkqueue.cli.arguments import AsJson, QueueName
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-_ByKey = Annotated[bool, typer.Option("--key", "-k", help="ID is a key: all that wait under it are meant.")]
+_ByKey = Annotated[bool, typer.Option("--key", "-k", help="ID is a key: apply to all waiting messages with this key.")]
 
 
 @connected
@@ -24,7 +24,9 @@ async def cancel(
     by_key: _ByKey = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Remove a message that nobody holds. Fails with 1 when it is held or absent.
+    """Remove a message that is not in flight.
+
+    Exit status 1: the message is in flight or does not exist.
 
     [dim]aiozkqueue cancel orders gx8YSxIzUYf8000002
     aiozkqueue cancel reminders --key invoice-7[/dim]
@@ -43,7 +45,9 @@ async def update(
     by_key: _ByKey = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Replace the payload of a message that nobody holds. Fails with 1 when it is held or absent.
+    """Replace the payload of a message that is not in flight.
+
+    Exit status 1: the message is in flight or does not exist.
 
     [dim]aiozkqueue update orders gx8YSxIzUYf8000002 '{"id": 2}'[/dim]
     """

@@ -30,7 +30,7 @@ def _show_version(wanted: bool) -> None:
 @_app.callback()
 def start(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Transactional queues on ZooKeeper, from the command line."""

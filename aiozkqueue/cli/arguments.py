@@ -9,14 +9,14 @@ import typer
 from aiozkqueue.cli.durations import TIME, duration_from
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 LookBudget = Annotated[
     float,
     typer.Option(
         "--budget",
         parser=duration_from(0.1, to=86_400),
         metavar=TIME,
-        help="How long it may take; then it shows what it has seen.",
+        help="The time budget. After it, the command shows what it has read so far.",
     ),
 ]

@@ -50,17 +50,17 @@ KazooPath = Annotated[
 ]
 LockPath = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="The lockPath that Curator's clients of it use, if any.", rich_help_panel=_PANEL),
+    typer.Option(metavar="PATH", help="The lockPath of its Curator clients, if they use one.", rich_help_panel=_PANEL),
 ]
 CuratorKindOption = Annotated[
     Kind | None,
     typer.Option(help="Curator's recipe. [dim]default: queue[/dim]", rich_help_panel=_PANEL),
 ]
 Compressed = Annotated[
-    bool, typer.Option("--compressed", help="Curator's clients of it use enableCompression().", rich_help_panel=_PANEL)
+    bool, typer.Option("--compressed", help="Its Curator clients use enableCompression().", rich_help_panel=_PANEL)
 ]
 Unlocked = Annotated[
-    bool, typer.Option("--unlocked", help="It is kazoo's Queue, not its LockingQueue.", rich_help_panel=_PANEL)
+    bool, typer.Option("--unlocked", help="The queue is kazoo's Queue, not its LockingQueue.", rich_help_panel=_PANEL)
 ]
 
 

@@ -91,9 +91,7 @@ async def configure(
     queue: QueueName,
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="POLICY", help="at-least-once, consume-once, or consume-times=N: how often it is offered."
-        ),
+        typer.Option(metavar="POLICY", help="at-least-once, consume-once or consume-times=N: the number of attempts."),
     ] = None,
     backoff: Annotated[
         zq.Backoff | None,
@@ -104,15 +102,16 @@ async def configure(
         ),
     ] = None,
     exhausted: Annotated[
-        Exhausted | None, typer.Option(help="What becomes of a message whose attempts are used up.")
+        Exhausted | None, typer.Option(help="What happens to a message after its last attempt.")
     ] = None,
     as_json: AsJson = False,
     **settings: object,
 ) -> Exit:
-    """Show what has been decided for a queue, after changing what the options say.
+    """Show the configuration of a queue, after changing the given options.
 
-    Every client follows a change from its next put or claim on. A queue that is not there is made by a change alone:
-    without one this fails with 1.
+    Every client follows a change from its next put or claim on. A change creates a queue that does not exist.
+
+    Exit status 1: the queue does not exist and no option is given.
 
     [dim]aiozkqueue configure orders --policy consume-times=5 --backoff 1..60
     aiozkqueue configure orders --max-size 10000[/dim]

@@ -143,7 +143,8 @@ def connection(
         ),
     ] = None,
     root: Annotated[
-        str, typer.Option(envvar=ROOT, metavar="PATH", help="Where the queues are kept.", rich_help_panel=_PANEL)
+        str,
+        typer.Option(envvar=ROOT, metavar="PATH", help="The path of the queues in ZooKeeper.", rich_help_panel=_PANEL),
     ] = "/zms",
     session_timeout: Annotated[
         float | None,
@@ -151,7 +152,7 @@ def connection(
             envvar=SESSION_TIMEOUT,
             metavar=TIME,
             parser=duration_from(0.001),
-            help="After so long a silence the servers give our claims to others. "
+            help="The session timeout. If this process is unreachable for longer, its messages are redelivered. "
             f"[dim]default: {DEFAULT_SESSION_TIMEOUT:g}[/dim]",
             rich_help_panel=_PANEL,
         ),
@@ -162,19 +163,23 @@ def connection(
             envvar=CONNECT_TIMEOUT,
             metavar=TIME,
             parser=duration_from(0.001),
-            help="How long to look for a server.",
+            help="How long to wait for the first connection.",
             rich_help_panel=_PANEL,
         ),
     ] = 15.0,
-    tls_ca: Annotated[Path | None, _file(TLS_CA, "PEM file: who signed the servers' certificates.")] = None,
-    tls_cert: Annotated[Path | None, _file(TLS_CERT, "PEM file: our certificate, its key too or in --tls-key.")] = None,
-    tls_key: Annotated[Path | None, _file(TLS_KEY, "PEM file: our private key.")] = None,
+    tls_ca: Annotated[
+        Path | None, _file(TLS_CA, "PEM file with the authorities that signed the servers' certificates.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, _file(TLS_CERT, "PEM file with the client certificate, and its key unless --tls-key has it.")
+    ] = None,
+    tls_key: Annotated[Path | None, _file(TLS_KEY, "PEM file with the client's private key.")] = None,
     tls: Annotated[
         bool,
         typer.Option(
             "--tls",
             envvar=TLS,
-            help="Encrypt, and trust the system's authorities; implied by the files above.",
+            help="Use TLS and trust the system's authorities; implied by the files above.",
             rich_help_panel=_PANEL,
         ),
     ] = False,

@@ -40,9 +40,11 @@ async def consume(
     connection: Connection,
     queue: AskedQueue,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more; without it, end when nothing is left.")
+        bool, typer.Option("--follow", help="Wait for more messages; without it, end when the queue is empty.")
     ] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after so many messages.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="End after this number of messages.")
+    ] = None,
     command: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +60,7 @@ async def consume(
         typer.Option(
             "--filter",
             metavar="TAG<=VALUE",
-            help="Take only what passes: = > >= < <= on a tag; repeated: all of them must pass.",
+            help="Take only messages whose tag matches: = > >= < <=. If repeated, all must match.",
         ),
     ] = None,
     enums: Annotated[
@@ -66,17 +68,18 @@ async def consume(
         typer.Option(
             "--enum",
             metavar="TAG=LOW,…,HIGH",
-            help="The values of a tag, the lowest first; may be repeated.",
+            help="The values of a tag from lowest to highest; may be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Take messages, and print or process each in a transaction of its own.
+    """Take messages and print or process each in its own transaction.
 
-    Prints each payload and a newline, then commits; or runs a command on it.
-    Fails with 1 when there was no message, or a command failed.
-    SIGTERM or SIGINT: finish the message in hand, then end.
-    A second signal ends at once, and the message comes again.
+    Prints each payload and a newline, and commits; or runs a command with it.
+    SIGTERM or SIGINT: finish the current message, then exit.
+    A second signal exits immediately, and the message is redelivered.
+
+    Exit status 1: there was no message, or a command failed.
 
     [dim]aiozkqueue consume orders --limit 10 --json
     aiozkqueue consume renders --enum class=low,standard,high --filter 'class<=standard'

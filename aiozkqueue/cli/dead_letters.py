@@ -12,7 +12,7 @@ from aiozkqueue.cli.asked import AskedQueue, asks_queue
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="These alone; without any, all.")]
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Message ids (default: all).")]
 
 
 @connected
@@ -20,10 +20,12 @@ _Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="These
 async def list_(
     connection: Connection,
     queue: AskedQueue,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show dead letters, and why each died. Fails with 1 when there is none.
+    """List dead letters and the reason for each.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue dlq list orders --limit 100[/dim]
     """
@@ -47,10 +49,12 @@ async def redrive(
     connection: Connection,
     queue: AskedQueue,
     ids: _Ids = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="So many at most.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Put dead letters back into their queue, attempts at nought. Fails with 1 when there was none.
+    """Put dead letters back into their queue, starting again at attempt 1.
+
+    Exit status 1: there were none.
 
     [dim]aiozkqueue dlq redrive orders --limit 1[/dim]
     """
@@ -69,7 +73,7 @@ async def purge(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Delete dead letters for good.
+    """Delete dead letters permanently.
 
     [dim]aiozkqueue dlq purge orders --yes[/dim]
     """

@@ -17,16 +17,16 @@ from aiozkqueue.queue.admin.budget import BUDGET
 @connected
 async def doctor(
     connection: Connection,
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE…]", help="These alone; without any, all.")
-    ] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Queue names (default: all).")] = None,
     budget: LookBudget = BUDGET,
     as_json: AsJson = False,
 ) -> Exit:
-    """Examine the servers and the queues: latency, limits, clocks, leftovers, access. Fails with 1 on an error.
+    """Examine the servers and the queues for problems.
 
-    Changes nothing. Lists every queue that it looks at, which a very deep one feels. When the time budget is over, it
-    ends, and says what it has not looked at.
+    Exit status 1: it finds an error.
+
+    Checks latency, limits, clocks, leftovers and access, and changes nothing. It lists each queue, which costs the
+    servers time for deep queues. After the time budget, it stops and names the queues that it has not examined.
 
     [dim]aiozkqueue doctor
     aiozkqueue doctor orders --json | jq -r 'select(.kind == "finding").text'[/dim]

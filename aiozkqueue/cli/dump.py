@@ -14,18 +14,18 @@ from aiozkqueue.worker import ask
 
 def dump(
     pid: Annotated[
-        int, typer.Argument(min=1, metavar="PID", help="The process of an `aiozkqueue worker`, on this host.")
+        int, typer.Argument(min=1, metavar="PID", help="The process id of an `aiozkqueue worker` on this host.")
     ],
     timeout: Annotated[
         float,
         typer.Option(
-            "--timeout", parser=duration_from(0, to=86_400), metavar=TIME, help="How long to wait for its answer."
+            "--timeout", parser=duration_from(0, to=86_400), metavar=TIME, help="How long to wait for the answer."
         ),
     ] = 10,
 ) -> Exit:
-    """Show where each task of a worker waits, down the whole chain of awaits, those that handle a message first.
+    """Show where each task of a worker waits.
 
-    For handlers that are stuck; it tells of one that blocks the event loop, too. The worker goes on.
+    Use it for stuck handlers, including those that block the event loop. It does not stop the worker.
 
     [dim]aiozkqueue dump $(pidof -s aiozkqueue)
     kubectl exec shop-worker-0 -- aiozkqueue dump 1[/dim]

@@ -17,7 +17,9 @@ from aiozkqueue.schedule import Notifications
 
 @connected
 async def buses(connection: Connection, as_json: AsJson = False) -> Exit:
-    """Show the buses, and how many groups each has. Fails with 1 when there is none.
+    """List the buses and the number of their groups.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue bus list[/dim]
     """
@@ -36,7 +38,9 @@ async def buses(connection: Connection, as_json: AsJson = False) -> Exit:
 async def groups(
     connection: Connection, bus: Annotated[str, typer.Argument(metavar="BUS")], as_json: AsJson = False
 ) -> Exit:
-    """Show what waits for the bus's own subscribers, and for each group. Fails with 1 when there is no such bus.
+    """List the events that wait for each group of a bus.
+
+    Exit status 1: the bus does not exist.
 
     [dim]aiozkqueue bus groups orders[/dim]
     """
@@ -70,7 +74,9 @@ async def groups(
 
 @connected
 async def notifications(connection: Connection, as_json: AsJson = False) -> Exit:
-    """Show the notification queues, and how many entries each has. Fails with 1 when there is none.
+    """List the notification queues and the number of their entries.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue notifications list[/dim]
     """
@@ -95,11 +101,11 @@ async def ready(
     service: Annotated[str, typer.Argument(metavar="SERVICE")],
     name: Annotated[str, typer.Argument(metavar="NAME")],
     at: Annotated[
-        str | None, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone; now unless given.")
+        str | None, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone (default: now).")
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Count what can be handled at a date, and nobody holds.
+    """Count the entries that are due at a date and not in flight.
 
     [dim]aiozkqueue notifications ready billing reminders --at 2026-04-01T00:00Z[/dim]
     """

@@ -23,9 +23,9 @@ class Exit(enum.IntEnum):
 
 
 EXPLAINED: Final = (
-    "Exit status: 0 done; 1 nothing there, or the work failed; 2 wrong use; 3 no connection; 4 access refused; "
-    "5 conflict with another's claim, key, limit or configuration, nothing was changed; "
-    "6 outcome unknown, look before doing it again; 130 interrupted."
+    "Exit status: 0 done; 1 nothing found, or the work failed; 2 wrong usage; 3 no connection; 4 access denied; "
+    "5 conflict with a claim, key, limit or configuration, and nothing was changed; "
+    "6 outcome unknown, so check before you try again; 130 interrupted."
 )
 
 # The first that fits counts.

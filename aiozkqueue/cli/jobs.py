@@ -22,7 +22,9 @@ _Name = Annotated[str, typer.Argument(metavar="NAME")]
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """Show the recurring jobs, and when each occurs next. Fails with 1 when there is none.
+    """List the recurring jobs and the next occurrence of each.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue jobs list[/dim]
     """
@@ -47,21 +49,25 @@ async def add(
     connection: Connection,
     name: _Name,
     cron: Annotated[
-        str, typer.Argument(metavar="CRON", help="Five fields, six with seconds before them, or such as @daily.")
+        str, typer.Argument(metavar="CRON", help="Five fields, six with leading seconds, or a name such as @daily.")
     ],
     queue: QueueName,
     body: Annotated[str, typer.Argument(metavar="[BODY]", help="The payload.")] = "",
-    zone: Annotated[str, typer.Option("--zone", "-z", help="The time zone that CRON is in.")] = "UTC",
+    zone: Annotated[str, typer.Option("--zone", "-z", help="The time zone of CRON.")] = "UTC",
     missed: Annotated[
-        Literal["skip", "last", "all"], typer.Option(help="What to make up for when no scheduler ran.")
+        Literal["skip", "last", "all"],
+        typer.Option(help="Which missed occurrences to put after a time without a scheduler."),
     ] = "last",
-    limit: Annotated[int, typer.Option(min=1, help="So many at most, with --missed all.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="The maximum number with --missed all.")] = 100,
     tolerance: Annotated[
-        float, typer.Option(parser=parse_duration, metavar=TIME, help="What is later than that was missed.")
+        float,
+        typer.Option(
+            parser=parse_duration, metavar=TIME, help="An occurrence that is later than this counts as missed."
+        ),
     ] = 60,
     as_json: AsJson = False,
 ) -> Exit:
-    """Add a job: put BODY to QUEUE whenever CRON says so. It occurs while a scheduler runs somewhere.
+    """Add a job that puts BODY to QUEUE at the times of CRON while a scheduler runs.
 
     [dim]aiozkqueue jobs add nightly '0 3 * * *' reports '{"all": true}' --zone Europe/Berlin[/dim]
     """
@@ -75,7 +81,7 @@ async def add(
 
 @connected
 async def pause(connection: Connection, name: _Name, as_json: AsJson = False) -> Exit:
-    """Let a job occur no more until it is resumed.
+    """Pause a job until it is resumed.
 
     [dim]aiozkqueue jobs pause nightly[/dim]
     """
@@ -86,7 +92,7 @@ async def pause(connection: Connection, name: _Name, as_json: AsJson = False) ->
 
 @connected
 async def resume(connection: Connection, name: _Name, as_json: AsJson = False) -> Exit:
-    """Let a paused job occur again, from now on.
+    """Resume a paused job.
 
     [dim]aiozkqueue jobs resume nightly[/dim]
     """
@@ -97,7 +103,9 @@ async def resume(connection: Connection, name: _Name, as_json: AsJson = False) -
 
 @connected
 async def remove(connection: Connection, name: _Name) -> Exit:
-    """Remove a job. Fails with 1 when there is none of this name.
+    """Remove a job.
+
+    Exit status 1: the job does not exist.
 
     [dim]aiozkqueue jobs remove nightly[/dim]
     """
@@ -112,7 +120,7 @@ async def remove(connection: Connection, name: _Name) -> Exit:
 
 @connected
 async def run(connection: Connection) -> Exit:
-    """Schedule the jobs until a signal comes. Run it in several places: each occurrence is put once.
+    """Run a scheduler until a signal arrives; several may run at the same time.
 
     [dim]aiozkqueue jobs run[/dim]
     """

@@ -1,7 +1,7 @@
-"""Commands that are imported when they are run: one command does not pay for what the others import.
+"""Commands that are imported when they are run, so that no command waits for the imports of another.
 
-What lists them, as help and completion do, needs their names and summaries only. These stand beside the place of each
-in a table (`commands`); the function's own docstring is its help.
+Help and completion need only the names and summaries of the commands. A table (`commands`) has them. The docstring of a
+command's function is its own help.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ _MARKUP: Final = "rich"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: its name, the ``module:function`` under `aiozkqueue.cli`, and the first paragraph of its help."""
+    """One command: its name, the ``module:function`` under `aiozkqueue.cli`, its summary and its panel."""
 
     name: str
     source: str
     summary: str
+    panel: str | None = None
     hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands under one name, and what they are about."""
+    """A group of commands under one name."""
 
     name: str
     summary: str
     members: Sequence[Command]
+    panel: str | None = None
 
 
 class LazyGroup(TyperGroup):
-    """A group that lists outlines of its commands, and runs the commands themselves."""
+    """A group that lists the outlines of its commands and imports a command to run it."""
 
     def extend(self, members: Sequence[Command | Commands]) -> None:
         """Add commands, in the order of their listing."""
@@ -47,7 +49,13 @@ class LazyGroup(TyperGroup):
             if isinstance(one, Command):
                 self.add_command(_Outline(one))
             else:
-                group = LazyGroup(name=one.name, help=one.summary, epilog=EXPLAINED, rich_markup_mode=_MARKUP)
+                group = LazyGroup(
+                    name=one.name,
+                    help=one.summary,
+                    epilog=EXPLAINED,
+                    rich_markup_mode=_MARKUP,
+                    rich_help_panel=one.panel,
+                )
                 group.extend(one.members)
                 self.add_command(group)
 
@@ -55,16 +63,22 @@ class LazyGroup(TyperGroup):
     def resolve_command(  # type: ignore[override]
         self, ctx: typer.Context, args: list[str]
     ) -> tuple[str | None, TyperCommand | TyperGroup | None, list[str]]:
-        """Find the command that the words begin with."""
+        """Return the command that the arguments begin with."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, imported(found.command) if isinstance(found, _Outline) else cast("TyperGroup | None", found), rest
 
 
 class _Outline(TyperCommand):
-    """What is known of a command that is not imported."""
+    """The name and summary of a command that is not imported yet."""
 
     def __init__(self, command: Command) -> None:
-        super().__init__(name=command.name, help=command.summary, hidden=command.hidden, rich_markup_mode=_MARKUP)
+        super().__init__(
+            name=command.name,
+            help=command.summary,
+            hidden=command.hidden,
+            rich_markup_mode=_MARKUP,
+            rich_help_panel=command.panel,
+        )
         self.command = command
 
 

@@ -14,9 +14,9 @@ from aiozkqueue.cli.exits import Exit
 
 @connected
 async def list_(connection: Connection, queue: QueueName, as_json: AsJson = False) -> Exit:
-    """List whose stream holds how many messages, and which writers have batches that are not complete.
+    """List the messages that each stream holds, and the incomplete batches of writers.
 
-    Fails with 1 when there are none.
+    Exit status 1: there are none.
 
     [dim]aiozkqueue ledgers list orders[/dim]
     """
@@ -68,10 +68,10 @@ async def release(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Give back what a stream holds, for others to take. A stream that still runs fails at its next change.
+    """Release the messages that a stream holds, so that others can take them.
 
-    With its checkpoint it continues only with the option failOnDataLoss=false. Messages of a batch that was not done
-    may come again.
+    A running stream fails at its next change. It continues from its checkpoint only with failOnDataLoss=false. Messages
+    of an unfinished batch may be delivered again.
 
     [dim]aiozkqueue ledgers release orders spark --yes[/dim]
     """
@@ -90,9 +90,9 @@ async def discard(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Remove the messages of a batch that is not complete and never will be. Nobody has seen any of them.
+    """Delete the messages of an incomplete batch, which no consumer has seen.
 
-    A query that still writes it fails, and begins the batch anew when it is started again.
+    A query that still writes the batch fails, and starts the batch again after a restart.
 
     [dim]aiozkqueue ledgers discard orders krdrqa6w4nlwk5k7b3wq7nyt2y5zcp4e --yes[/dim]
     """

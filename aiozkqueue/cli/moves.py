@@ -24,11 +24,12 @@ LOOK = 0.2
 @connected
 @asks_both_queues
 async def move(connection: Connection, source: AskedQueue, target: AskedQueue, as_json: AsJson = False) -> Exit:
-    """Move the messages that are in a queue now to another, and wait for the end.
+    """Move the messages of a queue to another queue.
 
-    Fails with 1 when there is no FROM. Interrupted or killed, it goes on when somebody runs
-    [bold]aiozkqueue moves --resume[/bold]. When a queue of another program has no place for something that a message
-    has, nothing is moved.
+    If it is interrupted or killed, [bold]aiozkqueue moves --resume[/bold] continues the move. If the target's format
+    cannot store an attribute of a message, nothing is moved.
+
+    Exit status 1: the queue FROM does not exist.
 
     [dim]aiozkqueue move orders orders-old
     aiozkqueue move --from-curator /app/orders --from-lock-path /app/orders-locks orders[/dim]
@@ -54,10 +55,14 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
 @connected
 async def moves(
     connection: Connection,
-    resume: Annotated[bool, typer.Option("--resume", help="Take up what nobody works on; wait for its end.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an unfinished move that nobody works on, and wait for its end.")
+    ] = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """List the moves of the last days, and how far each has got. Fails with 1 when there is none.
+    """List the moves of the last days and their progress.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue moves --json | jq -r 'select(.state == "running") | .reference'[/dim]
     """

@@ -17,7 +17,9 @@ from aiozkqueue.schedule import Notification, Notifications
 _Service = Annotated[str, typer.Argument(metavar="SERVICE")]
 _Name = Annotated[str, typer.Argument(metavar="NAME")]
 _Id = Annotated[str, typer.Argument(metavar="ID")]
-_Event = Annotated[str, typer.Argument(metavar="EVENT", help="The payload, as the queue's programs write it.")]
+_Event = Annotated[
+    str, typer.Argument(metavar="EVENT", help="The payload, in the format that the queue's programs use.")
+]
 _Key1 = Annotated[str | None, typer.Option("--key1", metavar="TEXT", help="The first search key; needs the second.")]
 _Key2 = Annotated[str | None, typer.Option("--key2", metavar="TEXT", help="The second search key.")]
 
@@ -31,10 +33,12 @@ async def schedule(
     at: Annotated[str, typer.Option("--at", metavar="WHEN", help="An ISO 8601 time with a zone.")],
     key1: _Key1 = None,
     key2: _Key2 = None,
-    token: Annotated[str | None, typer.Option("--token", metavar="TEXT", help="The user's token.")] = None,
+    token: Annotated[str | None, typer.Option("--token", metavar="TEXT", help="The user token.")] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Schedule an event for a date, and print its id. The queue must have been created.
+    """Schedule an event for a date and print its id.
+
+    The queue must exist.
 
     [dim]aiozkqueue notifications schedule billing reminders '{"account": 7}' --at 2026-04-01T00:00Z --key2 t1[/dim]
     """
@@ -58,11 +62,14 @@ async def find(
     key1: _Key1 = None,
     key2: _Key2 = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="WHEN", help="Those whose date is before this time with a zone.")
+        str | None,
+        typer.Option("--until", metavar="WHEN", help="Only entries that are due before this time, which needs a zone."),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show what waits or is being handled, all or by its keys, the earliest first. Fails with 1 when there is none.
+    """List the entries of a queue, all or by their search keys, the earliest first.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue notifications find billing reminders --key2 tenant-1[/dim]
     """
@@ -103,7 +110,9 @@ async def update(
     key2: _Key2 = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Replace the event of one that waits. Fails with 1 when it is being handled, not there, or has other keys.
+    """Replace the event of an entry that is waiting.
+
+    Exit status 1: the entry is in flight, does not exist or has other keys.
 
     [dim]aiozkqueue notifications update billing reminders gx8YSxIzUYf8000002 '{"account": 8}'[/dim]
     """
@@ -117,7 +126,9 @@ async def update(
 
 @connected
 async def remove(connection: Connection, service: _Service, name: _Name, id: _Id, as_json: AsJson = False) -> Exit:
-    """Remove one that waits. Fails with 1 when it is being handled, or not there.
+    """Remove an entry that is waiting.
+
+    Exit status 1: the entry is in flight or does not exist.
 
     [dim]aiozkqueue notifications remove billing reminders gx8YSxIzUYf8000002[/dim]
     """

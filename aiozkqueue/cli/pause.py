@@ -16,9 +16,9 @@ Queues = Annotated[list[str], typer.Argument(metavar="QUEUE…")]
 
 @connected
 async def pause(connection: Connection, queues: Queues) -> Exit:
-    """Hand out nothing more of these queues, to anybody, until resume.
+    """Stop delivering messages of these queues until they are resumed.
 
-    What is held already is finished, and puts go on.
+    Messages in flight are finished, and puts continue.
 
     [dim]aiozkqueue pause orders invoices[/dim]
     """
@@ -27,7 +27,7 @@ async def pause(connection: Connection, queues: Queues) -> Exit:
 
 @connected
 async def resume(connection: Connection, queues: Queues) -> Exit:
-    """Hand out messages of these queues again.
+    """Deliver messages of these queues again.
 
     [dim]aiozkqueue resume orders[/dim]
     """

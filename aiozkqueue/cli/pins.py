@@ -11,12 +11,14 @@ from aiozkqueue.cli.arguments import AsJson, Yes
 from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 
-_Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="All, unless some are named.")]
+_Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Names (default: all).")]
 
 
 @connected
 async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson = False) -> Exit:
-    """Show what keeps clean-up from the history of which queue, and since when. Fails with 1 when nothing does.
+    """List what protects histories from clean-up, and since when.
+
+    Exit status 1: nothing does.
 
     [dim]aiozkqueue pins list[/dim]
     """
@@ -44,14 +46,18 @@ async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson 
 @connected
 async def remove(
     connection: Connection,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `pins list` shows it: audit, for an audit's.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The pin's name as `pins list` shows it; an audit's is 'audit'.")
+    ],
     queues: _Queues = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Let clean-up have histories again; gives up an audit that was cut off. Fails with 1 when there is no such pin.
+    """Remove a pin, which abandons an interrupted audit.
 
-    Rather run that audit again, if you can: what it has moved then goes from the histories, and nothing is moved twice.
+    Exit status 1: the pin does not exist.
+
+    If you can, run the audit again instead: it then completes, and moves no record twice.
 
     [dim]aiozkqueue pins remove audit --yes[/dim]
     """

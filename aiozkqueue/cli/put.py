@@ -32,53 +32,62 @@ async def put(
     connection: Connection,
     queue: AskedQueue,
     body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="The payload; without it and --file, stdin is read.")
+        str | None, typer.Argument(metavar="[BODY]", help="The payload (default: --file or stdin).")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", exists=True, dir_okay=False, help="Read the payload from a file.")
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line is a message of its own.")] = False,
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Put each line as a message.")] = False,
     priority: Annotated[
         int | None,
         typer.Option(
-            "--priority", "-p", help="From -128, the most urgent, to 127. [dim]default: 0; kazoo's queues: 100[/dim]"
+            "--priority",
+            "-p",
+            help="The priority, from -128 (most urgent) to 127. [dim]default: 0; kazoo's queues: 100[/dim]",
         ),
     ] = None,
     delay: Annotated[
         float | None,
-        typer.Option(parser=parse_duration, metavar=TIME, help="Not before so long from now: 90, 90s, 15m, 2h, 1d."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="Delay before delivery, e.g. 90, 90s, 15m, 2h, 1d."),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="WHEN", help="Not before this ISO 8601 time with a zone: 2030-01-31T08:00+01:00."),
+        typer.Option(
+            "--at", metavar="WHEN", help="Deliver at this ISO 8601 time with a zone, e.g. 2030-01-31T08:00+01:00."
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="One at a time, in the order of their puts, with others of it.")
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="The group. Messages of a group are delivered one at a time, in the order of their puts.",
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="What they are found by.")] = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The search key.")] = None,
     unique: Annotated[
         Literal["raise", "ignore"] | None,
-        typer.Option(help="Only where no message of its key, or else of its payload, is there; else fail, or go on."),
+        typer.Option(help="Put only if no message with its key (or its payload) is there; otherwise fail, or skip it."),
     ] = None,
     ttl: Annotated[
         float | None,
-        typer.Option(parser=parse_duration, metavar=TIME, help="How long they may wait to be taken; inf: for ever."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="The lifetime of the messages; inf: unlimited."),
     ] = None,
     filters: Annotated[
         list[str] | None,
-        typer.Option("--filter", metavar="TAG=VALUE", help="A tag for consumers to choose by; may be repeated."),
+        typer.Option("--filter", metavar="TAG=VALUE", help="A tag that consumers can filter by; may be repeated."),
     ] = None,
     headers: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="NAME=TEXT", help="What goes beside the payload; may be repeated."),
+        typer.Option("--header", metavar="NAME=TEXT", help="A header of the message; may be repeated."),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a queue with a size."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a bounded queue."),
     ] = 0.0,
     as_json: AsJson = False,
 ) -> Exit:
-    """Put messages into a queue, and print their ids.
+    """Put messages into a queue and print their ids.
 
     [dim]aiozkqueue put orders '{"id": 1}'
     aiozkqueue put orders '{"id": 2}' --priority -5

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 async def peek(
     connection: Connection,
     queue: AskedQueue,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 10,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show the first messages without taking them. Fails with 1 when there is none.
+    """Show the oldest messages without taking them.
+
+    Exit status 1: there are no messages.
 
     [dim]aiozkqueue peek orders --json | jq -r .body[/dim]
     """
@@ -72,7 +74,7 @@ async def peek(
 @connected
 async def stats(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Names (default: all).")] = None,
     budget: LookBudget = BUDGET,
     as_json: AsJson = False,
     curator: CuratorPath = None,
@@ -82,10 +84,11 @@ async def stats(
     compressed: Compressed = False,
     unlocked: Unlocked = False,
 ) -> Exit:
-    """Show queues in figures: messages, claims, delays, dead letters, consumers. Fails with 1 when one is not there.
+    """Show the figures of queues: messages by state, dead letters, consumers.
 
-    A queue that cannot be read is reported after the others. So are figures that were not read to the end, and queues
-    that were not looked at, within the time budget.
+    Exit status 1: a named queue does not exist.
+
+    The end of the output names queues that cannot be read, and figures and queues that the time budget did not allow.
 
     [dim]aiozkqueue stats
     aiozkqueue stats orders invoices --json[/dim]
@@ -240,7 +243,7 @@ async def purge(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Delete every message that nobody holds. Dead letters stay.
+    """Delete all messages that are not in flight; keep dead letters.
 
     [dim]aiozkqueue purge orders --yes[/dim]
     """

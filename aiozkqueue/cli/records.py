@@ -18,7 +18,7 @@ from aiozkqueue.cli.output import Json
 #: The node of a session that is opened for an operator: no message is put under it, so that it has none of its own.
 _OPERATOR: Final = "/operator"
 
-_Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, unless it says another.")]
+_Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
 
 
 @connected
@@ -29,7 +29,9 @@ async def state(
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: AsJson = False,
 ) -> Exit:
-    """Tell where a message stands. Fails with 1 when nothing is known of it.
+    """Show the state of a message.
+
+    Exit status 1: nothing is known about the message.
 
     [dim]aiozkqueue state orders 3FqzK1TXnNzR0000Ab[/dim]
     """
@@ -63,12 +65,14 @@ async def history(
     queue: AskedQueue,
     since: _Moment = None,
     until: _Moment = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The maximum number.")] = 100,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show messages that have ended, in the order in which they did. Fails with 1 when there is none.
+    """Show ended messages, the oldest first.
 
-    A queue keeps them when it is told to: [dim]aiozkqueue configure orders --history 604800[/dim]
+    Exit status 1: there are none.
+
+    A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 604800[/dim]
 
     [dim]aiozkqueue history orders --since 2026-03-01 --json | jq -r .outcome[/dim]
     """
@@ -115,7 +119,9 @@ async def history(
 @connected
 @asks_queue
 async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson = False) -> Exit:
-    """Show who takes from a queue, where that runs, and what it holds. Fails with 1 when nobody does.
+    """Show the consumers of a queue and the messages they hold.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue consumers orders[/dim]
     """
@@ -153,15 +159,13 @@ async def consumers(connection: Connection, queue: AskedQueue, as_json: AsJson =
 @connected
 async def clean(
     connection: Connection,
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE…]", help="These alone; without any, all.")
-    ] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Queue names (default: all).")] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Clean up now what running sessions clean at each queue's interval, and tell how much that was.
+    """Clean up now instead of waiting for the sessions to do it.
 
-    Delays and leases that have ended, records of attempts whose message is gone, history past its lifetime, empty
-    hours; with no queue named, also the commit slots of programs that have been gone for a day.
+    Removes ended delays and leases, attempt records without a message, and history past its lifetime. Without a queue
+    name, it also removes commit slots of programs that ended at least a day ago.
 
     [dim]aiozkqueue clean orders[/dim]
     """
@@ -206,15 +210,21 @@ async def reap(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", min=1, max=1000, help="So many at most. [dim]default: the queue's reap_limit, or 10[/dim]"
+            "--limit",
+            "-n",
+            min=1,
+            max=1000,
+            help="The maximum number. [dim]default: the queue's reap_limit, or 10[/dim]",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Hand on to all nodes the oldest messages of a sticky queue that their node has left waiting for too long.
+    """Release messages of a sticky queue that their node has not taken for too long.
 
-    Messages of this host are handed on as well. Running sessions hand on those of other
-    nodes by themselves. Fails with 1 when there was nothing to hand on.
+    Includes the messages of this host. Running sessions release messages of other nodes
+    automatically.
+
+    Exit status 1: there was nothing to release.
 
     [dim]aiozkqueue reap invoices --limit 100[/dim]
     """

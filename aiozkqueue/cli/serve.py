@@ -32,32 +32,38 @@ from aiozkqueue.http.core.tokens import MessageIds
 async def serve(
     connection: Connection,
     host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="The port; 0 uses a free port.")] = 8080,
     anonymous: Annotated[
         list[str] | None,
-        typer.Option("--anonymous", metavar="PERMISSION", help="What requests without a key may do; may be repeated."),
+        typer.Option(
+            "--anonymous", metavar="PERMISSION", help="A permission of requests without a key; may be repeated."
+        ),
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", min=0.1, help="Requests a second for each key, or address without one. [dim]default: any[/dim]"
+            "--rate",
+            min=0.1,
+            help="The maximum requests per second of a key, or of an address. [dim]default: no limit[/dim]",
         ),
     ] = None,
     separate_purge: Annotated[
-        bool, typer.Option("--separate-purge", help="Emptying a queue needs the permission purge, not poll.")
+        bool, typer.Option("--separate-purge", help="Require the permission purge instead of poll to empty a queue.")
     ] = False,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Register for discovery by EmoDB's clients, as a server of this.")
+        str | None,
+        typer.Option("--cluster", help="Register under this cluster name, so that EmoDB's clients find the server."),
     ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="How clients reach this server.")
+        str | None,
+        typer.Option("--advertise", metavar="HOST:PORT", help="The address by which clients reach this server."),
     ] = None,
     advertise_admin: Annotated[
         str | None,
         typer.Option(
             "--advertise-admin",
             metavar="HOST:PORT",
-            help="How clients reach the admin port. [dim]default: the host of --advertise, and --admin-port[/dim]",
+            help="The address of the admin port for clients. [dim]default: the host of --advertise, --admin-port[/dim]",
         ),
     ] = None,
     admin_port: Annotated[
@@ -66,7 +72,7 @@ async def serve(
             "--admin-port",
             min=0,
             max=65535,
-            help="Where /healthcheck, /live and /ready are answered too. [dim]default: --port + 1[/dim]",
+            help="The port of /healthcheck, /live and /ready. [dim]default: --port + 1[/dim]",
         ),
     ] = None,
     keep_alive: Annotated[
@@ -75,7 +81,7 @@ async def serve(
             "--keep-alive",
             min=1,
             max=86_400,
-            help="Seconds for which an idle connection is kept: longer than proxies and clients keep theirs.",
+            help="Seconds to keep an idle connection; more than the proxies and clients use.",
         ),
     ] = 75,
     allowed_host: Annotated[
@@ -93,14 +99,14 @@ async def serve(
             "--forwarded-allow-ips",
             metavar="ADDRESS,…",
             envvar="FORWARDED_ALLOW_IPS",
-            help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed; networks too, * is any.",
+            help="Addresses or networks of proxies to trust for X-Forwarded-For and X-Forwarded-Proto; * trusts all.",
         ),
     ] = "127.0.0.1",
-    root_path: Annotated[str, typer.Option("--root-path", help="The path before ours, of a proxy.")] = "",
+    root_path: Annotated[str, typer.Option("--root-path", help="The path prefix that a proxy adds.")] = "",
 ) -> Exit:
-    """Serve the queues over HTTP until SIGINT or SIGTERM: EmoDB's QueueService, and the dashboard.
+    """Serve the queues and the dashboard over HTTP until SIGINT or SIGTERM.
 
-    Needs the extra [bold]http[/bold]. Make a key first: without one nobody may do anything.
+    Needs the extra [bold]http[/bold]. Create a key first: without one, nobody has any permission.
 
     [dim]aiozkqueue keys create orders-service --allow 'queue|post|orders*'
     aiozkqueue serve --hosts zk1:2181 --host 0.0.0.0 --port 8080[/dim]
@@ -225,7 +231,7 @@ async def create(
         typer.Option("--allow", metavar="PERMISSION", help="queue|VERB|NAME, with * for anything; may be repeated."),
     ],
 ) -> Exit:
-    """Make a key, and print it alone on the last line: nobody can tell it again.
+    """Create an API key and print it on the last line; it is shown only once.
 
     [dim]KEY=$(aiozkqueue keys create orders --allow 'queue|post|orders*' --allow 'queue|poll|orders*')[/dim]
     """
@@ -238,7 +244,9 @@ async def create(
 
 @connected
 async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
-    """List the keys by name, with what each may do, not the keys: they are not stored. Fails with 1 when there is none.
+    """List the API keys by name, with their permissions.
+
+    Exit status 1: there are none.
 
     [dim]aiozkqueue keys list --json[/dim]
     """
@@ -254,7 +262,9 @@ async def list_(connection: Connection, as_json: AsJson = False) -> Exit:
 
 @connected
 async def revoke(connection: Connection, name: Annotated[str, typer.Argument(metavar="NAME")]) -> Exit:
-    """Revoke a key: within seconds no server knows it any more. Fails with 1 when there is none of this name.
+    """Revoke an API key on all servers within seconds.
+
+    Exit status 1: the key does not exist.
 
     [dim]aiozkqueue keys revoke orders[/dim]
     """
@@ -266,7 +276,7 @@ async def revoke(connection: Connection, name: Annotated[str, typer.Argument(met
 
 @connected
 async def rotate(connection: Connection) -> Exit:
-    """Sign message ids with a new secret. Ids of the secret before stay valid until the next rotation.
+    """Sign message ids with a new secret; the previous secret stays valid until the next rotation.
 
     [dim]aiozkqueue keys rotate[/dim]
     """

@@ -30,13 +30,13 @@ _PANEL: Final = "Spark"
 Master = Annotated[
     str,
     typer.Option(
-        envvar=MASTER, metavar="URL", help="Whose cores: a cluster's master, or local\\[n].", rich_help_panel=_PANEL
+        envvar=MASTER, metavar="URL", help="The Spark master: a cluster's URL, or local\\[n].", rich_help_panel=_PANEL
     ),
 ]
 Conf = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY=VALUE", help="A setting of Spark's, as for spark-submit; may be repeated.", rich_help_panel=_PANEL
+        metavar="KEY=VALUE", help="A Spark setting, as for spark-submit; may be repeated.", rich_help_panel=_PANEL
     ),
 ]
 LOCAL: Final = "local[*]"

@@ -47,19 +47,20 @@ _COLUMNS = (
 @connected
 async def top(
     connection: Connection,
-    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Without any, all.")] = None,
+    queues: Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help="Names (default: all).")] = None,
     interval: Annotated[
         float,
-        typer.Option("--interval", "-i", parser=duration_from(0.1), metavar=TIME, help="How long between two looks."),
+        typer.Option(
+            "--interval", "-i", parser=duration_from(0.1), metavar=TIME, help="The interval between two looks."
+        ),
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, show what there is, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look twice, show the result and exit.")] = False,
     as_json: AsJson = False,
 ) -> Exit:
-    """Show queues live: size, waiting, in flight, rates, oldest, dead letters. Ctrl-C ends it.
+    """Show all queues live; Ctrl-C ends it.
 
-    Rates are of all producers and consumers, as ZooKeeper counts them. To a pipe it shows one table, as with --once.
-    Each look lists the queues: rather name some than look at many deep ones often. A queue that cannot be read is shown
-    with the reason.
+    Rates include all producers and consumers, as ZooKeeper counts them. In a pipe, it prints one table and exits.
+    Each refresh lists the queues, which costs the servers time for deep queues; name the queues you need.
 
     [dim]aiozkqueue top
     aiozkqueue top orders --once --json[/dim]

@@ -24,21 +24,23 @@ _PATTERN: Final = re.compile(r"[*?\[{]")
 def load(
     connection: Connection,
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help="Files, folders or patterns, of one kind.")],
-    queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="Where to.")],
+    queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="The queue to put to.")],
     kind: Annotated[
         Literal["parquet", "csv", "json"] | None,
-        typer.Option("--format", help="What they hold. [dim]default: as their names tell[/dim]"),
+        typer.Option("--format", help="The format of the files. [dim]default: by their names[/dim]"),
     ] = None,
     infer: Annotated[
-        bool, typer.Option("--infer-types", help="Take numbers and times in CSV for such; else they stay texts.")
+        bool, typer.Option("--infer-types", help="Detect numbers and times in CSV; without it, they stay text.")
     ] = False,
     write_id: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Names the load: run again under its name, it puts no row twice."),
+        typer.Option(
+            metavar="TEXT", help="The name of the load. Running it again under the same name puts no row twice."
+        ),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a queue with a size."),
+        typer.Option(parser=parse_duration, metavar=TIME, help="How long to wait for room in a bounded queue."),
     ] = 60.0,
     as_json: AsJson = False,
     master: Master = LOCAL,
@@ -46,9 +48,9 @@ def load(
 ) -> Exit:
     """Put each row of Parquet, CSV (with a header) or JSON-lines files into a queue.
 
-    A column body is the payload; key, group, priority, headers, delay, at and ttl beside it say how it is put.
-    Without body each row is a JSON object of its columns, and a line of JSON the payload as it stands.
-    All rows are seen at once when it has ended well, or none. Killed, it goes on when run again with its --write-id.
+    The column body is the payload, and the columns key, group, priority, headers, delay, at and ttl are its options.
+    Without a column body, the payload is a JSON object of all columns, or the unchanged line of a JSON-lines file.
+    All rows become visible together at the end. If it is killed, run it again with the same --write-id to continue.
 
     [dim]aiozkqueue load orders.parquet --queue orders
     aiozkqueue load 2026-03-*.csv --queue orders --infer-types
@@ -78,27 +80,37 @@ def unload(
     queue: QueueName,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="DIR", help="A new folder, or that of earlier unloads; any that Spark can use."),
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="A new folder, or the folder of earlier unloads, at any location that Spark can write to.",
+        ),
     ],
     schema: Annotated[
         str | None,
-        typer.Option(metavar="COLUMNS", help="Decode payloads, JSON objects, to columns: 'id int, name string'."),
+        typer.Option(
+            metavar="COLUMNS", help="Decode payloads, which are JSON objects, into columns, e.g. 'id int, name string'."
+        ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail on a payload that does not decode; else it is in _corrupt_record.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Fail on a payload that does not decode; without it, the payload goes to the column _corrupt_record.",
+        ),
     ] = False,
-    batch: Annotated[
-        int, typer.Option(min=1, metavar="MESSAGES", help="How many are held and written at once.")
-    ] = 20_000,
+    batch: Annotated[int, typer.Option(min=1, metavar="MESSAGES", help="The number of messages per batch.")] = 20_000,
     as_json: AsJson = False,
     master: Master = LOCAL,
     conf: Conf = None,
 ) -> Exit:
-    """Move the messages of a queue to Parquet files. Each is acknowledged only once it is written.
+    """Move the messages of a queue to Parquet files.
 
-    It takes what is there when it begins and nobody holds. It may be killed anywhere and run again with the same DIR:
-    nothing is lost or doubled. Until then what it had in hand is held: [dim]aiozkqueue ledgers list QUEUE[/dim]
-    Fails with 1 when there was nothing.
+    Takes the messages that are waiting when it starts, and acknowledges each only when it is written. If it is killed,
+    run it again with the same DIR: no message is lost or duplicated. Until then it holds messages, which
+    [dim]aiozkqueue ledgers list QUEUE[/dim] shows.
+
+    Exit status 1: there were no messages.
 
     [dim]aiozkqueue unload orders --to ./orders
     aiozkqueue unload orders --to ./orders --schema 'id int, article string' --json[/dim]

@@ -32,9 +32,11 @@ async def why(
     message_id: Annotated[str, typer.Argument(metavar="ID")],
     as_json: AsJson = False,
 ) -> Exit:
-    """Tell the story of a message: who put it, who had it, how that went, and why it is where it is.
+    """Explain what happened to a message and why it is where it is.
 
-    How it ended is known if it is a dead letter, or the queue keeps a history. Fails with 1 when nothing is known.
+    The end of a message is known if it is a dead letter or if the queue keeps a history.
+
+    Exit status 1: nothing is known about the message.
 
     [dim]aiozkqueue why orders 3FqzK1TXnNzR0000Ab[/dim]
     """

@@ -51,7 +51,10 @@ async def worker(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            "--concurrency", "-c", min=1, help="Messages handled at a time, with --queue. [dim]default: 1[/dim]"
+            "--concurrency",
+            "-c",
+            min=1,
+            help="The number of messages handled at the same time, with --queue. [dim]default: 1[/dim]",
         ),
     ] = None,
     drain_timeout: Annotated[
@@ -60,26 +63,30 @@ async def worker(
             "--drain-timeout",
             parser=parse_duration,
             metavar=TIME,
-            help="How long handlers may take to finish once told to stop.",
+            help="How long handlers may take to finish after a stop.",
         ),
     ] = 25,
     health_port: Annotated[
         int | None,
-        typer.Option("--health-port", min=0, max=65535, help="Answer /live, /ready and /metrics here; 0: a free one."),
+        typer.Option(
+            "--health-port", min=0, max=65535, help="The port of /live, /ready and /metrics; 0 uses a free port."
+        ),
     ] = None,
     health_host: Annotated[
         str, typer.Option("--health-host", help="The address of the health endpoint; 0.0.0.0 in a container.")
     ] = "127.0.0.1",
     reload: Annotated[
-        bool, typer.Option("--reload", help="In development: run anew when Python files below this directory change.")
+        bool, typer.Option("--reload", help="For development: restart when Python files below this directory change.")
     ] = False,
-    log_level: Annotated[Level, typer.Option("--log-level", help="What is logged to stderr.")] = "info",
+    log_level: Annotated[
+        Level, typer.Option("--log-level", help="The lowest level that is logged to stderr.")
+    ] = "info",
 ) -> Exit:
-    """Run listeners until SIGTERM or SIGINT, then let them finish what they have in hand.
+    """Run listeners until SIGTERM or SIGINT; then let their handlers finish.
 
-    A second signal cancels the handlers: their messages go back at once.
-    SIGUSR1, or `aiozkqueue dump`, has it tell where every handler waits.
-    Ends with 0 when it was told to, and else with what a listener could not go on for.
+    A second signal cancels the handlers and releases their messages immediately.
+    SIGUSR1, or `aiozkqueue dump`, prints where every handler waits.
+    The exit status is 0 after a signal; otherwise it names the error of the listener that stopped.
 
     [dim]aiozkqueue worker shop.workers:listeners --health-port 8081
     aiozkqueue worker shop.workers:bill --queue orders --concurrency 8[/dim]

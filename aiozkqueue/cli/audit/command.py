@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: In a local folder the page has a name that no reader of the files looks at.
 PAGE: Final = "_report.html"
 _MOST_REASONS: Final = 10
-_Moment = Annotated[datetime | None, typer.Option(help="In the reader's zone, unless it says another.")]
+_Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
 _STEPS: Final = {
     "begin": "looking for records",
     "write": "writing files",
@@ -41,10 +41,14 @@ def audit(
     connection: Connection,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="DIR", help="A new folder, or that of earlier audits; any that Spark can use."),
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="A new folder, or the folder of earlier audits, at any location that Spark can write to.",
+        ),
     ],
     queues: Annotated[
-        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="This one alone; may be repeated.")
+        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Only this one; may be repeated.")
     ] = None,
     since: _Moment = None,
     until: _Moment = None,
@@ -56,11 +60,11 @@ def audit(
     master: Master = LOCAL,
     conf: Conf = None,
 ) -> Exit:
-    """Move what is known of messages that have ended to Parquet files, and report on all that these hold.
+    """Move the histories of queues to Parquet files and report on them.
 
-    Queues keep a history when they are told to: [dim]aiozkqueue configure orders --history 604800[/dim]
-    Each record is moved exactly once, into DIR/queue=…/day=…; the command may be killed anywhere and run again.
-    The report, of all or from --since until before --until, is a table, or JSON, and an HTML page with plots.
+    A queue keeps a history if it is configured to: [dim]aiozkqueue configure orders --history 604800[/dim]
+    Each record is moved exactly once, into DIR/queue=…/day=…, even if the command is killed and run again.
+    The report is a table or JSON, and an HTML page with plots. --since and --until limit it.
 
     [dim]aiozkqueue audit --to ./audit
     aiozkqueue audit --to ./audit --queue orders --since 2026-03-01 --json

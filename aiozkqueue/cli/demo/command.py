@@ -40,18 +40,21 @@ async def demo(
     connection: Connection,
     text: Annotated[
         Path | None,
-        typer.Option("--input", "-i", exists=True, dir_okay=False, help="A text to send instead of the one shipped."),
+        typer.Option(
+            "--input", "-i", exists=True, dir_okay=False, help="A text to process instead of the built-in one."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> Exit:
-    """Send a text through two queues, kill a worker, account for every line.
+    """Process a text through two queues, kill a worker, and account for every line.
 
-    Three processes take lines from one queue and put what they make of them
-    into another, each pair in one transaction. One process is killed with
-    SIGKILL in the middle of a transaction. Fails with 1 unless every line came
-    out exactly once.
+    Three processes take lines from one queue and put the processed lines into
+    another queue, each pair in one transaction. One process is killed with
+    SIGKILL in the middle of a transaction.
 
-    Starts a ZooKeeper of its own (extra [bold]embedded[/bold]); with --hosts it uses yours.
+    Starts its own ZooKeeper (extra [bold]embedded[/bold]) unless you give --hosts.
+
+    Exit status 1: a line was lost or duplicated.
 
     [dim]aiozkqueue demo
     aiozkqueue demo --input /usr/share/dict/words --json[/dim]

@@ -21,11 +21,11 @@ from aiozkqueue.cli.output import print_json
 async def demo_worker(
     connection: Connection,
     name: str,
-    lines: Annotated[str, typer.Argument(help="The queue taken from.")],
-    results: Annotated[str, typer.Argument(help="The queue put to.")],
-    hold_at: Annotated[int, typer.Option(help="Stay inside the transaction of this delivery, to be killed.")] = 0,
+    lines: Annotated[str, typer.Argument(help="The queue to take from.")],
+    results: Annotated[str, typer.Argument(help="The queue to put to.")],
+    hold_at: Annotated[int, typer.Option(help="Stop inside the transaction of this delivery, to be killed.")] = 0,
 ) -> Exit:
-    """Work for the demo: ``begin`` and ``end`` come on stdin; how it goes is told on stdout."""
+    """Process lines for the demo: ``begin`` and ``end`` arrive on stdin, progress goes to stdout."""
     words = await _stdin()
     async with connection.open() as session:
         source, sink = session.queue(lines, Line), session.queue(results, Result)

@@ -25,7 +25,7 @@ class Placed(Protocol):
 
     @property
     def state(self) -> QueueState:
-        """The queue put to."""
+        """The queue to put to."""
         ...
 
 
