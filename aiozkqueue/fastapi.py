@@ -47,7 +47,7 @@ __all__ = ["SessionDep", "TransactionDep", "error_handlers", "in_transaction", "
 log: Final = logging.getLogger(__name__)
 
 _STATE: Final = "aiozkqueue_session"
-#: What nginx answers in the place of a client that has gone. Nobody reads it but the access log.
+#: The status that nginx logs for a client that has gone. Only the access log shows it.
 _CLIENT_GONE: Final = 499
 #: Seconds after which a client should try again what was not applied.
 _RETRY_AFTER: Final = "1"
@@ -151,7 +151,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 def _note(request: Request, error: Exception) -> None:
-    # What has a handler is logged by nobody else.
+    # Nobody else logs an error that has a handler.
     # The path may hold anything that a client likes, control characters of terminals included.
     log.warning("%r %r: %s", request.method, request.url.path, error)
 
@@ -166,7 +166,7 @@ error_handlers: Final[dict[int | type[Exception], Handler]] = {
     MessageTooLargeError: _answering(413, "the message is too large; nothing of this was applied"),
     OutcomeUnknownError: _unknown,
 }
-"""What clients are told when a queue refuses: ``FastAPI(..., exception_handlers=error_handlers)``.
+"""Handlers that turn the errors of a queue into responses: ``FastAPI(..., exception_handlers=error_handlers)``.
 
 503 with ``Retry-After`` where doing the request again is safe, 409 for a unique key that is taken, 413 for a message
 that is too large, 504 when the outcome of the commit is not known in time. The texts name no queue and no server.

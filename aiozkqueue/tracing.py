@@ -89,7 +89,7 @@ class OpenTelemetry:
         """See `Tracing`."""
         given: Any = options.get("headers") or {}
         if not hasattr(given, "items"):
-            return options  # refused by who checks them
+            return options  # the check of the options refuses them
         headers: dict[str, str] = dict(given)
         own, sent = _creation(headers), _sending.get()
         if sent is not None:

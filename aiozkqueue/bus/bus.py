@@ -248,7 +248,7 @@ class Bus(Generic[E]):
                 )
                 failures.append(error)
             else:
-                # Whatever ends this from here on, but the process's death.
+                # Every end from here on, except the death of the process.
                 done.add(one.name)
                 add_headers(delivery, {DONE: " ".join(sorted(done))})
         if not failures:

@@ -39,7 +39,7 @@ class EventTypes(Generic[E]):
         """Return an event's names, for its header, and its payload.
 
         Raises:
-            InvalidOptionError: it is none of this bus, or another class has the same name.
+            InvalidOptionError: it does not belong to this bus, or another class has the same name.
             PayloadError: it would not be the same when read.
         """
         kind = type(event)

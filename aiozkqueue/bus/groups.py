@@ -122,7 +122,7 @@ class GroupsCheck(PutHook):
         return Check(self._path, self._version)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """A group has come or gone: whoever posts decides anew where the event goes.
+        """A group has come or gone: whoever posts decides again where the event goes.
 
         Raises: GroupsChangedError, AccessDeniedError.
         """

@@ -222,7 +222,7 @@ def with_connection(command: Callable[Concatenate[Connection, P], Exit]) -> Call
         return cast("Callable[..., Exit]", command)(settings, **given)
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *shared.values())]
-    # What typer looks at.
+    # The signature that typer reads.
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return cast("Callable[P, Exit]", run)

@@ -46,7 +46,7 @@ class CommandFailedError(Exception):
     """The work of a command came to nothing; the message says why."""
 
 
-# What ends a command with one line on stderr. Anything else is a fault of ours, and shows its traceback.
+# Errors that end a command with one line on stderr. Any other error is a bug, and shows its traceback.
 _EXPECTED: Final = (CommandFailedError, errors.QueueError, ServerUnavailableError, OSError)
 
 

@@ -1,6 +1,6 @@
 """What is printed: results to stdout, as tables or as JSON, one object a line; all else to stderr.
 
-What draws is imported when something is drawn: most of what scripts call never does.
+Rich is imported only to draw something, which most commands in scripts never do.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ async def _put_from(source: BinaryIO, putting: _Putting, *, lines: bool, size: i
 
 
 async def _lines(source: BinaryIO) -> AsyncIterator[list[bytes]]:
-    """What has come so far, line by line, without waiting for more: a slow source is passed on as it speaks."""
+    """Yield the lines that have arrived, without waiting for more, so that a slow source is passed on immediately."""
     rest = b""
     while chunk := await to_thread.run_sync(os.read, source.fileno(), _CHUNK, abandon_on_cancel=True):
         *complete, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""`aiozkqueue state`, `history`, `consumers` and `clean`: what is known of messages and of who works on them."""
+"""`aiozkqueue state`, `history`, `consumers` and `clean`: records of messages and of their consumers."""
 
 from __future__ import annotations
 

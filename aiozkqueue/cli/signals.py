@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM for commands that run until told to stop: the first drains, the second ends at once."""
+"""SIGINT and SIGTERM for long-running commands: the first signal drains, the second ends at once."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def options_of(connection: Connection) -> dict[str, str]:
 
 def place(path: str) -> str:
     """The path of a file, a folder or a pattern for Spark, whose JVM may run elsewhere; one with a scheme as it is."""
-    return path if ELSEWHERE.match(path) else os.path.abspath(path)  # noqa: PTH100 - a pattern is no path
+    return path if ELSEWHERE.match(path) else os.path.abspath(path)  # noqa: PTH100 - it may be a pattern
 
 
 @contextmanager

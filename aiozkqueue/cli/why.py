@@ -114,7 +114,7 @@ def _waiting(stats: zq.QueueStats) -> str:
 
 
 def _handed_over(counted: int) -> str:
-    """Say how often it was handed over: `AtLeastOnce` does not count what the death of a process cut short."""
+    """Return the number of deliveries: `AtLeastOnce` does not count those that ended with their process."""
     if not counted:
         return "no hand-over counted"
     return f"handed over at least {'once' if counted == 1 else f'{counted} times'}"

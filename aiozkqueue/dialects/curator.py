@@ -32,7 +32,7 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 @dataclass(frozen=True, slots=True)
 class _Curators(Dialect):
-    """What all of them share."""
+    """The parts that all of them share."""
 
     compressed: bool = False
     """Whether the Java clients compress."""
@@ -50,7 +50,7 @@ class _Curators(Dialect):
 
 @dataclass(frozen=True, slots=True)
 class _Framed(_Curators):
-    """What all but the simple queue share. A frame begins otherwise than gzip does, so that both can be read."""
+    """The parts that all but the simple queue share. A frame and gzip begin differently, so both can be read."""
 
     kind: ClassVar[CuratorKind] = "queue"
     prefix: ClassVar[str] = "queue-"
@@ -131,7 +131,7 @@ class _Delayed(_Framed):
 
 @dataclass(frozen=True, slots=True)
 class _Identified(_Framed):
-    """The name bears an id of the producer's, by which items can be removed."""
+    """The name has an id of the producer, by which items can be removed."""
 
     kind: ClassVar[CuratorKind] = "id"
     options: ClassVar[frozenset[str]] = frozenset({"key"})
@@ -230,7 +230,7 @@ def _clean(key: str) -> str:
 
 
 def _between_bars(name: str) -> str:
-    """What lies between the last two bars of a name; nothing when it has not two."""
+    """Return the text between the last two bars of a name; empty if the name has fewer than two."""
     head, bar, _ = name.rpartition("|")
     return head.rpartition("|")[2] if bar and "|" in head else ""
 

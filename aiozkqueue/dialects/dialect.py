@@ -22,7 +22,7 @@ _PIECE: Final = re.compile(r"(?<=\d{10})(-p\d{8})+$")
 
 
 class PutNames(NamedTuple):
-    """What of a put's options an item's name can say."""
+    """The put options that an item's name can store."""
 
     priority: int | None = None
     due: int | None = None
@@ -45,7 +45,7 @@ class Dialect(ABC):
     """The parent of the locks, each named as its item; None: that program locks nothing."""
 
     prefix: ClassVar[str]
-    """What every item's name begins with."""
+    """The prefix of every item's name."""
     options: ClassVar[frozenset[str]] = frozenset()
     """The options of a put that its layout has a place for."""
     containers: ClassVar[bool] = False
@@ -70,7 +70,7 @@ class Dialect(ABC):
         return name.startswith(self.prefix)
 
     def id_of(self, name: str) -> str:
-        """Return the id of an item: its name. Raises: MalformedError: it is none."""
+        """Return the id of an item, which is its name. Raises: MalformedError: the name is not an id."""
         if not self.is_item(name):
             raise MalformedError(f"{name[:80]!r} is not an item of {self.title()}")
         return name

@@ -36,7 +36,7 @@ class ForeignPaths(QueuePaths):
         self._items = len(dialect.items)
 
     def at(self, place: str) -> str:
-        """What lies at ``items/<name>``, or at a place of ours."""
+        """The item at ``items/<name>``, or one of this library's znodes."""
         return f"{self.items}{place[5:]}" if place.startswith("items") else f"{self.base}/{place}"
 
     def place_of(self, path: str) -> str:

@@ -106,7 +106,7 @@ class Api:
     # -- taking
 
     async def poll(self, request: Request, queue: str) -> Response:
-        """Claim messages for a time; with ``wait``, wait so many seconds for the first. A HEAD claims nothing."""
+        """Claim messages for a time; with ``wait``, wait this many seconds for the first. A HEAD claims nothing."""
         await self._gate.admit(request, Verb.POLL, queue)
         query = request.query_params
         ttl = parameters.integer(query, "ttl", DEFAULT_TTL)

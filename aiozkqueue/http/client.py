@@ -1,7 +1,7 @@
 """A client of the service, for asyncio: EmoDB's ``QueueService`` interface, its names in snake case.
 
 A request that fails by the network or by a server's trouble (5xx) is made again, up to `RETRIES` times, each after a
-random time that grows from 50 ms to a second, at an end point chosen anew. So a message may be sent twice: like
+random time that grows from 50 ms to a second, at an end point chosen again. So a message may be sent twice: like
 EmoDB's, this service delivers at least once.
 """
 
@@ -128,7 +128,7 @@ class FixedHosts:
     """Servers at known addresses, such as ``"http://host:8080"``.
 
     Raises:
-        InvalidOptionError: an address is none, or there is none.
+        InvalidOptionError: an address is invalid or missing.
     """
 
     def __init__(self, *bases: str) -> None:
@@ -202,7 +202,7 @@ class QueueServiceClient:
         transport: how requests are made; one of httpx's, with TLS of your own for instance.
 
     Raises:
-        InvalidOptionError: no key or address looks like this, or the timeout is none.
+        InvalidOptionError: the key, the address or the timeout is invalid.
     """
 
     def __init__(

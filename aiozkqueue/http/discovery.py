@@ -79,7 +79,7 @@ def _service(cluster: str, kind: Kind) -> str:
 
 
 def service_url(data: bytes) -> str | None:
-    """Return the address in a registered entry; None when it is none."""
+    """Return the address in a registered entry; None if it does not decode."""
     try:
         payload = json.loads(json.loads(data)["payload"])
         url = payload["serviceUrl"]

@@ -1,4 +1,4 @@
-"""What tells whether a server is well, on its own port too, where Ostrich and Dropwizard's tools ask."""
+"""The health of a server, also on a port of its own, where the tools of Ostrich and Dropwizard ask."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ ANSWER_PATIENCE: Final = 60.0
 FAREWELL: Final = 2.0
 #: Seconds for which a connection is kept without a request: longer than proxies and clients keep theirs.
 KEEP_ALIVE: Final = 75
-#: Seconds that requests have to end in when the server is told to stop.
+#: Seconds that requests have to finish after a stop.
 GOODBYE: Final = 20
 #: Bytes that a request's head may have.
 HEAD_LIMIT: Final = 32 * 1024

@@ -33,7 +33,7 @@ FIRST_LOOK: Final = 60_000
 MOST_AT_ONCE: Final = 1000
 #: After this no moment is asked for: the reckoning of dates must not run over.
 _LAST_YEAR: Final = 9900
-#: What crontab(5) of Debian's cron calls some expressions.
+#: The names of some expressions in crontab(5) of Debian's cron.
 _NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -82,7 +82,7 @@ class Cron:
                 last = found
 
     def latest(self, after: int, until: int, most: int) -> list[int]:
-        """The last occurrences later than ``after`` and not later than ``until``, ``most`` at the most, in order.
+        """The last occurrences later than ``after`` and not later than ``until``, ``most`` at most, in order.
 
         It costs about as much as there are to give, however long ago ``after`` is.
         """

@@ -92,7 +92,7 @@ class JobOptions(PutOptions, total=False):
     zone: str
     """The time zone of ``cron``, by its IANA name; UTC when it is left out."""
     missed: Missed
-    """What of the missed occurrences is made up for; the last one when it is left out."""
+    """The missed occurrences to put; by default the last one."""
     limit: int
     """The most missed occurrences that ``missed="all"`` makes up for; 100 when it is left out."""
     tolerance: Seconds

@@ -2,7 +2,7 @@
 
 There is no leader. A scheduler that finds a job due sends one multi: set the job's ``last`` at the version read, and
 create the message. Of several who try, one succeeds; it goes under a commit slot, so that a lost reply is not a second
-message. Whoever comes too late reads the job again. It sleeps until the next occurrence, or until a job is changed.
+message. A scheduler that comes too late reads the job again. It sleeps until the next occurrence or a change of a job.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds after which a job whose message could not be put is tried again.
 AGAIN = 5.0
-#: Seconds slept at the most: the local clock may run slower than the server's.
+#: Seconds slept at most: the local clock may run slower than the server's.
 LONGEST_SLEEP = 600.0
-#: What one multi puts at the most, bytes.
+#: Maximum bytes of the puts in one multi.
 TOGETHER_BYTES = 256 * 1024
 
 

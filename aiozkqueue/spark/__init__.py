@@ -1,6 +1,6 @@
 """Queues in Spark: ``spark.read``, ``df.write``, ``readStream`` and ``writeStream`` with ``.format("aiozkqueue")``.
 
-What lives here: options, checked before any job runs (`options`); a session on its own thread for Spark's synchronous
+The modules: options, checked before any job runs (`options`); a session on its own thread for Spark's synchronous
 readers and writers (`connection`); columns and Arrow batches (`columns`, `decoding`, `rows`); the batch reader and
 writer (`reading`, `writing`); the source and sink of streams (`streaming`, `sink`). On these stand `audit/` (histories
 to files, and a report) and `transfer/` (files into queues, and queues into files), with `folder` (what appears in a

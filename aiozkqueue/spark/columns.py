@@ -86,7 +86,7 @@ MOST_REASON: Final = 1000
 
 
 class Decoded(NamedTuple):
-    """Rows, and why the others are none, by the ids of their messages."""
+    """Rows, and the reasons why other messages have none, by message id."""
 
     rows: list[list[object]]
     undecodable: dict[str, str]

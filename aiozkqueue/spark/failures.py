@@ -1,4 +1,4 @@
-"""What fails inside a job, told as it was raised there: Spark wraps it into its own error, with two stack traces."""
+"""Unwraps errors that were raised inside a job: Spark wraps them into its own error, with two stack traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiozkqueue.errors import OutcomeUnknownError, QueueError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What Spark fails with: its own errors, and those of its JVM that it has no class for.
+#: Spark's errors: its own, and those of its JVM that it has no class for.
 SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (PySparkException, Py4JJavaError)
 
 # The condition that Spark names, and the line that tells of it.
@@ -43,7 +43,7 @@ def condition_of(error: Exception) -> tuple[str, str]:
 
 
 def cause_of(error: Exception) -> QueueError | None:
-    """Find the error of ours in one of Spark's; None when there is none."""
+    """Return this library's error inside an error of Spark's; None if there is none."""
     raised = _RAISED.search(str(error))
     kind = getattr(errors, raised[1], None) if raised is not None else None
     if raised is None or not isinstance(kind, type) or not issubclass(kind, QueueError):

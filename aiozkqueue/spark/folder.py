@@ -40,7 +40,7 @@ class Folder:
         return Path("/" + self.path.removeprefix("file:").lstrip("/")) if self.path.startswith("file:") else None
 
     def at(self, place: str) -> str:
-        """The path of what lies in it."""
+        """The path of a file in it."""
         return f"{self.path}/{place}"
 
     def exists(self, place: str) -> bool:
@@ -48,7 +48,7 @@ class Folder:
         return bool(self._system.exists(self._path(self.at(place))))
 
     def names(self, place: str = "") -> list[str]:
-        """What lies at a place, or in the folder itself; nothing when it is not there."""
+        """List a path below the folder, or the folder itself; empty if it does not exist."""
         path = self._path(self.at(place) if place else self.path)
         return [one.getPath().getName() for one in self._system.listStatus(path)] if self._system.exists(path) else []
 
@@ -103,12 +103,12 @@ class Folder:
             _outlive(sorted({(self.local / name).parent for name in files}))
 
     def keep(self, place: str) -> None:
-        """See that what lies there outlives a loss of power, where that is not the file system's own business."""
+        """Make the files durable against a power failure where the file system does not."""
         if self.local is not None:
             _outlive([self.local / place, *(self.local / place).rglob("*")])
 
     def require(self, own: str) -> None:
-        """Refuse a folder that is somebody else's. Raises: InvalidOptionError."""
+        """Refuse a folder that another queue or run uses. Raises: InvalidOptionError."""
         names = self.names()
         if names and own not in names:
             msg = f"{self.path} holds something else ({min(names)}): name a folder that is new, or one used so before"

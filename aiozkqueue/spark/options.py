@@ -1,4 +1,4 @@
-"""What users may say in ``.option(...)``, checked before any job runs. Pure.
+"""The options of ``.option(...)``, checked before any job runs. Pure.
 
 Options travel with plans, logs and pickles, so none of them is a secret: credentials are read, where they are needed,
 from the file that ``authFile`` names or from the environment variable ``AIOZKQUEUE_AUTH``.
@@ -31,7 +31,7 @@ class Content(enum.Enum):
 
 
 class Mode(enum.Enum):
-    """What becomes of a payload that does not decode; the words are those of Spark's JSON reader."""
+    """What happens to a payload that does not decode, with the names of Spark's JSON reader."""
 
     PERMISSIVE = "permissive"
     """Its columns are null, and the column of corrupt records, if the schema has it, holds the payload."""
@@ -128,9 +128,9 @@ class Options(Servers):
     """Where a moment was that does not name its time zone."""
     write_id: str | None = None
     id_column: str | None = None
-    """What tells a row from all others of a write, or of a micro-batch."""
+    """The identity of a row within a write or a micro-batch."""
     push_down: bool = False
-    """Whether Spark hands its filters down, as it does only where it is told to, too."""
+    """Whether Spark pushes filters down, which it does only if it is configured to."""
     rows: int = 500
     """The most rows that one write to ZooKeeper takes."""
     put_timeout: float = 60.0

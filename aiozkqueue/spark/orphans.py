@@ -17,7 +17,7 @@ log: Final = logging.getLogger(__name__)
 
 #: How often to look, seconds.
 TICK: Final = 1.0
-# What Spark sets in the environment of its Python processes, and in no other: a port, a secret, or a socket.
+# Spark sets variables with this prefix only in its Python processes: a port, a secret, or a socket.
 _SPARKS: Final = "PYTHON_WORKER_FACTORY_"
 _watching: set[int] = set()
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .connection import Link
     from .rows import Row
 
-#: Bytes of items in one write, at the most (one that is larger goes alone).
+#: Bytes of items in one write, at most (one that is larger goes alone).
 MOST_BYTES: Final = 256 * 1024
 _NOTHING: Final = blake2b(digest_size=16).hexdigest()
 

@@ -140,7 +140,7 @@ class QueueReader(DataSourceReader):
 
 
 class FilteringReader(QueueReader):
-    """One that Spark hands its filters to, which it refuses to do where it is not told to."""
+    """A reader that accepts filters, which Spark rejects unless it is configured to push them down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Take note of what names and hours tell; Spark looks at every row again."""
@@ -308,7 +308,7 @@ def item_values(one: ItemSnapshot, now: int, layout: Layout) -> dict[str, object
 
 
 def owner_of(one: ItemSnapshot) -> str | None:
-    """Who holds an item."""
+    """The holder of an item."""
     return None if one.lock is None else LockRecord.decode(one.lock.data).owner
 
 

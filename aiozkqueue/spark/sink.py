@@ -40,7 +40,7 @@ _RUN: Final = "spark.jobGroup.id"
 
 
 class QueueStreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Made anew for each, and sent to the tasks in a pickle."""
+    """Writes micro-batches. Spark makes one for each micro-batch and pickles it for the tasks."""
 
     def __init__(self, schema: StructType, options: Options, origin: str) -> None:
         """``origin`` is the same wherever Spark makes this for one query, and for no other, as far as can be known."""

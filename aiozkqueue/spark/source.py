@@ -1,4 +1,4 @@
-"""What Spark knows: the format ``aiozkqueue``."""
+"""The format ``aiozkqueue`` for Spark."""
 
 from __future__ import annotations
 

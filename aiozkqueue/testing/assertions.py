@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 #: So many of a queue's messages are looked at, the oldest first.
 MOST: Final = 1000
-#: Of so many a failed assertion tells.
+#: The number of messages that a failed assertion shows.
 _TOLD: Final = 10
 _SHOWN: Final = 200
 _POLL: Final = 0.02
@@ -111,7 +111,7 @@ async def assert_dead_lettered(
 
 
 async def _within(timeout: Seconds, look: Callable[[], Awaitable[R]]) -> R:
-    """What ``look`` finds, asked again until that is true or the time is over."""
+    """Call ``look`` until its result is true or the time is over, and return the result."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + required_seconds(timeout, "timeout")
     while not (found := await look()) and loop.time() < deadline:  # noqa: ASYNC110 - others put there, unseen from here
@@ -120,7 +120,7 @@ async def _within(timeout: Seconds, look: Callable[[], Awaitable[R]]) -> R:
 
 
 async def _told(queue: Queue[Any]) -> str:
-    """What is in the queue and among its dead letters, for who expected something else."""
+    """Describe the messages and dead letters of a queue, for a failed assertion."""
     waiting = [f"{_content(one)}, {await _state(queue, one)}" for one in await queue.peek(_TOLD)]
     dead = [f"{_content(one)}: {_short(one.reason)}" for one in await queue.dead_letters.peek(_TOLD)]
     messages = _listed("message", await queue.size(), waiting)

@@ -29,7 +29,7 @@ class Certificates:
         return ServerTls(self.server, self.authority, client_certificate=client_certificate)
 
     def client_context(self, *, client_certificate: bool = False) -> ssl.SSLContext:
-        """What a client connects with: it trusts the authority, and shows its own certificate if told to. Blocks."""
+        """Return a client's TLS context, which trusts the authority and optionally has a client certificate. Blocks."""
         context = ssl.create_default_context(cafile=self.authority)
         if client_certificate:
             context.load_cert_chain(self.client)

@@ -34,7 +34,7 @@ class TestClock(Clock):
         self._moved = 0.0
         self._moves: list[tuple[int, int]] = []  # the last stamp before each move, and the lead since then, ms
         self._newest = 0  # the latest stamp seen, ms
-        self._lead = -inf  # of ZooKeeper's time over the unmoved one, ms, at the least
+        self._lead = -inf  # of ZooKeeper's time over the unmoved one, ms, at least
         self._timers: dict[TestTimer, None] = {}
 
     @property
@@ -55,7 +55,7 @@ class TestClock(Clock):
         return TestTimer(self._timers, self.monotonic() + delay, delay, callback)
 
     def advance(self, by: float | timedelta) -> None:
-        """Move the clock ahead by so many seconds: what sleeps till then wakes, in order. On the sessions' loop only.
+        """Move the clock ahead by this many seconds; sleepers until then wake, in order. On the sessions' loop only.
 
         It takes a millisecond, so that the server stamps what comes after it later than what came before.
 
@@ -66,7 +66,7 @@ class TestClock(Clock):
         if not seconds >= 0:
             msg = f"a clock cannot be moved by {by!r}: give 0 or more seconds"
             raise ValueError(msg)
-        # What has been seen is before the move, and so is what others have written until about now.
+        # Times seen so far are before the move, and so are writes of others until about now.
         last = floor(self._unmoved() + self._lead) if self._lead > -inf else floor((self.time() - self._moved) * 1000)
         self._moved += seconds
         self._moves.append((max(last, self._newest), floor(self._moved * 1000)))
@@ -125,7 +125,7 @@ class TestTimer:
         self._waiting.pop(self, None)
 
     def move(self, left: float) -> None:
-        """Wait for so many seconds from now instead; none are left: call back at once."""
+        """Wait for this many seconds from now instead; call back at once if no time is left."""
         self._handle.cancel()
         if left > 0:
             self._handle = self._loop.call_later(left, self._fire)

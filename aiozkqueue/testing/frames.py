@@ -154,7 +154,7 @@ class _Conversation:
         self.awaited: dict[int, tuple[Fault, Request]] = {}
 
     def request(self, connection: Connection, frame: bytes) -> Request | None:
-        """A client's frame as a request; None when it is none."""
+        """Return a client's frame as a request; None if it is not one."""
         if not self.greeted[Direction.TO_SERVER]:
             self.greeted[Direction.TO_SERVER] = True
             return Request(connection.number, Opcode.CONNECT, 0, frame)

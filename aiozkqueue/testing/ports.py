@@ -25,7 +25,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports of 127.0.0.1 that are free now. Whoever binds them must be ready to find one taken."""
+    """Return this many different free ports of 127.0.0.1. A caller must expect that one is taken before it binds."""
     found: list[int] = []
     while len(found) < count:
         port = _random.randint(_FIRST, _LAST)

@@ -143,7 +143,7 @@ class FaultProxy:
         return len(self._connections)
 
     def reset_connections(self) -> None:
-        """Reset (RST) all open connections. What was already sent on reaches the server; new ones are taken."""
+        """Reset (RST) all open connections. Forwarded bytes still reach the server; new connections are accepted."""
         for connection, task in self._connections.items():
             connection.reset()
             task.cancel()
@@ -164,11 +164,11 @@ class FaultProxy:
         self._dropping.add(direction)
 
     def cut_after(self, count: int, direction: Direction) -> None:
-        """Let so many more bytes through in this direction, then end the connection that carried the last. Once."""
+        """Forward this many more bytes in this direction, then end the connection that carried the last one. Once."""
         self._budget[direction] = count
 
     def heal(self) -> None:
-        """Take stalls, delays, drops and cuts off. What was stalled goes on; what was dropped stays lost."""
+        """Remove stalls, delays, drops and cuts. Stalled bytes are forwarded; dropped bytes stay lost."""
         for direction in Direction:
             self._open[direction].set()
             self._delay[direction] = 0.0

@@ -153,7 +153,7 @@ def delivery(
 
     Raises:
         InvalidNameError: not a name for a queue.
-        InvalidOptionError: the value's type is none that pydantic knows, or ``attempt`` or ``headers`` are bad.
+        InvalidOptionError: pydantic does not know the value's type, or ``attempt`` or ``headers`` are bad.
         PayloadError: the value is not valid.
         MessageTooLargeError: it is larger than ZooKeeper takes.
     """

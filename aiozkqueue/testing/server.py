@@ -165,7 +165,7 @@ class EmbeddedEnsemble:
         for node in nodes:
             node.launch()
         deadline = time.monotonic() + timeout
-        # All at every round: of an ensemble, those that live wait for ever for one that could not start.
+        # All at every round: of an ensemble, those that live wait forever for one that could not start.
         while waiting := [node.hosts for node in nodes if not node.serves()]:
             if time.monotonic() > deadline:
                 text = f"of the embedded ZooKeeper, {','.join(waiting)} did not serve within {timeout:g} s"

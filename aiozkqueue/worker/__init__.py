@@ -1,7 +1,7 @@
-"""What `aiozkqueue worker` is made of: a user's services found by name, and the endpoint that tells how they are.
+"""The parts of `aiozkqueue worker`: services found by name, and the endpoint that reports their health.
 
 `target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks` tells
-where handlers wait, `dumps` asks for that, `reload` runs it anew when files change, `heap` spares it searches for
+where handlers wait, `dumps` asks for that, `reload` runs it again when files change, `heap` spares it searches for
 garbage, `starting` logs what is begun. On the public API alone.
 """
 

@@ -1,8 +1,8 @@
 """Asking a worker on the same machine where its handlers wait: a signal, and a file that it fills.
 
-Whoever asks makes an empty file, named after the process, and sends SIGUSR1; the worker writes into it what it writes
-to its stderr. The file belongs to the worker's user and to nobody else, and the worker makes none: what others put in
-its place is left alone.
+The asking process creates an empty file, named after the worker, and sends SIGUSR1; the worker writes its dump to that
+file and to its stderr. The file must belong to the worker's user. The worker never creates it, and ignores a file of
+another user in its place.
 """
 
 from __future__ import annotations

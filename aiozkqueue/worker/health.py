@@ -23,7 +23,7 @@ _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class Metrics(Protocol):
-    """What tells Prometheus of a session."""
+    """The collector of a session's metrics for Prometheus."""
 
     @property
     def content_type(self) -> str:
@@ -87,7 +87,7 @@ class Health:
         return _Told(self, service)
 
     def stopping(self) -> None:
-        """Take note that the worker has been told to stop."""
+        """Record that the worker is stopping."""
         self._stopping = True
 
     @property
@@ -156,7 +156,7 @@ class Health:
 
 
 class _Told:
-    """A service whose stop is told to the endpoint."""
+    """A service that reports its stop to the endpoint."""
 
     def __init__(self, health: Health, service: Service) -> None:
         self._health = health

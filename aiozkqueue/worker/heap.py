@@ -18,7 +18,7 @@ YOUNG: Final = 10_000
 def settled_heap() -> Iterator[None]:
     """Leave out of the search for garbage what is there now, and search what comes less often, for as long as this is.
 
-    For a process that has started and goes on with its work: imports and set-up are searched no more. A program that
+    For a process that has started and continues with its work: imports and set-up are searched no more. A program that
     has chosen a rarer search, or none, keeps it.
     """
     before = gc.get_threshold()

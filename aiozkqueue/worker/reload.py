@@ -1,4 +1,4 @@
-"""A command run anew whenever the program has changed, while it is being developed. Needs the extra ``reload``."""
+"""Restarts a command when Python files change, during development. Needs the extra ``reload``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log: Final = logging.getLogger(__name__)
 
 
 async def reloading(command: Sequence[str], folder: Path) -> int:
-    """Run a command; stop it and run it anew when Python files below the folder change. Returns its exit status.
+    """Run a command; stop it and run it again when Python files below the folder change. Returns its exit status.
 
     It is stopped by SIGTERM, and waited for. When it ends by itself, as of a mistake that was just saved, the next
     change starts it again. SIGTERM and SIGINT are passed on, and end this with it.
@@ -42,7 +42,7 @@ class _Runs:
         self._process: asyncio.subprocess.Process | None = None
         self._over = asyncio.Event()
         self._told = True
-        """Whether the process has been told to stop."""
+        """Whether the process was asked to stop."""
 
     async def serve(self, changes: AsyncIterator[object]) -> int:
         loop = asyncio.get_running_loop()

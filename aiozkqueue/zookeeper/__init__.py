@@ -1,6 +1,6 @@
 """An asyncio ZooKeeper client on aiozk's protocol records. Nothing in here knows about queues.
 
-What lives here, from the outside in:
+The modules, from the outside in:
 
 - `interface` is the narrow protocol that the layers above program against, `errors` what it raises, and `reading` what
   is read through it in more than one request.

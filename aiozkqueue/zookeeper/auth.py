@@ -1,4 +1,4 @@
-"""Who this client is (`Auth`), and who may touch what it creates (`Acl`)."""
+"""Credentials of this client (`Auth`), and access to the znodes that it creates (`Acl`)."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ async def connect(
 
     Raises:
         InvalidOptionError: an option cannot be meant.
-        ConnectionLossError: no server has answered in ``connect_timeout`` seconds (None: waits for ever).
+        ConnectionLossError: no server has answered in ``connect_timeout`` seconds (None: waits forever).
         AuthFailedError: the credentials were refused.
         ProtocolError: the server contradicts itself.
     """
@@ -129,7 +129,7 @@ class ZooKeeperClient:
         return await self._session.call(wire.get_data(path, chroot=self._chroot), generation=generation)
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
-        """Several znodes in one request, in order; None where there is none."""
+        """Read several znodes in one request, in order; None for a znode that does not exist."""
         return await self._session.call(wire.multi_read(paths, chroot=self._chroot), generation=generation)
 
     async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
@@ -155,7 +155,7 @@ class ZooKeeperClient:
         return (await self._session.call(request, generation=generation)).result()
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
-        """A znode's stat; None where there is none."""
+        """Return a znode's stat; None if it does not exist."""
         try:
             return await self._session.call(wire.exists(path, chroot=self._chroot), generation=generation)
         except NoNodeError:
@@ -167,7 +167,7 @@ class ZooKeeperClient:
         return self._acl == wire.encode_acl(OPEN)
 
     async def acl(self, path: str) -> list[Acl]:
-        """Who may do what with a znode.
+        """Return the ACL of a znode.
 
         Raises:
             NoNodeError: there is no such znode.

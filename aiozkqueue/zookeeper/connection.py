@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 MAX_REPLY = 256 * 1024 * 1024  # the names of some ten million children, bytes
 _MAX_FIRST_REPLY = 64 * 1024
-#: A request of so many bytes is written at once, not at the end of the loop's tick: the server begins meanwhile.
+#: A request of this many bytes is written at once, not at the end of the loop's tick: the server begins meanwhile.
 _LARGE = 4096
 #: Bytes of a reply read in pieces that one turn of the loop hands on: some thousand names, a few milliseconds.
 _PORTION = 48 * 1024

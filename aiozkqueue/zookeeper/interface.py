@@ -126,7 +126,7 @@ class EventKind(enum.Enum):
 
 
 class WatchEvent(NamedTuple):
-    """What happened, and where."""
+    """An event and its path."""
 
     kind: EventKind
     path: str
@@ -170,7 +170,7 @@ class ZooKeeper(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The present ZooKeeper session's id, as the owner of ephemeral znodes bears it."""
+        """The id of the current ZooKeeper session, as in the owner of ephemeral znodes."""
         ...
 
     @property
@@ -201,7 +201,7 @@ class ZooKeeper(Protocol):
     ) -> Awaitable[list[Result]]:
         """Send all or nothing, once, **when called**; never sent again by the client.
 
-        It gives the results of the first so many operations; None: of all. What nobody asks for is not decoded.
+        It returns the results of the first ``results`` operations; None: of all. Other results are not decoded.
 
         Raises (when awaited): MultiError, ConnectionLossError, NotConnectedError, SessionExpiredError,
         RequestTooLargeError, ClientClosedError. An awaiter that is cancelled does not take the request back.
@@ -213,7 +213,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def read_many(self, paths: Sequence[str], *, generation: int | None = None) -> list[Node | None]:
-        """Several znodes in one request (multi-read), in order; None where there is none."""
+        """Read several znodes in one request (multi-read), in order; None for a znode that does not exist."""
         ...
 
     async def read_versioned(self, paths: Sequence[str], *, generation: int | None = None) -> list[Versioned | None]:
@@ -242,7 +242,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def acl(self, path: str) -> list[Acl]:
-        """Who may do what with a znode. Raises: NoNodeError, NoAuthError."""
+        """Return the ACL of a znode. Raises: NoNodeError, NoAuthError."""
         ...
 
     @property

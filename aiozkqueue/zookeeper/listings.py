@@ -25,7 +25,7 @@ _ASCII = 128
 
 
 class Pieces(Protocol[T_co]):
-    """What reads the body of a reply while it comes in."""
+    """Reads the body of a reply while it arrives."""
 
     def feed(self, piece: bytes) -> None:
         """Read what has come, in order. Raises: ProtocolError."""
@@ -52,7 +52,7 @@ class Listing(Generic[T]):
         self._rest = bytearray()
         """The beginning of a name."""
         self._needed = _INT.size
-        """Bytes from that beginning on without which nothing can be gone on with."""
+        """The number of bytes from that position that are needed to continue."""
 
     def feed(self, piece: bytes) -> None:
         """Read the next piece. Raises: ProtocolError: an impossible count or length, or a name that is not UTF-8."""

@@ -87,7 +87,7 @@ def sync(full_path: str) -> Request[None]:
 
 
 def get_acl(full_path: str) -> Request[list[Acl]]:
-    """Who may do what with a znode; of credentials, whoever may not change the list sees nothing."""
+    """The ACL of a znode; a client that may not change it does not see credentials."""
     return Request(bytes(protocol.GetACLRequest(path=full_path).serialize()), _decode_acl, full_path)
 
 

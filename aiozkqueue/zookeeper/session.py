@@ -1,6 +1,6 @@
 """The ZooKeeper session: kept alive on one connection after another, and followed by the next when it ends.
 
-What stock aiozk does otherwise, and why this replaces its session: it sends writes again after a loss, its repair loop
+The behaviour of stock aiozk that this session replaces: it sends writes again after a loss, its repair loop
 waits for itself, it takes a new session for the old one, and it can neither close nor start without a server.
 """
 
@@ -187,7 +187,7 @@ class Session:
             self._task = asyncio.create_task(self._run(), name=f"zookeeper session at {self.ensemble}")
 
     async def open(self, within: float | None, prepare: Callable[[], Awaitable[None]]) -> None:
-        """Start, wait until connected, and run ``prepare``, all within so many seconds; if that fails, close.
+        """Start, wait until connected, and run ``prepare``, all within this many seconds; if that fails, close.
 
         Raises:
             ConnectionLossError: not in that time; names the servers and why each could not be used.

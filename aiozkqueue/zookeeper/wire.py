@@ -55,12 +55,12 @@ _pack_int = _INT.pack
 _pack_head = _RESULT.pack
 _EPHEMERAL, _SEQUENTIAL, _CONTAINER = 1, 2, 4
 _END = _OPERATION.pack(-1, 1, -1)
-#: What stands before shorter paths than this is made once: to look it up takes a fifth of the time of packing it.
+#: The bytes before shorter paths than this are made once: to look it up takes a fifth of the time of packing it.
 _SHORT = 256
 
 
 def _head(kind: int, length: int) -> bytes:
-    """What stands before the path of an operation: its header, and the path's length."""
+    """The bytes before the path of an operation: its header and the length of the path."""
     return _pack_head(kind, False, -1, length)  # noqa: FBT003 - that the list goes on, as jute writes it
 
 
@@ -78,13 +78,13 @@ _MULTI_OVERHEAD = 2 * _INT.size + _OPERATION.size
 
 
 class Request(NamedTuple, Generic[T]):
-    """What goes to the server behind length and xid, and how its reply is read."""
+    """The body of a request after its length and xid, and the reader of its reply."""
 
     body: bytes
     decode: Callable[[bytes, int], T]
     path: str | None = None
     pieces: Callable[[int], Pieces[T]] | None = None
-    """Makes what reads a reply's body, of so many bytes, while it comes in; None: it is decoded when it is whole."""
+    """Makes a reader for a reply's body of a given length; None: the body is decoded when it is complete."""
 
     @property
     def size(self) -> int:
@@ -162,7 +162,7 @@ def encode_acl(acl: Sequence[Acl]) -> bytes:
 def multi(
     operations: Sequence[Operation], *, chroot: str, acl: bytes, results: int | None = None
 ) -> Request[list[Result]]:
-    """All or nothing; the reply gives each operation's result in order, or the first so many only."""
+    """An atomic multi. The reply has the results of its operations in order, or only the first ones."""
     root = chroot.encode()
     parts = [_pack_int(MULTI)]
     tails = [acl + _pack_int(flags) for flags in range(_CONTAINER + 1)]
@@ -197,7 +197,7 @@ def multi(
 
 
 def multi_size(operations: Sequence[Operation], *, chroot: str, acl: bytes) -> int:
-    """What `multi` of these counts against jute.maxbuffer, bytes, without building it."""
+    """Return the bytes that a `multi` of these counts against jute.maxbuffer, without building it."""
     root = len(chroot.encode())
     size = _MULTI_OVERHEAD
     for operation in operations:
@@ -254,12 +254,12 @@ def _in_pieces(body: bytes, path: str, pieces: Callable[[int], Pieces[T]]) -> Re
 
 
 def multi_read(paths: Sequence[str], *, chroot: str) -> Request[list[Node | None]]:
-    """Several znodes' data and stats; None where there is none."""
+    """The data and stats of several znodes; None for a znode that does not exist."""
     return _multi_read(paths, chroot, _STAT, _node_of)
 
 
 def multi_read_versioned(paths: Sequence[str], *, chroot: str) -> Request[list[Versioned | None]]:
-    """Several znodes' data, and the little of their stats that a claim is made of; None where there is none."""
+    """The data of several znodes and the stat fields that a claim needs; None for a znode that does not exist."""
     return _multi_read(paths, chroot, _CTIME_AND_VERSION, _make_versioned)
 
 

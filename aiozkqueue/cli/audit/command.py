@@ -130,7 +130,7 @@ def _time(part: Percentiles | None, which: str) -> str:
 
 
 def _records(moved: Moved, told: Report, html: Path | None) -> Iterator[dict[str, Json]]:
-    """What ``--json`` prints: one object a line, each with its kind."""
+    """The output of ``--json``: one object per line, each with its kind."""
     yield {
         "kind": "audit",
         "folder": told.folder,

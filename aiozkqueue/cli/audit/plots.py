@@ -34,7 +34,7 @@ _TICKS: Final = {
 
 
 class Column(NamedTuple):
-    """What happened in a stretch of time, by kind."""
+    """The number of ends in a span of time, by kind."""
 
     begin: datetime
     values: Sequence[int]
@@ -106,7 +106,7 @@ def columns(told: str, kinds: Sequence[str], shown: Sequence[Column], span: time
 
 
 def bars(told: str, kind: str, shown: Sequence[Bar], *, labels: int = _LABELS) -> str:
-    """Bars side by side, each with its name before, in so many pixels, and its amount behind it."""
+    """Horizontal bars, each with its name before it, in this many pixels, and its amount behind it."""
     most = max((one.value for one in shown), default=0) or 1
     room = WIDTH - labels - _VALUES
     parts: list[str] = []
@@ -149,7 +149,7 @@ def ranges(told: str, shown: Sequence[Range]) -> str:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """The marks of a scale on which both have a place; two at the least."""
+    """The marks of a scale on which both have a place; two at least."""
     marks = list(_TICKS)
     first = max((index for index, mark in enumerate(marks) if mark <= least), default=0)
     last = min((index for index, mark in enumerate(marks) if mark >= most), default=len(marks) - 1)

@@ -28,7 +28,7 @@ from aiozkqueue.testing import EmbeddedZooKeeper
 _WORKERS: Final = ("worker-1", "worker-2", "worker-3")
 # As short as a server with ZooKeeper's own tick of 2 s allows, seconds: a death is noticed after so long.
 _SESSION_TIMEOUT: Final = 4.0
-# Silence for so many session timeouts means that nothing more will come.
+# After silence for this many session timeouts, nothing more arrives.
 _PATIENCE: Final = 5
 _BATCH: Final = 200
 # The victim is killed in this delivery of its own, or in an earlier one when the text is short.

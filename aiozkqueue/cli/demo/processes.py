@@ -54,7 +54,7 @@ class Worker:
 async def started(
     names: Sequence[str], connection: Connection, *, lines: str, results: str, hold_at: int
 ) -> AsyncIterator[list[Worker]]:
-    """One process a name; the first is told to stay inside its delivery number ``hold_at``. On exit none is left."""
+    """Run one process per name; the first stops inside its delivery number ``hold_at``. On exit, all have ended."""
     workers: list[Worker] = []
     try:
         for name in names:

@@ -1,4 +1,4 @@
-"""What goes through the demo's two queues, and what a worker does to it."""
+"""The messages of the demo's two queues, and how a worker processes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all handlers share: the queue session, the keys, and how long a request may wait for ZooKeeper."""
+"""The parts that all handlers share: the queue session, the keys, and how long a request may wait for ZooKeeper."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ class Backend:
 
     @property
     def gate(self) -> Gate:
-        """Who lets requests in. Raises: ProblemError."""
+        """The limiter of requests. Raises: ProblemError."""
         if self._gate is None:
             raise problems.unavailable()
         return self._gate
 
     @property
     def sampler(self) -> Sampler:
-        """Who looks at the queues' figures. Raises: ProblemError."""
+        """The reader of the queues' figures. Raises: ProblemError."""
         if self._sampler is None:
             raise problems.unavailable()
         return self._sampler

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Seconds for which a key that was read is believed.
 FRESH: Final = 5.0
-#: Keys remembered, those that are none among them.
+#: Keys remembered, including invalid ones.
 REMEMBERED: Final = 10_000
 PREFIX: Final = "aiozkqueue-"
 _NAME_DIGITS: Final = 32
@@ -64,7 +64,7 @@ class KeyInfo(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who makes a request."""
+    """The client of a request."""
 
     name: str
     permissions: Permissions
@@ -87,7 +87,7 @@ class Keys:
     async def create(self, name: str, allow: Sequence[str]) -> str:
         """Make a key and return it: nobody can tell it again.
 
-        Raises: InvalidNameError; InvalidOptionError: a permission is none, or a key of this name is there;
+        Raises: InvalidNameError; InvalidOptionError: a permission is invalid, or a key of this name exists;
         NotCommittedError: it could not be stored; AccessDeniedError, SessionClosedError.
         """
         check_queue_name(name, "key")

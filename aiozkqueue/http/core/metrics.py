@@ -1,4 +1,4 @@
-"""What Prometheus is told; needs ``aiozkqueue[observability]``."""
+"""The metrics for Prometheus; needs ``aiozkqueue[observability]``."""
 
 from __future__ import annotations
 

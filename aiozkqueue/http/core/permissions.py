@@ -1,4 +1,4 @@
-"""Who may do what: ``queue|<verb>|<name>``, each part with ``*`` for anything. Pure."""
+"""Permissions: ``queue|<verb>|<name>``, each part with ``*`` for anything. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Verb(StrEnum):
 
 
 class Permissions:
-    """What one key may do."""
+    """The permissions of a key."""
 
     __slots__ = ("_allowed", "patterns")
 

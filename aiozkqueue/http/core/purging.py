@@ -44,7 +44,7 @@ class Purges:
         self._turns = asyncio.Semaphore(TOGETHER)
 
     async def purge(self, queue: Queue[bytes]) -> bool:
-        """Empty a queue of all that lies there now; return whether that is done, or goes on.
+        """Empty a queue of all that is there now; return whether that is done, or goes on.
 
         Raises: AccessDeniedError, PayloadError, and what else a purge fails with; the rest stays then.
         """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .tokens import MessageIds
 
-#: Messages that are handed over at once.
+#: Messages that are delivered at once.
 MANY = 1000
 #: Queues that are known to be there; what is beyond is asked for again.
 REMEMBERED = 10_000
@@ -181,7 +181,7 @@ class QueueService:
         return there
 
     async def _comes(self, name: str, wait: float) -> bool:
-        """Wait up to so many seconds for a queue; tell whether it is there. Raises: AccessDeniedError."""
+        """Wait up to this many seconds for a queue; return whether it exists. Raises: AccessDeniedError."""
         if not wait or name in self._there:
             return await self._is_there(name)
         runtime, heard = core_of(self._session), asyncio.Event()

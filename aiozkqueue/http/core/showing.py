@@ -1,4 +1,4 @@
-"""What is in a queue, for peeks and polls that claim nothing: listed within bounds, however much lies there."""
+"""What is in a queue, for peeks and polls that claim nothing: listed within bounds, however much is there."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _newest(placed: Sequence[Placed]) -> list[Placed]:
 async def _read(
     handle: QueueHandle[SessionCore], placed: Sequence[Placed], limit: int, shows: Callable[[ItemSnapshot], bool]
 ) -> list[ItemSnapshot]:
-    """Read so many of these; those that are gone by now are passed over."""
+    """Read this many of these; skip messages that are gone."""
     shown: list[ItemSnapshot] = []
     async for page in find_pages(handle, [handle.paths.place_of(one.path) for one in placed]):
         shown += filter(shows, page)

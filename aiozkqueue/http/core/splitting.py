@@ -43,7 +43,7 @@ class Shape(Enum):
 
 
 class _Next(Enum):
-    """What has to come next, outside of the values."""
+    """The token that must follow, outside of the values."""
 
     BODY = "the array or object itself"
     NAME_OR_END = "the first name of an object, or its end"

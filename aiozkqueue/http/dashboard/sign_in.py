@@ -1,4 +1,4 @@
-"""Who looks at the dashboard: a key in a cookie, and the proof that a form came from one of our pages.
+"""The dashboard's users: a key in a cookie, and the proof that a form came from one of our pages.
 
 The proof is an HMAC by the key itself, so any server accepts what another's page sends, and nothing is stored. Who has
 no key has no proof: what is open to anonymous visitors is looking, never changing.
@@ -25,11 +25,11 @@ _PURPOSE: Final = b"aiozkqueue dashboard form"
 
 
 class Visitor(NamedTuple):
-    """Who looks."""
+    """The user of the dashboard."""
 
     caller: Caller
     proof: str
-    """What a form has to bring; empty for who has no key."""
+    """The token that a form must contain; empty for a user without a key."""
 
     def may(self, verb: Verb, queue: str) -> bool:
         """Whether they may do this with a queue, named as in ZooKeeper."""

@@ -1,1 +1,1 @@
-"""What operators read and do, and the clean-up. Nothing here is on a message's way."""
+"""Reads and actions of operators, and the clean-up. No put, take or commit passes through here."""

@@ -4,7 +4,7 @@ A session never hands on messages of its own node: another session of that node 
 tells a session of the producer whether one does. Sessions of other nodes do it.
 
 One multi removes the item and creates it without the node's field, under the same id, so that its attempts, its keys
-and its place in the order stay its own; a history gets a record that it was reaped. Whoever comes second is refused,
+and its place in the order stay its own; a history gets a record that it was reaped. The second client is refused,
 since the item is gone, and so is whoever finds it claimed.
 """
 

@@ -1,7 +1,7 @@
 """Messages that wait, cancelled or replaced: found by their id or key, and altered only while nobody holds them.
 
 Each alteration is one multi made of what was just read, which locks and unlocks the message itself: it fails if
-somebody takes the message meanwhile, and then what has become of it is looked up anew. It goes under a commit slot, so
+somebody takes the message meanwhile, and then what has become of it is looked up again. It goes under a commit slot, so
 that what is told of it is so, whatever happens to the connection. Within a transaction it is part of the commit, and
 fails with it.
 """
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 CANCELLED = Disposition("remove", outcome=End.CANCELLED)
-#: How often a message that others change at the same time is looked at anew.
+#: How often a message that others change at the same time is looked at again.
 TRIES = 50
 
 
 class Alteration(enum.Enum):
-    """What became of a request to cancel or to update. True when it was done, for ``if await queue.cancel(...)``."""
+    """The result of a request to cancel or to update. It is true on success, for ``if await queue.cancel(...)``."""
 
     DONE = "done"
     HELD = "held"
     """A message was left alone. It, or another message of its group, is in flight or leased."""
     IN_FLIGHT = HELD
     NOT_FOUND = "not found"
-    """It is not there: it was never put, or has come to its end."""
+    """It does not exist: it was never put, or it has ended."""
 
     def __bool__(self) -> bool:
         return self is Alteration.DONE
@@ -252,7 +252,7 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
         return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
     operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
     if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
-        # Whoever is about to take the lock off fails, as the item has changed: this tells all that it is still to be.
+        # A client that removes the lock now is refused, because the item has changed; this shows that it is still due.
         due = paths.due_node(found.end, found.id)
         place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
         operations += [Delete(due), Create(due, place)]

@@ -67,7 +67,7 @@ class WriterRecord:
     aborted: tuple[str, ...] = ()
     """Batches that were given up, and of which there may be items left."""
     run: str = ""
-    """Who is at it: see `BatchWriter.begin`."""
+    """The current writer: see `BatchWriter.begin`."""
     origin: str = ""
     """See there, too."""
     client: str = ""
@@ -84,7 +84,7 @@ class WriterRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> WriterRecord | None:
-        """Read it; None when it is none."""
+        """Read it; None if it does not decode."""
         try:
             return cls(**_RECORD.validate_json(data))
         except ValidationError:
@@ -92,7 +92,7 @@ class WriterRecord:
 
 
 def _field(one: CoreSchema) -> TypedDictField:
-    """What `WriterRecord` has a default for."""
+    """The fields for which `WriterRecord` has defaults."""
     return schema.typed_dict_field(one, required=False)
 
 
@@ -179,9 +179,9 @@ async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, Writer
 
 
 async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None) -> int:
-    """Remove what has been put of the batch that a writer has under way; return how many messages that were.
+    """Remove what has been put of the batch that a writer has under way; return the number of messages.
 
-    Nobody has seen any of them. Who still puts for it is refused from now on. ``batch``: only if it is this one.
+    Nobody has seen any of them. A put of that batch is refused from now on. ``batch``: discard only this one.
 
     Raises: NotFoundError: there is no such writer; AccessDeniedError.
     """

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 
-#: Znodes that one pass removes at the most; what is left is for the next.
+#: Znodes that one pass removes at most; what is left is for the next.
 BUDGET: Final = 10_000
 #: Items listed to find what is left over of them; in a deeper queue that waits.
 MOST_LISTED: Final = 100_000
@@ -97,7 +97,7 @@ class Cleaned:
     hours: int = 0
     """Empty hours of the history and of the schedule."""
     tags: int = 0
-    """Combinations of tags that no message bears any more, once there are very many."""
+    """Combinations of tags that no message has any more, once there are very many."""
     staged: int = 0
     """Messages of batches that were given up, and writers that have not been heard of for a long time."""
     clients: int = 0
@@ -335,7 +335,7 @@ class _Cleaning:
         return newer
 
     async def tags(self, config: QueueConfig) -> int:
-        """Remove records of tags that nothing bears: no put can rest on one that is removed (see `tags`)."""
+        """Remove records of unused tags: no put can depend on a removed one (see `tags`)."""
         paths = self._paths
         stat = await self._zookeeper.exists(paths.filters)
         if stat is None or stat.num_children <= MOST_TAGS:
@@ -412,7 +412,7 @@ class _Cleaning:
         return [*dict.fromkeys([*await lanes(self._handle), *scheduled])]
 
     async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
-        """Tell which of the messages that these records are of lie in the folders."""
+        """Tell which of the messages that these records are of are in the folders."""
         wanted = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
         found: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""Who takes from a queue: the registry read for people. What is in it: `registration`."""
+"""The consumers of a queue, read from the registry for people. Its contents: `registration`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
 
-#: Locks looked at by `consumers`: as many as ten sessions may hold at the most, or thereabouts.
+#: Locks looked at by `consumers`: as many as ten sessions may hold at most, or thereabouts.
 LOCKS_READ = 50_000
 
 

@@ -48,7 +48,7 @@ class DeadLetters(Generic[T]):
         return await count(QueueHandle(runtime, state), state.paths.dlq)
 
     async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
-        """Read the oldest, ``limit`` at the most, without taking them.
+        """Read up to ``limit`` of the oldest, without taking them.
 
         What this user may not read is left out, with a warning in the log. Raises: as `size`; InvalidOptionError.
         """
@@ -75,9 +75,9 @@ class DeadLetters(Generic[T]):
     ) -> int:
         """Put them back into the queue, at its end, with a fresh count of attempts; return how many.
 
-        Those of these ids, or all, the oldest ``limit`` at the most.
+        Those of these ids, or all, the oldest ``limit`` at most.
 
-        Each keeps its id, headers and the time it was first put; its life begins anew, and lasts as the queue's
+        Each keeps its id, headers and the time it was first put; its life begins again, and lasts as the queue's
         configuration says. One that somebody else drives back or removes meanwhile is left to them. One whose
         unique key is taken stays, and so does one that cannot be removed, since there are znodes below it. None is lost
         or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None:
@@ -85,7 +85,7 @@ class DeadLetters(Generic[T]):
 
         Raises:
             QueueFullError: what did not fit in time is a dead letter still.
-            PartlyDeniedError: this user may not read some of them; the others have been put back.
+            PartlyDeniedError: this user may not read some of them; the others have been redriven.
             InvalidOptionError; as `size`.
         """
         wait = seconds(timeout, "timeout")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """What keeps clean-up from a queue's history, or from the later part of it."""
+    """A pin that protects a queue's history, or the later part of it, from clean-up."""
 
     queue: str
     name: str
@@ -67,7 +67,7 @@ async def pins(handle: QueueHandle[Runtime]) -> list[Pin]:
 
 
 async def pin(handle: QueueHandle[Runtime], name: str, since: datetime) -> None:
-    """Keep the history from the hour of ``since`` on until `unpin`, under a name that is nobody else's.
+    """Keep the history from the hour of ``since`` on until `unpin`, under a unique name.
 
     One of this name is moved. Records that have been cleaned before do not come back. A pin outlives the session that
     set it.

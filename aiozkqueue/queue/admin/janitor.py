@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: What stands for the clients' slots among the znodes that tell when something was cleaned last.
+#: The name of the clients' slots among the znodes that record the last clean-up.
 ROOT_DUTY: Final = "/.janitor"
 #: Seconds between two clean-ups of a queue that does not say.
 CLEAN_EVERY: Final = 300.0
@@ -71,7 +71,7 @@ class Duty:
     ) -> None:
         self.path = path
         self.extra: dict[str, str] = {} if queue is None else {"queue": queue}
-        """What records of the log about it carry."""
+        """The attributes of its log records."""
         self.interval = interval
         self.work = work
         self.node = node
@@ -105,7 +105,7 @@ class Janitor:
             self._add(Duty(state.paths.reaper, interval, work, state.name, node=self._runtime.node))
 
     async def run(self) -> None:
-        """Clean for ever."""
+        """Clean forever."""
         clock = self._runtime.clock
         while True:
             self._wakeup.clear()

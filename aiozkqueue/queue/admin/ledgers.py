@@ -116,7 +116,7 @@ class _RefusedError(Exception):
 
 
 class _Releasing:
-    """A ledger that is being given back. Each step is repeatable: what a lost reply left in doubt is looked at anew."""
+    """The release of a ledger. Each step is repeatable: a step that a lost reply left in doubt is read again."""
 
     def __init__(self, zookeeper: ZooKeeper, state: QueueState, group: str) -> None:
         self._zookeeper = zookeeper

@@ -42,7 +42,7 @@ class Placed(NamedTuple):
     item: ItemName
     path: str
     generation: int
-    """Of its lane: each begins its sequence anew."""
+    """Of its lane: each begins its sequence again."""
 
 
 async def list_children(handle: QueueHandle[Runtime], path: str) -> list[str]:
@@ -71,7 +71,7 @@ async def first_items(
 ) -> list[Placed]:
     """Return the first ``limit`` items in these folders whose names pass, in the order of `walk`.
 
-    However many lie there, about ``limit`` names are held at a time. Raises: AccessDeniedError.
+    However many are there, about ``limit`` names are held at a time. Raises: AccessDeniedError.
     """
     closed: set[str] = set()
 

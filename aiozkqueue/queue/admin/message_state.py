@@ -76,7 +76,7 @@ class MessageState:
     """When it can be taken, of one that is delayed."""
     claimed_at: datetime | None = None
     claimed_by: Process | None = None
-    """Who holds it, or held it when it ended; None when that is another program."""
+    """The client that holds it, or held it when it ended; None if that is another program."""
     ended_at: datetime | None = None
     reason: str = ""
     """Why it is dead or failed."""

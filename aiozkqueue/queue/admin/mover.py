@@ -1,7 +1,7 @@
-"""What one move takes along, and how.
+"""One move: the messages it takes along, and how.
 
 Each item goes by one multi that removes it from the source and creates its messages in the target (see `transfer`). So
-each message is always in exactly one of the two, and of several movers only one moves it. What somebody holds, a
+each message is always in exactly one of the two, and of several movers only one moves it. A held message, a
 consumer of another program included, stays until it is released or consumed: the multi creates the item's lock and
 removes it again, which fails while there is a lock.
 
@@ -61,7 +61,7 @@ MOST_PATIENCE = 2.0
 FOREIGN_PATIENCE: Final = 1.0
 #: Bytes of messages that the multi of one item puts.
 MOST_AT_ONCE: Final = 512 * 1024
-#: What else goes into that multi, bytes: the slot, the lock, the attempts.
+#: The bytes of the rest of that multi: the slot, the lock, the attempts.
 _OVERHEAD: Final = 8 * 1024
 #: After these nobody knows, or nothing has happened: the item is looked at again.
 _LOOK_AGAIN: Final = (SessionExpiredError, OutcomeUnknownError, QueueFullError)

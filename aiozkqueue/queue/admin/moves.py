@@ -1,6 +1,6 @@
 """Moves of a queue's messages to another queue: persistent, and carried on by another session when one ends.
 
-A move takes along what lies in its source when it begins: the items created up to the zxid of its own znode. How each
+A move takes along what is in its source when it begins: the items created up to the zxid of its own znode. How each
 of them goes, and why none is lost or doubled: `mover`.
 
 The session that works on a move says so with an ephemeral znode. It only saves others the work: several may run a move.
@@ -73,7 +73,7 @@ class MoveStatus:
     state: MoveState
     """``running``, ``done``, or ``failed``: some messages could not be moved, and are where they were."""
     moved: int
-    """Messages that are in the target; while it runs, at least so many."""
+    """Messages that are in the target; a lower bound while the move runs."""
     started: datetime
     ended: datetime | None
     error: str | None

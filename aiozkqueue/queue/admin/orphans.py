@@ -61,7 +61,7 @@ async def bad_locks(
     for name, node, due, after in zip(locks, nodes, announced, again, strict=True):
         message_id = parse_lock(name)
         if node is None or after is None or after.stat.mzxid != node.stat.mzxid or message_id is None:
-            continue  # it has come to its end, or another has begun
+            continue  # it has ended, or another has begun
         record = LockRecord.decode(node.data)
         end = record.end
         if is_staged(message_id):
@@ -133,5 +133,5 @@ def _due_of(paths: QueuePaths, name: str, node: Node | None) -> str | None:
     record = None if node is None else LockRecord.decode(node.data)
     if lock is None or record is None or record.end is None:
         return None
-    # That of a group bears the message that waits as its claim.
+    # That of a group has the message that waits as its claim.
     return paths.due_node(record.end, record.claim if is_group(lock) else lock)

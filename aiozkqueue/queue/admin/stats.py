@@ -1,4 +1,4 @@
-"""What operators do to a queue: look into it, empty it, force it open."""
+"""Actions of operators on a queue: look into it, empty it, force it open."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class _Look:
 
     @property
     def held(self) -> dict[str, int]:
-        """How many items lie in each lane and each hour."""
+        """The number of items in each lane and in each hour."""
         return {folder: stat.num_children for folder, stat in self._found.items()}
 
     @property
@@ -332,7 +332,7 @@ async def _oldest(handle: QueueHandle[Runtime], folders: Sequence[str]) -> int |
 
 
 def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
-    """Sum what lies in the lanes of each priority."""
+    """Sum what is in the lanes of each priority."""
     found = Counter[int]()
     for lane, number in held.items():
         if not lane.startswith(later):
@@ -350,7 +350,7 @@ async def _count_records(handle: QueueHandle[Runtime]) -> int:
 
 
 class _Named(NamedTuple):
-    """What only the items' names tell."""
+    """The figures that only the items' names give."""
 
     groups: int = 0
     groups_held: int = 0
@@ -427,7 +427,7 @@ def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Con
 async def release_claims(handle: QueueHandle[Runtime]) -> int:
     """Force every lock open; return how many. What their holders do from now on fails."""
     paths = handle.paths
-    # Whatever was claimed before the call is to be seen, by whichever server.
+    # The answer must include all claims before the call, whichever server answers.
     await handle.zookeeper.sync(paths.base)
     changes, refused = await _openings(handle)
     released = 0
@@ -454,7 +454,7 @@ async def _openings(handle: QueueHandle[Runtime]) -> tuple[dict[str, Change], li
                 if lock in known:
                     items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
     # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
-    # letter does under its id, and be locked anew: that lock must not be taken from its holder unnoticed.
+    # letter does under its id, and be locked again: that lock must not be taken from its holder unnoticed.
     ids = [one for one in ids if one in items]
     changes: dict[str, Change] = {}
     refused: list[str] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) -> int:
-    """End the messages of a queue whose life has ended and that nobody holds, ``limit`` at the most; return how many.
+    """End up to ``limit`` messages of a queue whose lifetime is over and that nobody holds; return how many.
 
     Each is removed, or made a dead letter, by a multi that fails if anybody takes it meanwhile: by how many processes,
     and how often, this is done makes no difference.

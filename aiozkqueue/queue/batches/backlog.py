@@ -1,4 +1,4 @@
-"""What waits in a queue for a ledger to take: which messages nobody holds, in their order."""
+"""The messages of a queue that a ledger can take: those that nobody holds, in their order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Frozen(NamedTuple):
-    """What was there at a moment, ms in ZooKeeper's time: of each lane, the items before a sequence."""
+    """The items at a moment of ZooKeeper's time, in ms: for each lane, those before a sequence."""
 
     moment: int
     ends: Mapping[str, int]

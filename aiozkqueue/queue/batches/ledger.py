@@ -11,7 +11,7 @@ The group's znode also holds the ledger's identity, which is made once, and the 
 below a manifest what they have read (`claims.reads`). A batch that keeps failing is divided: its heir is a manifest
 that names it, and gets all messages but the first few (`claims.pages.Manifest`).
 
-The group's znode is never removed: its version, and the numbers of manifests that it counts, must never begin anew.
+The group's znode is never removed: its version, and the numbers of manifests that it counts, must never start again.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
-#: that is 190 MiB of pages of so many items, and would be more than many a server has of pages of 1,000.
+#: that is 190 MiB of pages of this many items, and would be more than many a server has of pages of 1,000.
 PAGE: Final = 250
 #: Pages that are made, or acknowledged, at a time: the server works on one while others are on their way.
 UNDER_WAY: Final = 4
 #: Items of a page that others keep taking from.
 SMALLEST: Final = 50
-#: Messages of a batch, at the most.
+#: Messages of a batch, at most.
 MOST: Final = 100_000
 #: Names kept for the next batches, where these are smaller: each listing of a deep queue stalls the server.
 BACKLOG: Final = 50_000

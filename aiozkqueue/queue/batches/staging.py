@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Fence(NamedTuple):
-    """What everybody who puts for a batch asserts and puts into the names of its items."""
+    """The batch that every writer's task asserts, and that is part of the names of its items."""
 
     path: str
     version: int
@@ -100,7 +100,7 @@ class BatchWriter:
     """One writer's batches into a queue."""
 
     def __init__(self, handle: QueueHandle[SessionCore], name: str) -> None:
-        """``name`` tells the writer from all others, for ever."""
+        """``name`` identifies the writer forever."""
         self._handle = handle
         self._runtime = handle.runtime
         self._zookeeper = handle.zookeeper
@@ -108,7 +108,7 @@ class BatchWriter:
         self._name = name
         self.writer: str = key_hash(name)
         self.path: str = f"{handle.paths.sinks}/{self.writer}"
-        """The writer's znode; what its parts write down lies below it."""
+        """The writer's znode; its parts store their progress below it."""
 
     async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
         """Begin a batch, or join it; None when it is complete, or one after it has begun.
@@ -196,7 +196,7 @@ class BatchWriter:
             await self._write([Delete(f"{self.path}/{name}")])
 
     async def forget(self) -> None:
-        """Remove all that is known of it, which must have no batch under way: it would begin anew."""
+        """Remove all that is known of it, which must have no batch under way: it would begin again."""
         await self.forget_parts()
         await self._write([Delete(self.path)])
 

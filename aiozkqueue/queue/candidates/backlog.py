@@ -224,7 +224,7 @@ class Backlog:
             self._freed.add(lock)
 
     def offer(self, places: Sequence[str], now: float) -> None:
-        """Add due items, behind those put back; an item may be offered twice."""
+        """Add due items behind released ones; an item may be offered twice."""
         present = set(self._front)
         for place in places:
             lane, _, name = place.rpartition("/")

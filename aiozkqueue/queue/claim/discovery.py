@@ -160,7 +160,7 @@ class CandidateSource(CandidateIndex):
 
     @property
     def _keeps_watch(self) -> bool:
-        """Whether the queue holds so many items for others that listing it again would cost more than listening.
+        """Whether the queue has so much for others that listing it again costs more than listening.
 
         In a queue that another program also consumes this is always so: watches report its locks and more urgent items.
         """

@@ -69,7 +69,7 @@ def behind_locks() -> Iterator[None]:
 
 
 class OrphanLocks:
-    """Removes the locks of items that one session has locked on one queue and cannot hand over."""
+    """Removes the locks of items that one session has locked on one queue and cannot deliver."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class OrphanLocks:
     async def _look_behind(self) -> None:
         """Wake idle consumers if a message has come back that was gone when it was locked.
 
-        A dead letter that is put back keeps its id, and lies in another place. While the lock was there, others passed
+        A dead letter that is put back keeps its id, and is in another place. While the lock was there, others passed
         it by, and nothing tells them that the lock has gone. A message that comes back later is told by its own watch
         event. One look serves all locks that have been removed since the last one.
         """
@@ -155,7 +155,7 @@ class OrphanLocks:
             self._unlocking.clear()
 
     async def _any_back(self, ids: Container[str]) -> bool:
-        """Tell whether a message of these ids lies in a lane."""
+        """Return whether a lane has a message with one of these ids."""
 
         def is_back(name: str) -> bool:
             with suppress(MalformedError):

@@ -133,7 +133,7 @@ class Claim:
         self.body: bytes = b""
         self.header: Header = EMPTY_HEADER
         self.rest: bytes | None = None
-        """The bytes of the item's further messages, to keep when this one is consumed; None: there are none."""
+        """The bytes of the item's other messages, which stay when this one is consumed; None: there are none."""
         self.created: int = 0
         self.attempts: int = 0
         self.retries: int = 0

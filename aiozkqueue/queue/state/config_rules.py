@@ -150,7 +150,7 @@ def check_span(queue: str, lane: str, generations: Sequence[str]) -> None:
 
 
 def is_full(config: QueueConfig) -> bool:
-    """Whether a queue has so many lanes that no shard can have another generation."""
+    """Whether a queue has too many lanes for another generation of any shard."""
     return config.lane_count >= MOST_LANES + SPARE_LANES
 
 

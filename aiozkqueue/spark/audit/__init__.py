@@ -1,6 +1,6 @@
 """The audit: what has become of messages, moved from the queues' histories to Parquet files, and told in figures.
 
-What lives here: how far a run has come (`state`), its steps (`moving`), what its tasks do (`records`), and the report
+The modules: how far a run has come (`state`), its steps (`moving`), what its tasks do (`records`), and the report
 on what the files hold (`report`). It stands on the format's parts beside it and on `queue/`; the command is in `cli/`.
 """
 

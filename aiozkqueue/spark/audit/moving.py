@@ -13,7 +13,7 @@ Cut off before 3, what was written is thrown away and the records are still ther
 each of which can be repeated. A state is written only over the version that was read or written before: who is
 overtaken fails at 3 at the latest, with nothing published.
 
-Whoever takes the pins off gives up a run that was cut off: one into another folder may begin. What the folder of the
+Removing the pins abandons an interrupted run, so that a run into another folder may begin. What the folder of the
 first holds of it stays there, and may be moved a second time, into the other.
 """
 
@@ -75,7 +75,7 @@ _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """What came of an audit."""
+    """The result of an audit."""
 
     records: int
     """Records that this run has moved into the folder."""
@@ -104,7 +104,7 @@ def move(
         on_step: told the name of each step as it begins.
 
     Raises:
-        InvalidOptionError: an option cannot be used, or the folder is somebody else's.
+        InvalidOptionError: an option cannot be used, or another run uses the folder.
         ConfigConflictError: an audit into another folder was cut off, and has to be finished first.
         ClaimLostError: another audit has begun meanwhile; nothing of this one was published.
         ConnectionLostError, AccessDeniedError.
@@ -199,7 +199,7 @@ class _Audit:
         self._portal.call(_unpin, self._session)
         self._folder.remove(place)
         self._on_step("end")
-        with suppress(ClaimLostError):  # whoever has overtaken us has finished this run before his own
+        with suppress(ClaimLostError):  # whoever has overtaken us has finished this run before its own
             self._portal.call(self._state.write, replace(run, phase=Phase.DONE))
         return records
 

@@ -148,7 +148,7 @@ class Removing:
 
 
 async def _remove(link: Link, hour: str, names: Sequence[str]) -> None:
-    """Remove records of an hour. A name is never used again, so that nothing else can bear it by now."""
+    """Remove records of an hour. A name is never used again, so it cannot belong to another record."""
     state = link.state
     path = state.paths.record(hour)
     left = list(names)

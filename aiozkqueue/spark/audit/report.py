@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Reasons that are told, the most frequent first.
 MOST_REASONS: Final = 50
-#: How precise percentiles are: one in so many.
+#: The precision of percentiles: one in this number.
 _ACCURACY: Final = 10_000
 #: Spans that a report is divided into, seconds.
 _SPANS: Final = (1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86_400, 7 * 86_400)
@@ -40,7 +40,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What became of the messages of a queue, or of all."""
+    """The ends of the messages of a queue, or of all queues."""
 
     ended: int
     finished: int
@@ -52,7 +52,7 @@ class Figures:
     """When the first of them ended, in ZooKeeper's time."""
     last: datetime
     retried: int
-    """Messages that were handed over more than once."""
+    """Messages that were delivered more than once."""
     retries: int
     """How often that was, all in all."""
     waiting: Percentiles | None
@@ -77,7 +77,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What ended in a stretch of time."""
+    """The ends in a span of time."""
 
     begin: datetime
     finished: int
@@ -97,7 +97,7 @@ class Report:
     reasons: list[Reason]
     """Of dead letters, the most frequent first."""
     spans: list[Span]
-    """What ended when; spans in which nothing did are left out."""
+    """The ends by span of time, without empty spans."""
     span: timedelta
     """How long each is."""
 

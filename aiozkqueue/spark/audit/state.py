@@ -1,6 +1,6 @@
 """How far an audit has come, as it is stored in ``<root>/.audit``. Pure.
 
-The version of that znode fences: whoever begins or goes on with an audit writes to it, and an earlier one that comes
+The version of that znode fences: whoever begins or continues with an audit writes to it, and an earlier one that comes
 back is refused when it wants to say that its files are whole.
 """
 
@@ -20,7 +20,7 @@ _WHAT = "the state of the audit"
 
 
 class Phase(enum.Enum):
-    """What is true of a run, whatever becomes of who works on it."""
+    """The properties of a run that do not depend on the process that works on it."""
 
     WRITING = "writing"
     """Its files are not whole: they are to be thrown away, and the records are all still in the histories."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.Enum):
-    """What files hold."""
+    """The format of files."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -61,9 +61,9 @@ _OPTIONS: Final[dict[str, DataType]] = {
 _TOLD: Final = {
     name for content in (Content.ITEMS, Content.DEAD_LETTERS) for name in default_schema(content).fieldNames()
 } - {"body", *_OPTIONS}
-#: What Spark calls a file, a row or a value that is not what it should be.
+#: Spark's error classes for files, rows and values that it cannot read.
 _UNREADABLE: Final = frozenset({"CAST_INVALID_INPUT", "FAILED_READ_FILE", "MALFORMED_RECORD_IN_PARSING"})
-#: How Spark divides files: always alike, whatever the number of cores, so that a load can be gone on with.
+#: How Spark divides files: always alike, whatever the number of cores, so that a load can be continued.
 _DIVISION: Final = {"spark.sql.files.minPartitionNum": "4", "spark.sql.files.maxPartitionBytes": "16m"}
 
 
@@ -91,7 +91,7 @@ def load(
 
     All rows are seen at once when the job has ended well, or none; so a queue with a size must hold them all. With the
     option ``writeId`` each is put once, however often the same files are loaded under it, and a load whose driver was
-    killed is gone on with.
+    killed is continued.
 
     Args:
         spark: any session.

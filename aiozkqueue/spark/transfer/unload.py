@@ -51,12 +51,12 @@ _PREFIX: Final = "unload-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloaded:
-    """What came of an unload."""
+    """The result of an unload."""
 
     messages: int
     """Messages that are in the folder now, and in the queue no more."""
     resumed: bool
-    """Whether an earlier run, which had been cut off, was gone on with."""
+    """Whether it continued an earlier, interrupted run."""
 
 
 def unload(
@@ -78,7 +78,7 @@ def unload(
         spark: a session of the classic kind, with any cluster.
         folder: where to, on any file system of Spark's; new, or one of earlier unloads.
         options: those of ``readStream.format("aiozkqueue")`` but ``group``; a batch has ``maxOffsetsPerTrigger``
-            messages, 20,000 unless told.
+            messages, 20,000 by default.
         schema: columns to decode payloads to, as ``"id int, name string"``; a payload that does not decode is kept as
             text in ``_corrupt_record``, or fails the run, as the option ``mode`` says. Each row keeps its payload in
             ``_body``, because decoding rounds decimals and drops fields. None: the payload as it is.
@@ -86,7 +86,7 @@ def unload(
         on_step: told the name of each step as it begins.
 
     Raises:
-        InvalidOptionError: an option cannot be used, or the folder is somebody else's.
+        InvalidOptionError: an option cannot be used, or another queue or run uses the folder.
         NotFoundError: there is no such queue.
         ClaimLostError: the same run goes on elsewhere, or its ledger was released.
         PayloadError: a payload does not decode, and ``mode`` is ``FAILFAST``.
@@ -160,7 +160,7 @@ class _Unload:
 
     def _write(self, name: str, shares: Sequence[LedgerShare]) -> None:
         self._on_step("write")
-        folder, draft = self._folder, f"{_DRAFTS}/{uuid4().hex}"  # nobody else's, whoever still writes what he began
+        folder, draft = self._folder, f"{_DRAFTS}/{uuid4().hex}"  # unique, even if an earlier process still writes
         numbers = self._spark.range(0, len(shares), 1, len(shares))
         frame = numbers.mapInArrow(_Reading(self._reader, list(shares)), self._columns)
         frame.write.parquet(folder.at(draft))

@@ -1,6 +1,6 @@
 """An event loop on a virtual clock: it never waits, but jumps to the next timer. And processes, which can be paused.
 
-Whatever runs on it sees time through `asyncio.AbstractEventLoop.time`, so that sleeps, timeouts and anyio's deadlines
+Programs on this loop see time through `asyncio.AbstractEventLoop.time`, so that sleeps, timeouts and anyio's deadlines
 are all virtual. Callbacks run in an order that depends on nothing but what the program does: one program, one history.
 """
 
@@ -28,11 +28,11 @@ Ts = TypeVarTuple("Ts")
 
 log: Final = logging.getLogger(__name__)
 
-#: What one round of callbacks takes. It lets a loop that spins, as anyio's does around a cancelled scope, see time go.
+#: The duration of one round of callbacks. A loop that spins, as anyio's does around a cancelled scope, sees time pass.
 ROUND = 1e-6
 #: Rounds without a timer after which the clock jumps to the next one all the same.
 MOST_ROUNDS = 2_000
-#: Seconds of virtual time that a program may take unless told otherwise.
+#: Seconds of virtual time that a program may take by default.
 LIMIT = 3_600.0
 
 #: How often what is left at the end is cancelled.
@@ -46,7 +46,7 @@ class StuckError(Exception):
 
 
 class Process:
-    """What runs in one operating system process: everything started in its context. It can be paused."""
+    """The callbacks of one simulated process: everything started in its context. It can be paused."""
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self._loop = loop
@@ -184,7 +184,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call it so many seconds from now."""
+        """Call it after this many seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def put_back(self, handles: deque[asyncio.Handle]) -> None:
@@ -206,7 +206,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         log.error("%s", context["message"], exc_info=error)
         self.failures.append(f"{context['message']}: {error!r}")
 
-    # What BaseEventLoop leaves to its subclasses, and calls
+    # The methods that BaseEventLoop leaves to its subclasses, and calls
 
     def _run_once(self) -> None:
         # Every round until it is to stop, since a history has thousands of them, with one or two callbacks each.
@@ -248,7 +248,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise StuckError(f"not done after {now:.0f} s of virtual time; {waiting(self)}")
 
     def _process_events(self, _: object) -> None:
-        """There are none."""
+        """Return nothing: it has no file descriptors."""
 
     def _write_to_self(self) -> None:
         """Nobody is to be woken: there are no other threads."""

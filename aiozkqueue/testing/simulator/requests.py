@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
 
 class Fault(enum.Enum):
-    """What becomes of a request, and of the connection it came by."""
+    """The fate of a request and of its connection."""
 
     LOST_BEFORE = "the connection goes before the request is applied"
     LOST_AFTER = "the request is applied, and the connection goes before the reply"
@@ -124,7 +124,7 @@ class Pipe(Generic[T]):
 
     @property
     def under_way(self) -> tuple[T, ...]:
-        """What has been sent and has not come yet."""
+        """The bytes that were sent and have not arrived."""
         return tuple(self._queue)
 
     def close(self) -> None:

@@ -236,7 +236,7 @@ class Server:
             self._syncs.append((zxid, connection, entry))
 
     def refuse(self, connection: ServerConnection, entry: Entry, error: ZooKeeperError) -> None:
-        """Answer with an error that is no transaction's."""
+        """Answer with an error outside a transaction."""
         self._finish(connection, entry, error)
 
     def answer(self, connection: ServerConnection, request: Request) -> object:

@@ -58,7 +58,7 @@ class Znode:
         self.children: dict[str, None] = {}
 
     def stat(self) -> Stat:
-        """What clients are told. The version of the children counts creates and deletes."""
+        """The stat that clients receive. The version of the children counts creates and deletes."""
         count = len(self.children)
         return Stat(
             self.czxid,
@@ -212,7 +212,7 @@ class Tree:
         return None
 
     def _before(self, change: Change) -> tuple[str, Znode | None, tuple[int, int] | None]:
-        """What `_undo` needs to take a change back."""
+        """The values that `_undo` needs to revert a change."""
         node = self.nodes.get(change.path)
         if change.kind is EventKind.CHANGED:
             assert node is not None  # noqa: S101 - checked
@@ -279,7 +279,7 @@ def parent_of(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse what is no path. Raises: ServerError."""
+    """Refuse an invalid path. Raises: ServerError."""
     if path == "/":
         return
     if path[-1:] == "/" or "//" in path or "/." in path or not path.isascii() or not path.isprintable():

@@ -36,7 +36,7 @@ class Severity(enum.Enum):
     """How much a finding matters."""
 
     INFO = "info"  # good to know
-    WARNING = "warning"  # works, and will not for ever
+    WARNING = "warning"  # works, and will not forever
     ERROR = "error"  # something does not work, or is open to whoever should not have it
 
 
@@ -156,14 +156,14 @@ class QueueFacts:
     now: datetime | None = None
     """By the leader's clock."""
     old_pins: Sequence[str] = ()
-    """What has kept clean-up from the history for a day."""
+    """The pins that have protected the history from clean-up for a day."""
     open_to_all: Sequence[str] = ()
     readable_by_all: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What `QueueSession.diagnose` has read, and makes of it."""
+    """The readings of `QueueSession.diagnose`, and its findings."""
 
     ensemble: EnsembleFacts
     queues: Sequence[QueueFacts]

@@ -1,0 +1,97 @@
+"""The word list of the writing guide, over everything that a person reads: ``python -m tests.docs.prose``.
+
+It reads Markdown without code, and the docstrings and comments of the package, which include the help of the commands.
+It finds only patterns that a machine can recognise; the guide in CONTRIBUTING.md has the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT: Final = Path(__file__).parents[2]
+
+#: A pattern, and the words to use instead.
+WORDS: Final = {
+    r"\banew\b": "again",
+    r"\bat the (?:most|least)\b": "up to, at most, at least",
+    r"\bfor ever\b": "forever",
+    r"\bof which one\b|\bof whom\b": "name the noun",
+    r"(?<!there )\b(?:is|are|was|were) none\b": "does not exist, is invalid",
+    r"(?<!there )\bis no (?:JSON|item|number|queue|message|name|path|address)\b": "is not a",
+    r"\bso many\b": "this many, up to",
+    r"(?:^|[.:;] )Who(?:ever)?\b(?![^.?\n]*\?)": "name the subject: a client that, the program that",
+    r"\b(?:to|by|for|of|from|with) who\b": "name the person or the program",
+    r"(?:^|[.:;] )What(?:ever)? (?!is|are|does|do|to|each|happens|this|you|it|the|a |can|an )": "name the subject",
+    r"\bmind(?:s|ed)? (?:the|a|that)\b": "respect, ignore",
+    r"\bbears?\b": "has, carries",
+    r"\b(?:lies|lie) (?:in|at|below|among|there)\b": "is, is stored",
+    r"\bhanded over\b|\bhands? over\b": "delivered",
+    r"\btold to\b|\bunless told\b": "configured, by default",
+    r"\bnobody else's\b|\bsomebody else's\b": "another client's",
+    r"\bone behind the other\b|\bbeside each other\b": "concurrent, in turn",
+    r"\bgone on with\b|\bgoes on with\b": "continue",
+    r"\bgives? (?:it|them) back\b": "release",
+    r"\bby itself alone\b|\bof its own accord\b": "automatically",
+    r"\bnought\b": "zero",
+    r"\bthe like\b": "give the list",
+    r"\bcome(?:s)? to (?:its|their|an) end\b": "end",
+}
+LIST: Final = [(re.compile(pattern, re.MULTILINE), better) for pattern, better in WORDS.items()]
+_FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE: Final = re.compile(r"``[^`]+``|`[^`]+`|\]\([^)]*\)")
+
+
+def blanked(pattern: re.Pattern[str], text: str) -> str:
+    """Replace the matches by spaces, line by line, so that places stay."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def markdown(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of a page without code, each with its first line."""
+    text = blanked(_CODE, blanked(_FENCE, page.read_text()))
+    for match in re.finditer(r"(?:^(?!\s*$).*\n?)+", text, re.MULTILINE):
+        yield text.count("\n", 0, match.start()) + 1, match[0]
+
+
+def python(module: Path) -> Iterator[tuple[int, str]]:
+    """Yield the strings with a space and the comments of a module, each with its line."""
+    source = module.read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, blanked(_CODE, node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], blanked(_CODE, token.string.lstrip("#: "))
+
+
+def found() -> Iterator[str]:
+    """Yield a line for each pattern that is found."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    texts = [(page, markdown(page)) for page in pages]
+    texts += [(module, python(module)) for module in (ROOT / "aiozkqueue").rglob("*.py")]
+    for file, parts in sorted(texts):
+        for line, text in parts:
+            for pattern, better in LIST:
+                for match in pattern.finditer(text):
+                    place = line + text.count("\n", 0, match.start())
+                    yield f"{file.relative_to(ROOT)}:{place}: {match[0].strip()!r}: {better}"
+
+
+def main() -> int:
+    """Print every place. The exit status is 1 if there is one."""
+    lines = list(found())
+    print(*lines, sep="\n", end="\n" if lines else "")  # noqa: T201 - the result
+    return bool(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
