@@ -1,8 +1,8 @@
 """JSON values to the values of Spark's types and back. Pure.
 
-Types that JSON does not have are text: dates and times in ISO 8601, decimals in digits, bytes in base64. A decoded value
-equals that of Spark's ``from_json``; a text that could be read in two ways does not decode. Numbers with a point are read
-as `Decimal`, so that they keep all digits until the type of the column is known.
+Types that JSON does not have are text: dates and times in ISO 8601, decimals in digits, bytes in base64. A decoded
+value equals that of Spark's ``from_json``; a text that could be read in two ways does not decode. Numbers with a point
+are read as `Decimal`, so that they keep all digits until the type of the column is known.
 """
 
 from __future__ import annotations
