@@ -27,7 +27,7 @@ def test_every_line_comes_out_once_though_a_worker_is_killed_inside_a_transactio
     command = [sys.executable, "-m", "aiozkqueue.cli", "demo"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Every line came out exactly once." in done.stdout
+    assert "Every line was processed exactly once." in done.stdout
     assert not complaints(done.stderr)
 
 

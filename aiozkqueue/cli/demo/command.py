@@ -113,7 +113,7 @@ async def _run(connection: Connection, lines: Sequence[str]) -> Account:
 
 
 async def _send(lines: Sequence[str], source: zq.Queue[Line]) -> None:
-    with output.progress("sending", len(lines)) as bar:
+    with output.progress("putting", len(lines)) as bar:
         for start in range(0, len(lines), _BATCH):
             batch = [Line(number=start + i, text=text) for i, text in enumerate(lines[start : start + _BATCH])]
             await source.put_many(batch)
@@ -137,7 +137,7 @@ async def _murder(workers: Sequence[processes.Worker], source: zq.Queue[Line], a
 async def _drain(sink: zq.Queue[Result], account: Account, connection: Connection) -> None:
     patience = _PATIENCE * (connection.session_timeout or _SESSION_TIMEOUT)
     out: set[int] = set()
-    with output.progress("working", len(account.lines)) as bar:
+    with output.progress("processing", len(account.lines)) as bar:
         async with sink.consume(until_idle=patience) as deliveries:
             async for delivery in deliveries:
                 async with delivery:

@@ -48,26 +48,26 @@ def _print_table(account: Account) -> None:
     victim, heir, take_over = account.victim, account.heir, account.take_over
     workers = sorted(account.by_worker.items())
     rows: list[tuple[str, object]] = [
-        ("lines sent into the first queue", len(account.lines)),
-        ("results taken from the second", len(account.results)),
+        ("lines put into the first queue", len(account.lines)),
+        ("results taken from the second queue", len(account.results)),
         ("lost", len(account.lost)),
-        ("twice", len(account.twice)),
+        ("duplicated", len(account.twice)),
         ("altered", len(account.altered)),
-        ("left in the queues", account.left),
+        ("still in the queues", account.left),
         ("dead letters", account.dead_letters),
-        *((f"carried through by {name}", count) for name, count in workers),
+        *((f"processed by {name}", count) for name, count in workers),
     ]
     if victim is not None:
         died = signal.Signals(-victim.status).name
         rows += [
-            (f"killed with {died}, inside a transaction", f"{victim.name} (pid {victim.pid}), line {victim.line + 1}"),
-            ("claims on the first queue at that moment", victim.claims),
+            (f"killed with {died} inside a transaction", f"{victim.name} (pid {victim.pid}), line {victim.line + 1}"),
+            ("messages in flight at that moment", victim.claims),
         ]
     if heir is not None and take_over is not None:
-        rows.append((f"until {heir.worker} was handed that line", f"{take_over:.2f} s"))
-    rows.append(("time, from the first line to the last", f"{account.seconds:.2f} s"))
+        rows.append((f"line redelivered to {heir.worker} after", f"{take_over:.2f} s"))
+    rows.append(("time from the first line to the last", f"{account.seconds:.2f} s"))
     output.print_table(["", "account"], rows)
     output.print_verdict(
-        "Every line came out exactly once." if account.balanced else "The account does not balance.",
+        "Every line was processed exactly once." if account.balanced else "The account does not balance.",
         good=account.balanced,
     )
