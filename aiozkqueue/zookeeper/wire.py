@@ -178,7 +178,9 @@ def multi(
             else:
                 head = _head(CREATE_CONTAINER if container else CREATE, length)
             flags = _CONTAINER if container else ephemeral * _EPHEMERAL | sequential * _SEQUENTIAL
-            tail = encode_acl(operation.acl) + _pack_int(flags) if isinstance(operation, CreateAs) else tails[flags]
+            tail = tails[flags]
+            if type(operation) is not Create and isinstance(operation, CreateAs):
+                tail = encode_acl(operation.acl) + _pack_int(flags)
             parts += (head, path, _pack_int(len(data)), data, tail)
         elif isinstance(operation, Delete):
             head = _DELETE_HEADS[length] if length < _SHORT else _head(DELETE, length)

@@ -90,10 +90,11 @@ def load(
     """
     start = len(sent)
     for state, _, prefix, data, plan in puts:
-        if plan is not None or state.snapshot.transform_put is not None:
+        snapshot = state.snapshot
+        if plan is not None or snapshot.transform_put is not None:
             del sent[start:]
             return _load_planned(atomic_write, puts, sent)
-        sent.append(new_create((f"{state.snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
+        sent.append(new_create((f"{snapshot.lanes.next_path()}/{prefix}", data, False, True, False)))
     return puts, None
 
 
