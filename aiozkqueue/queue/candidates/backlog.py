@@ -119,7 +119,7 @@ class Backlog:
         """Store a listing that was dealt out while it came in, and the locked ids."""
         self._drop_seen(lane, locked)
         if not self._share.alone:
-            self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now)
+            self._remember_others(lane, dict.fromkeys(dealt.others.kept(), now), now, busy=dealt.own.held > 0)
         self._lane, self._listed, self._more = lane, [], dealt.own.in_order()
 
     def fill(self, lane: str, names: list[str], locked: set[str], now: float) -> None:
@@ -155,11 +155,14 @@ class Backlog:
         others = dict.fromkeys(names, now)
         for name in own:
             del others[name]
-        self._remember_others(lane, others, now)
+        self._remember_others(lane, others, now, busy=bool(own))
         return own
 
-    def _remember_others(self, lane: str, others: dict[str, float], now: float) -> None:
-        """Store other consumers' names of a listing; keep when each was first seen."""
+    def _remember_others(self, lane: str, others: dict[str, float], now: float, *, busy: bool) -> None:
+        """Store other consumers' names of a listing; keep when each was first seen.
+
+        A consumer with items of its own is ``busy``; any other one takes stale items by `steal`.
+        """
         others.update(self._others.get(lane, {}))  # reported while the listing was running
         self._others[lane] = others
         before, self._before = self._before, {}
@@ -169,16 +172,19 @@ class Backlog:
                 others[name] = since
                 if now - since >= STALE_AFTER and now - since >= STALE_AFTER * self._distance(lane, name):
                     late.append(name)
-        if late:
+        if late and busy:
             self._take_over(lane, [name for name in late if self._free(name, _by_nobody)])
 
     def _take_over(self, lane: str, late: list[str]) -> None:
-        """Move half of other consumers' very stale items to the front.
+        """Move a few of other consumers' very stale items to the front.
 
         A consumer that always finds items of its own never reaches `steal`, and some of the others may be busy for
-        good. It takes half, in random order, because their own consumer may just be slow.
+        good. Their own consumer may just be slow, so this consumer takes one part of as many as there are consumers:
+        those that it is nearest to in line, which other consumers seldom take, in random order.
         """
-        taken = self._random.sample(late, (len(late) + 1) // 2)
+        few = -(-len(late) // self._share.count)
+        late.sort(key=lambda name: self._distance(lane, name))
+        taken = self._random.sample(late[:few], few)
         self._front.extend(self._remove([(lane, name) for name in taken]))
 
     def hear(self, place: str, now: float) -> bool:
@@ -355,7 +361,7 @@ class Backlog:
         ones, which their own consumers take last.
         """
         few = max(1, len(stale) // self._share.count)
-        near = sorted(stale, key=lambda item: self._distance(*item))[: 2 * few if few > 1 else 1]
+        near = sorted(stale, key=lambda item: self._distance(*item))[:few]
         near.sort(key=lambda item: self._order(item[1]), reverse=True)
         return near[:few]
 

@@ -148,3 +148,35 @@ def test_an_item_of_another_program_given_back_while_it_is_listed_comes_once() -
     backlog.put_back(["items/queue-0000000001"])
     backlog.fill("items", ["queue-0000000001", "queue-0000000002"], {"queue-0000000001"}, 0)
     assert backlog.pop(5, free, 0) == ["items/queue-0000000001", "items/queue-0000000002"]
+
+
+def relisted_by(rank: int, count: int, numbers: range) -> Backlog:
+    """Return what one consumer keeps of two listings that are a long time apart."""
+    backlog = Backlog(Random(rank))
+    backlog.reshare(Partition(rank, count))
+    for now in (0, 100):
+        backlog.begin_listing("items")
+        backlog.fill("items", [name(number) for number in numbers], set(), now)
+    return backlog
+
+
+def test_consumers_take_few_of_each_others_stale_items_and_seldom_the_same_ones() -> None:
+    numbers, taken = range(1600), list[str]()
+    for rank in range(16):
+        backlog = relisted_by(rank, 16, numbers)
+        own = {place(number) for number in numbers if not backlog._distance("items", name(number))}
+        others = [one for one in backlog.pop(1600, free, 100) if one not in own]
+        assert 0 < len(others) <= 1600 // 16
+        taken += others
+    assert len(set(taken)) > 0.9 * len(taken)
+
+
+def test_a_consumer_without_items_of_its_own_leaves_the_rest_to_others_that_have_none_either() -> None:
+    of_first = range(-Partition(0, 16).offset("items") % 16, 1600, 16)
+    taken = list[str]()
+    for rank in range(1, 16):
+        backlog = relisted_by(rank, 16, of_first)
+        assert backlog.pop(1600, free, 100) == [], "none is taken without a look at which are the nearest"
+        taken += backlog.steal(free, now=100)
+    assert taken
+    assert len(set(taken)) > 0.8 * len(taken)
