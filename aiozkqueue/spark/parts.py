@@ -168,8 +168,8 @@ class Part:
     def _another(self) -> InvalidOptionError:
         return InvalidOptionError(
             f"queue {self._link.options.queue!r}: a partition's first {self._progress.rows} rows have been put, and "
-            "this task was given others: write what is in a fixed order and as many partitions each time (sort it, or "
-            "checkpoint it first). What was put of this batch is removed, so that it can be written anew"
+            "this task was given others: write rows in a fixed order and in the same number of partitions (sort them, "
+            "or checkpoint them first). The stored rows of this batch are removed, so that it can be written again"
         )
 
 

@@ -68,7 +68,7 @@ class _Runs:
         self._signal()
 
     async def _watch(self, changes: AsyncIterator[object]) -> None:
-        log.info("started anew when Python files below %s change", self._folder)
+        log.info("restarts when Python files below %s change", self._folder)
         while True:
             changed = asyncio.ensure_future(anext(changes))
             try:
@@ -79,7 +79,7 @@ class _Runs:
             finally:
                 changed.cancel()
                 await asyncio.gather(changed, return_exceptions=True)
-            log.info("changed: starting anew")
+            log.info("changed: restarting")
             self._signal()
             await self._end()
 

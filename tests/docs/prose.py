@@ -1,7 +1,8 @@
 """The word list of the writing guide, over everything that a person reads: ``python -m tests.docs.prose``.
 
-It reads Markdown without code, and the docstrings and comments of the package, which include the help of the commands.
-It finds only patterns that a machine can recognise; the guide in CONTRIBUTING.md has the rest.
+It reads Markdown without code, and the docstrings, comments and messages of the package: the help of the commands, and
+the texts of errors and log records. It finds only patterns that a machine can recognise; the guide in CONTRIBUTING.md
+has the rest.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ WORDS: Final = {
     r"\bat the (?:most|least)\b": "up to, at most, at least",
     r"\bfor ever\b": "forever",
     r"\bof which one\b|\bof whom\b": "name the noun",
-    r"(?<!there )\b(?:is|are|was|were) none\b": "does not exist, is invalid",
-    r"(?<!there )\bis no (?:JSON|item|number|queue|message|name|path|address)\b": "is not a",
+    r"(?<![Tt]here )\b(?:is|are|was|were) none\b": "does not exist, is invalid",
+    r"(?<![Tt]here )\bis no (?:JSON|item|number|queue|message|name|path|address)\b": "is not a",
     r"\bso many\b": "this many, up to",
     r"(?:^|[.:;] )Who(?:ever)?\b(?![^.?\n]*\?)": "name the subject: a client that, the program that",
     r"\b(?:to|by|for|of|from|with) who\b": "name the person or the program",
@@ -49,6 +50,10 @@ LIST: Final = [(re.compile(pattern, re.MULTILINE), better) for pattern, better i
 _FENCE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE: Final = re.compile(r"``[^`]+``|`[^`]+`|\]\([^)]*\)")
 
+#: Functions whose texts a person reads, and the parameters that are such texts.
+_SPEAKING: Final = {"debug", "info", "warning", "error", "exception", "critical", "warn", "echo", "fail", "Finding"}
+_SPOKEN: Final = {"help", "short_help", "epilog", "reason", "detail", "message"}
+
 
 def blanked(pattern: re.Pattern[str], text: str) -> str:
     """Replace the matches by spaces, line by line, so that places stay."""
@@ -62,10 +67,36 @@ def markdown(page: Path) -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, match.start()) + 1, match[0]
 
 
+def messages(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the texts that a call passes to a person: of an error, a log record, a warning or an option's help."""
+    if not isinstance(node, ast.Call):
+        return
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name in _SPEAKING or name.endswith(("Error", "Warning")):
+        for value in node.args:
+            if text := _text(value):
+                yield value.lineno, text
+    for keyword in node.keywords:
+        if keyword.arg in _SPOKEN and (text := _text(keyword.value)):
+            yield keyword.value.lineno, text
+
+
+def _text(value: ast.expr) -> str:
+    """Return a literal's text, in which a placeholder stands for each expression."""
+    parts = value.values if isinstance(value, ast.JoinedStr) else [value]
+    return "".join(
+        (part.value if isinstance(part.value, str) else "") if isinstance(part, ast.Constant) else "`x`"
+        for part in parts
+        if isinstance(value, ast.JoinedStr | ast.Constant)
+    )
+
+
 def python(module: Path) -> Iterator[tuple[int, str]]:
-    """Yield the strings with a space and the comments of a module, each with its line."""
+    """Yield the docstrings, messages and comments of a module, each with its line."""
     source = module.read_text()
     for node in ast.walk(ast.parse(source)):
+        for line, text in messages(node):
+            yield line, blanked(_CODE, text)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, blanked(_CODE, node.value.value)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,7 +1,7 @@
 """The dashboard's users: a key in a cookie, and the proof that a form came from one of our pages.
 
-The proof is an HMAC by the key itself, so any server accepts what another's page sends, and nothing is stored. Who has
-no key has no proof: what is open to anonymous visitors is looking, never changing.
+The proof is an HMAC by the key itself, so any server accepts what another's page sends, and nothing is stored. A
+visitor without a key has no proof: anonymous visitors may look, but never change anything.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
         )
     return ClaimLostError(
         f"message {claim.id} of queue {claim.state.name!r} was forced open or taken over by another consumer "
-        f"({error}); nothing of the transaction was applied, and that consumer goes on with it"
+        f"({error}); nothing of the transaction was applied, and that consumer continues with it"
     )
 
 

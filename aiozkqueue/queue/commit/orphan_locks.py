@@ -91,7 +91,7 @@ class LockRef(NamedTuple):
 class RemoveOrphanLock(AtomicWrite):
     """The removal of a lock without a usable item: the item has been consumed, or this user may not read it.
 
-    There is no item to fence the removal, and a lock that another client created after ours was removed by force has
+    No item can fence the removal, and a lock that another client created after ours was removed by force has
     the same path. So no lock of the queue may have been removed by force since ours was created. If one was, the lock's
     data is read again. With ``wakeup``, the multi also writes to a znode, to wake idle consumers.
     """

@@ -75,7 +75,7 @@ class UniqueKey(PutHook):
 def key_taken(state: QueueState, holder: str) -> DuplicateKeyError:
     """Return the error for a key that another message holds."""
     return DuplicateKeyError(
-        f"queue {state.name!r}: message {holder} bears this unique key, and waits or is being handled; "
+        f"queue {state.name!r}: message {holder} has this unique key, and waits or is being handled; "
         'cancel or update it, or put with unique="ignore" to leave it at that'
     )
 
@@ -129,7 +129,7 @@ class _FreedKey:
             if not isinstance(error, NoNodeError):
                 log.error(
                     "queue %s: the unique key of message %s cannot be freed, and refuses further puts: %s; delete %s "
-                    "and what lies below it",
+                    "and its children",
                     claim.state.name,
                     claim.id,
                     error,

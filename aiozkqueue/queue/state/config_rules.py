@@ -162,8 +162,8 @@ def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConfl
     """Return the error for a policy that differs from the stored one."""
     return ConfigConflictError(
         f"queue {queue!r} has the policy {stored}, not {wanted}; "
-        "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))`: what runs "
-        "goes on with the new one, and what starts must name that or none"
+        "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))`: running "
+        "sessions follow the new one, and later ones must name that or none"
     )
 
 

@@ -242,7 +242,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._rounds = 0
                 due = scheduled[0][0] if scheduled else inf
         elif not (ready or self._stopping):
-            raise StuckError(f"nothing is due, for ever; {waiting(self)}")
+            raise StuckError(f"nothing will ever be due; {waiting(self)}")
         self._now = now + ROUND
         if now > self.limit:
             raise StuckError(f"not done after {now:.0f} s of virtual time; {waiting(self)}")
