@@ -84,4 +84,4 @@ class BusRecord:
 def _check(name: str, what: str) -> None:
     check_queue_name(name, what)
     if "@" in name:
-        raise InvalidNameError(f"{name!r} cannot name a {what}: '@' parts a bus from its group")
+        raise InvalidNameError(f"{name!r} cannot name a {what}: '@' separates a bus from its group")

@@ -98,20 +98,17 @@ class QueueConfig:
         clean_every: the interval of the queue's clean-up, in seconds or a timedelta; default: five minutes.
         max_size: the maximum number of messages, including claimed and delayed ones; 0: unlimited; default: unlimited.
             A put waits for room, or raises `QueueFullError`.
-        collapse: compaction: whether of the messages with one key (or one payload, if there is no key) that are in the
-            queue at a take, only the newest is delivered; default: no.
-        ttl: the seconds that a message may wait to be taken, from its due time; ``math.inf``: forever; default:
-            forever. A put's own ``ttl=`` takes precedence.
-        affinity: ``"producer"``: a message is taken by the node that put it (`connect`'s ``node``); ``"any"``: by any
-            node; default: by any node.
-        reap_after: the seconds after a message's due time when a message that its node has not taken is reassigned to
-            all nodes; default: ten minutes.
-        reap_every: the seconds between two checks for such messages; default: three minutes.
-        reap_limit: the maximum number of messages that one check reassigns, 1 to 1,000; default: ten.
-        expired: what happens to an expired message; default: ``"drop"``.
-        ordered: whether messages are delivered strictly one after the other, in the order of their puts; default: no.
-            For an order among some of the messages only, put them with ``group=``.
-        paused: whether no client may claim messages; claimed messages are finished, and puts continue; default: no.
+        collapse: compaction: whether a take delivers only the newest of the messages in the queue that have the same
+        key (or the same payload, if they have no key); default: no. ttl: the seconds that a message may wait to be
+        taken, from its due time; ``math.inf``: forever; default: forever. A put's own ``ttl=`` takes precedence.
+        affinity: ``"producer"``: only the node that put a message takes it (`connect`'s ``node``); ``"any"``: any node
+        may take it; default: ``"any"``. reap_after: the seconds after its due time until a message that its node has
+        not taken is reassigned to all nodes; default: ten minutes. reap_every: the seconds between two checks for such
+        messages; default: three minutes. reap_limit: the maximum number of messages that one check reassigns, 1 to
+        1,000; default: ten. expired: what happens to an expired message; default: ``"drop"``. ordered: whether messages
+        are delivered strictly one after the other, in the order of their puts; default: no. For an order among some of
+        the messages only, put them with ``group=``. paused: whether no client may claim messages; claimed messages are
+        finished, and puts continue; default: no.
 
     Raises:
         InvalidOptionError: ``policy`` is not one of this package's, a setting is out of range, ``ordered`` is combined
@@ -175,7 +172,7 @@ class QueueConfig:
                 words = " or ".join(repr(choice) for choice in choices)
                 raise InvalidOptionError(f"{name}={getattr(self, name)!r}: it must be {words}")
         if self.ordered and self.collapse:
-            raise InvalidOptionError("ordered=True, collapse=True: what is collapsed has no order")
+            raise InvalidOptionError("ordered=True, collapse=True: collapsed messages have no order")
         if self.ordered and (self.shards or 1) > 1:
             raise InvalidOptionError(f"ordered=True, shards={self.shards}: messages of several shards have no order")
         if self.ordered and self.affinity == "producer":
@@ -234,7 +231,7 @@ class QueueConfig:
 
     @property
     def older_lanes(self) -> tuple[str, ...]:
-        """The lanes of the generations that are put to no more, relative to the queue."""
+        """The lanes of the generations that get no new items, relative to the queue."""
         return tuple(lane for tier in self.tiers for shard in tier.shard_lanes for lane in shard[:-1])
 
     def without(self, empty: Collection[str]) -> QueueConfig:
@@ -276,7 +273,7 @@ class QueueConfig:
         }
         data = json.dumps(_overlay(self.stored, known), ensure_ascii=False, allow_nan=False).encode()
         if len(data) > OBJECT_LIMIT:
-            raise InvalidOptionError(f"{_WHAT} takes {len(data)} bytes, the most is {OBJECT_LIMIT}")
+            raise InvalidOptionError(f"{_WHAT} takes {len(data)} bytes, more than {OBJECT_LIMIT}")
         return data
 
     @classmethod

@@ -138,7 +138,7 @@ def _envelope_start(fields: dict[str, JsonValue]) -> bytes:
     limit = OBJECT_LIMIT if "dead" in fields else HEADER_LIMIT
     if len(text) > limit:
         raise InvalidOptionError(
-            f"headers, key and group take {len(text)} bytes, the most is {limit}: put large data into the payload"
+            f"headers, key and group take {len(text)} bytes, more than {limit}: put large data into the payload"
         )
     return MAGIC + len(text).to_bytes(4, "big") + text
 

@@ -1,4 +1,4 @@
-"""The tags of messages, and the filters of consumers by which they select messages. Pure.
+"""The tags of messages, and the filters by which consumers select messages. Pure.
 
 Tags are texts and integers by name. Each combination is stored once in ``filters/<digest>``, as compact JSON with
 sorted names. An item's name contains the digest, so a consumer can select items by name alone. A consumer's filter is a
@@ -66,7 +66,7 @@ def check_tags(queue: str, tags: object) -> dict[str, TagValue]:
     except ValueError as error:
         raise InvalidOptionError(f"queue {queue!r}: the tags have text that UTF-8 cannot hold: {error}") from error
     if size > TAGS_LIMIT:
-        raise InvalidOptionError(f"queue {queue!r}: the tags take {size} bytes, the most is {TAGS_LIMIT}")
+        raise InvalidOptionError(f"queue {queue!r}: the tags take {size} bytes, more than {TAGS_LIMIT}")
     return checked
 
 

@@ -91,7 +91,7 @@ class JobRecord:
         data = write_object(fields)
         if len(data) > OBJECT_LIMIT:
             raise InvalidOptionError(
-                f"{_WHAT} takes {len(data)} bytes, the most is {OBJECT_LIMIT}: store the payload elsewhere"
+                f"{_WHAT} takes {len(data)} bytes, more than {OBJECT_LIMIT}: store the payload elsewhere"
             )
         return data
 

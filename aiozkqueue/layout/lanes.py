@@ -87,7 +87,7 @@ def count_lanes(width: int, generations: Iterable[Mapping[int, tuple[int, int]]]
 def excess_of(width: int, generations: Collection[Mapping[int, tuple[int, int]]]) -> str | None:
     """Return a description of the excess if a width makes too many lanes; None if it does not."""
     number = count_lanes(width, generations)
-    excess = f"{width} shards for {len(generations)} priorities make {number} lanes, the most is {MOST_LANES}"
+    excess = f"{width} shards for {len(generations)} priorities make {number} lanes, more than {MOST_LANES}"
     if width * len(generations) > MOST_LANES:
         return excess
     if number > MOST_LANES + SPARE_LANES:

@@ -62,7 +62,7 @@ def lifetime(value: Seconds) -> float:
     """Return a lifetime in seconds; ``math.inf``: unlimited. Raises: InvalidOptionError."""
     if value == math.inf:
         return math.inf
-    allowed = f"seconds from {SHORTEST_LIFE:g} to 10**9, as a number or timedelta, or math.inf (for ever)"
+    allowed = f"seconds from {SHORTEST_LIFE:g} to 10**9, as a number or timedelta, or math.inf (forever)"
     number = value.total_seconds() if isinstance(value, timedelta) else value
     return _number("ttl", number, SHORTEST_LIFE, LONGEST_DELAY, allowed)
 

@@ -35,7 +35,7 @@ def leased_place(queue: str, token: str) -> str:
     place = place.replace("~", "/")
     lane, _, name = place.rpartition("/")
     if len(token) > _LONGEST or not is_lane(lane) or check != _check(queue, place) or ItemName.parse(name) is None:
-        raise MalformedError(f"{token[:_SHOWN]!r} is no lease of queue {queue!r}")
+        raise MalformedError(f"{token[:_SHOWN]!r} is not a lease of queue {queue!r}")
     return place
 
 

@@ -15,7 +15,7 @@ class Service(Protocol):
     """A service that `aiozkqueue.run` runs: a listener or a scheduler."""
 
     async def run(self) -> None:
-        """Serve until stopped. Raises the errors that waiting cannot cure."""
+        """Serve until stopped. Raises errors that do not go away by waiting."""
         ...
 
     def stop(self) -> None:

@@ -48,7 +48,7 @@ class BytesCodec:
 
 
 class AdapterCodec(Generic[T]):
-    """JSON by a pydantic type adapter; refuses values that would lose fields."""
+    """Encodes JSON with a pydantic type adapter; rejects values that would lose fields."""
 
     def __init__(self, adapter: TypeAdapter[T]) -> None:
         self._adapter = adapter

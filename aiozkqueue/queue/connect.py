@@ -75,7 +75,7 @@ class _Connecting:
         )
         try:
             await runtime.start()
-        except BaseException:  # nobody else would close the client
+        except BaseException:  # nothing else would close the client
             await runtime.close()
             raise
         self._runtime = runtime
@@ -105,15 +105,15 @@ def connect(
     """Open a session: ``async with aiozkqueue.connect("h1:2181,h2:2181/chroot") as session``.
 
     ``root`` is the path of the queues. ``session_timeout`` is how long a dead process keeps its messages, seconds (the
-    server may negotiate it); ``connect_timeout`` is how long to wait for the first connection, seconds. ``tls`` is a
+    server may change it); ``connect_timeout`` is how long to wait for the first connection, seconds. ``tls`` is a
     context that verifies host names. ``auth`` is sent on every connection. ``acl`` is set on every znode created: by
-    default, with ``auth``, for that user only, and for clients with the same certificate, if one is used; without
-    ``auth``, for everybody. ``clock`` replaces the system clock in tests. With ``janitor``, this session takes its turn
-    at cleaning the queues it uses (see `QueueConfig.clean_every`). ``node`` is the name by which queues with
-    `QueueConfig.affinity` keep messages together, by default the host's: use one name for all sessions that may take
-    each other's messages, and the same after a restart. ``tracing`` says whether OpenTelemetry follows messages (see
-    `aiozkqueue.tracing`), whose headers then carry the context: by default if the program has set up a tracer provider
-    before it connects.
+    default it allows that user only with ``auth`` (and clients with the same certificate, if one is used), and
+    everybody without ``auth``. ``clock`` replaces the system clock in tests. With ``janitor``, this session helps to
+    clean the queues it uses (see `QueueConfig.clean_every`). ``node`` is the name by which queues with
+    `QueueConfig.affinity` keep messages together, by default the host's name: use one name for all sessions that may
+    take each other's messages, and the same after a restart. ``tracing`` says whether OpenTelemetry follows messages
+    (see `aiozkqueue.tracing`), whose headers then carry the context: the default is to do so if the program has set up
+    a tracer provider before it connects.
 
     On leaving, operations in flight are settled within the session timeout; then all locks are released.
 

@@ -32,7 +32,7 @@ _STATES = {
 
 
 def on_connection_state(zookeeper: ZooKeeper, callback: Callable[[ConnectionState], object]) -> Callable[[], None]:
-    """Call back with each change; return a function that removes the callback."""
+    """Call ``callback`` with each new state; return a function that removes the callback."""
 
     def report(state: State, generation: int) -> None:
         del generation

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 log: Final = logging.getLogger(__name__)
 
-#: Turns of the event loop until a request for claims, and the commits begun before it, have been sent.
+#: Iterations of the event loop until a request for claims, and the commits begun before it, have been sent.
 TURNS_TO_SEND = 3
 
 
@@ -86,9 +86,8 @@ class Consumer(Generic[T]):
     async def __anext__(self) -> Delivery[T]:
         """Settle the last delivery, and wait for the next one.
 
-        Raises:
-            StopAsyncIteration: stopped, closed, or idle for ``until_idle`` seconds.
-            AccessDeniedError, ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
+        Raises: StopAsyncIteration: the loop was stopped, closed, or idle for ``until_idle`` seconds. AccessDeniedError,
+            ConfigConflictError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         if self._closed:
             raise StopAsyncIteration
@@ -175,8 +174,8 @@ class Consumer(Generic[T]):
             while len(self._commits.under_way) >= self._prefetch:
                 self._commits.landed.clear()
                 await self._commits.landed.wait()
-            # This takes capacity in the target queues, for which pending commits may wait: so only after one has
-            # landed.
+            # This takes capacity in the target queues, for which pending commits may wait, so it runs only after one
+            # has ended.
             alone = self._prefetch == 1 or not work.ready
             if not alone:
                 atomic_write = work.begin_commit()
@@ -238,7 +237,7 @@ class Consumer(Generic[T]):
                 idle.cancel()
 
     async def _await_change(self) -> None:
-        """Wait for an answer, or until an inactive loop's window must shrink."""
+        """Wait for an answer, or until the claim window of an inactive loop must shrink."""
         prefetcher = self._prefetcher
         slower = self._runtime.clock.call_later(PACE, prefetcher.changed.set) if prefetcher.excessive else None
         try:
@@ -248,7 +247,7 @@ class Consumer(Generic[T]):
                 slower.cancel()
 
     async def _may_have_more(self) -> bool:
-        """Wait for pending commits; return whether the loop may have left a message that it has not looked for."""
+        """Wait for pending commits; return whether the queue may hold messages that the loop has not looked for yet."""
         if self._stopped:
             return False
         commits = self._commits
@@ -323,7 +322,7 @@ class Consumer(Generic[T]):
             if delivery is not None and open_delivery:
                 _work(delivery).release_nowait()
         except RuntimeError:
-            pass  # no event loop runs here any more: the locks end with the session
+            pass  # no event loop is running any more: the locks end with the session
         warnings.warn(
             f"a consumer of queue {self._queue.name!r} was not closed; its message is redelivered; "
             "use `async with queue.consume() as deliveries`",
@@ -334,7 +333,7 @@ class Consumer(Generic[T]):
 
 
 async def _sent() -> None:
-    """Let a request for claims be sent, before a body that awaits nothing uses up all ready messages."""
+    """Give the event loop time to send a request for claims before a body without waits uses up all ready messages."""
     for _ in range(TURNS_TO_SEND):
         await asyncio.sleep(0)
 
@@ -359,7 +358,10 @@ class _Commits:
         self.landed.set()
 
     def leave(self) -> int:
-        """Log failures, now and later, since no loop raises them; return how many messages are redelivered as usual."""
+        """Log failures, now and later, because no loop raises them.
+
+        Return the number of messages redelivered as usual.
+        """
         self._left = True
         redelivered = 0
         while self.failures:

@@ -38,8 +38,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 LATE = (
-    "a consumer settles the last delivery when the loop asks for the next one; settle it before that, "
-    "in whichever task, keep it inside `async with delivery`, or use consume(settle='explicit')"
+    "a consumer settles the last delivery when the loop asks for the next one; settle it before that, in any task, "
+    "keep it inside `async with delivery`, or use consume(settle='explicit')"
 )
 
 
@@ -58,7 +58,7 @@ class Settling(Protocol):
 
     @property
     def once(self) -> bool:
-        """Whether the policy allows one delivery and no retry, not even a scheduled one."""
+        """Whether the policy allows a single delivery and no retry, not even a scheduled one."""
         ...
 
     def put(self, queue: Destination[Any] | str, value: object, options: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ class Settling(Protocol):
         ...
 
     async def give_up(self, reason: str, last_act: Callable[[], Awaitable[None]]) -> None:
-        """Drop the puts, await ``last_act``, and move the message, with what that put, to the dead letters."""
+        """Drop the puts, await ``last_act``, then dead-letter the message together with the puts of ``last_act``."""
         ...
 
 
@@ -103,7 +103,7 @@ class Delivery(Message[T_co]):
 
     @property
     def _work(self) -> UnitOfWork:
-        """Its unit of work. Raises: InvalidOptionError: it was made for a test."""
+        """Its unit of work. Raises: InvalidOptionError: the delivery was made for a test."""
         if not isinstance(self._settling, WorkSettling):
             msg = f"{self!r} was made for a test: only `put` adds to it"
             raise InvalidOptionError(msg)
@@ -250,7 +250,7 @@ class WorkSettling:
             if not isinstance(error, Exception):
                 raise
             log.warning(
-                "message %s: what is done when its retries are used up failed",
+                "message %s: the function for used-up retries failed",
                 self._claim.id,
                 exc_info=error,
                 extra=about(self._claim, self.work.id),
@@ -267,13 +267,13 @@ class WorkSettling:
             if error.schedule is not None:
                 claim.retries = len(error.schedule)
             rewrite = self._rewritten({**self.word, **(error.headers or {})})
-        except QueueError as refused:  # a bad option: the message is released all the same
+        except QueueError as refused:  # a bad option: the message is still released
             await self.work.rollback(None, describe(refused))
             raise
         await self.work.rollback(delay, describe(error.__cause__ or error), rewrite=rewrite)
 
     def _rewritten(self, headers: Mapping[str, str]) -> bytes | None:
-        """Return the message with these headers, which its dead letter has too; None: unchanged. Raises: QueueError."""
+        """Return the message with these headers, which its dead letter keeps; None: unchanged. Raises: QueueError."""
         if not headers:
             return None
         claim = self._claim
@@ -296,7 +296,7 @@ def retry_delay(error: Retry, attempt: int, due: int, now: int) -> float | None:
 
 
 def due_date(claim: Claim) -> int:
-    """Return a message's own date, ms: when it was due, or otherwise when it was put."""
+    """Return a message's own date, ms: its due time, or otherwise the time of its put."""
     name = ItemName.parse(claim.name)
     if name is not None and name.due is not None:
         return name.due
@@ -308,8 +308,8 @@ def used_up(error: Retry, attempts: int, *, once: bool) -> str:
     if once:
         reason = "its handler failed and asked for scheduled retries, which the queue's policy, ConsumeOnce, rules out"
     else:
-        reason = f"handed over {attempts} times, all of its scheduled retries, without success"
-    return reason if error.__cause__ is None else f"{reason}; at last: {describe(error.__cause__)}"
+        reason = f"delivered {attempts} times, including all scheduled retries, without success"
+    return reason if error.__cause__ is None else f"{reason}; last error: {describe(error.__cause__)}"
 
 
 async def _exhausted(error: Retry, delivery: Delivery[Any]) -> None:

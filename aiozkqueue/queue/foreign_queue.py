@@ -48,13 +48,13 @@ class ForeignQueue(Queue[T]):
     @property
     def leases(self) -> Leases[T]:
         """Not available: a lease is a lock that does not end with a session. Raises: InvalidOptionError."""
-        msg = f"queue {self.name!r}: no leases, because its other consumers know no timed locks; use a transaction"
+        msg = f"queue {self.name!r}: leases are not supported on another program's queue; use a transaction"
         raise InvalidOptionError(msg)
 
     async def cancel(self, *, id: str | None = None, key: str | None = None) -> Alteration:
         """Not available. Raises: InvalidOptionError."""
         del id, key
-        msg = f"queue {self.name!r}: an id that a put returns is not stored in another program's queue; take it instead"
+        msg = f"queue {self.name!r}: another program's queue does not store the ids of puts; take the message instead"
         raise InvalidOptionError(msg)
 
     async def update(self, value: T, *, id: str | None = None, key: str | None = None) -> Alteration:
@@ -82,16 +82,16 @@ class CuratorQueue(ForeignQueue[T]):
         listed = collection(values, f"queue {self.name!r}: put_multi", "messages")
         payloads = [self.codec.encode(value, self.name) for value in listed]
         if len(payloads) != 1 and self._layout.prefix == "qn-":
-            msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put each"
+            msg = f"queue {self.name!r}: an item of {self._layout.title()} holds one message; put them one by one"
             raise InvalidOptionError(msg)
         put = prepare_foreign(QueueHandle(runtime, self._state), payloads, options)
         await self._put(runtime, [put], wait)
         return put.id
 
     async def remove(self, key: str) -> int:
-        """Remove the items put with this ``key=`` that no consumer holds; return how many. For ``kind="id"``.
+        """Remove the items with this ``key=`` that no consumer holds; return how many. For ``kind="id"`` only.
 
-        Raises: InvalidOptionError: another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
+        Raises: InvalidOptionError: the queue is of another kind; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         runtime, state = self._core, self._state
         dialect = self._layout

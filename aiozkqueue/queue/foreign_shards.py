@@ -43,8 +43,8 @@ class CuratorShards(Generic[T]):
     async def emptiest(self) -> CuratorQueue[T]:
         """Return the shard to put to next, also in a transaction: the one with the fewest items.
 
-        If every shard holds ``threshold`` items, it is a new one, created by its first put; no shard is added beyond
-        ``max_queues``. Several sessions that find all shards full at once add the same one.
+        If every shard holds ``threshold`` items, a new shard is returned, and its first put creates it; no shard is
+        added beyond ``max_queues``. Several sessions that find all shards full at once add the same one.
 
         Raises: as `queues`.
         """

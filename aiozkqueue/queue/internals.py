@@ -1,7 +1,7 @@
-"""The interface between a session's public objects and the rest of the package; no part of the public interface.
+"""The interface between a session's public objects and the rest of the package; not part of the public interface.
 
-Schedules, buses, the HTTP service, Spark and the metrics stand on queues and need what is below them. They get it by
-these functions, so that a `QueueSession`, a `Queue`, a `Transaction` and a `Delivery` show users nothing else.
+Schedules, buses, the HTTP service, Spark and the metrics are built on queues and need their internals. They get them
+from these functions, so that `QueueSession`, `Queue`, `Transaction` and `Delivery` need no further public members.
 """
 
 # pyright: reportPrivateUsage=false

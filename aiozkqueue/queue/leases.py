@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 #: Messages leased in one request.
 BATCH = 200
-#: How often a change is computed again after concurrent changes before it fails.
+#: How many times a change is computed again after concurrent changes before it fails.
 MAX_TRIES = 20
 
 
@@ -72,20 +72,20 @@ class Leases(Generic[T]):
         self._codec = codec
 
     async def take(self, limit: int = 1, *, lifetime: Seconds = 30, timeout: Seconds | None = 0) -> list[Lease[T]]:
-        """Lease up to ``limit`` messages for ``lifetime`` seconds: as many as are available once there is one.
+        """Lease up to ``limit`` messages for ``lifetime`` seconds: all that are available as soon as there is one.
 
-        Returns an empty list after ``timeout`` seconds (0: looks once; None: no limit). Each lease counts as an
-        attempt.
+        Returns an empty list if there is none within ``timeout`` seconds (0: look once; None: no limit). Each lease
+        counts as an attempt.
 
-        Raises:
-            InvalidOptionError: a lifetime of 0, or another bad option.
-            TransactionTooLargeError: more than a session may lock at once, or than a request may hold.
+        Raises: InvalidOptionError: the lifetime is 0, or an option is out of range.
+            TransactionTooLargeError: there are more messages than a session may lock at once, or than a request may
+                hold.
             NotCommittedError: the messages could not be leased; they go to other takers.
             AccessDeniedError, OutcomeUnknownError, SessionClosedError, WrongLoopError.
         """
         duration = required_seconds(lifetime, "lifetime")
         if not duration:
-            msg = "lifetime=0: a lease lasts for some time; use peek to look without leasing"
+            msg = "lifetime=0: give more than 0 seconds; use peek to look without leasing"
             raise InvalidOptionError(msg)
         wanted, wait = positive(limit, "limit"), seconds(timeout, "timeout")
         leased: list[Lease[T]] = []
@@ -98,7 +98,7 @@ class Leases(Generic[T]):
                     break
         except BaseException:
             # No caller receives these tokens: make the messages available now, not when the leases end.
-            self._runtime.tasks.spawn(self._end_early, [lease.token for lease in leased], name="leases given back")
+            self._runtime.tasks.spawn(self._end_early, [lease.token for lease in leased], name="released leases")
             raise
         return leased
 
@@ -108,8 +108,8 @@ class Leases(Generic[T]):
         Raises:
             InvalidOptionError: a token is not one of this queue; no message was removed.
             ItemNotEmptyError: a message cannot be removed, because znodes were created below it; the others were.
-            AccessDeniedError: likewise, a message that this user may not read.
-            SessionClosedError, WrongLoopError.
+            AccessDeniedError: this user may not read a message; the others were removed. SessionClosedError,
+                WrongLoopError.
         """
         await self._change(
             self._places(tokens), lambda snapshot: removal(self._runtime, self._state, snapshot, CONSUME)
@@ -119,7 +119,7 @@ class Leases(Generic[T]):
         """Extend these leases to ``lifetime`` seconds from now; a lease that lasts longer is unchanged.
 
         A lease that has ended, or never existed, is created again. A message that a transaction or delivery holds is
-        left to it, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
+        left alone, and a message that no longer exists is skipped. ``lifetime=0`` ends the leases: the messages are
         available at once.
 
         Raises: as `acknowledge`.
@@ -160,7 +160,7 @@ class Leases(Generic[T]):
         except BaseException:  # cancelled during the commit, which continues
             if transaction is not None and leases:
                 tokens = [lease.token for lease in leases]
-                self._runtime.tasks.spawn(self._end_committed, transaction.id, tokens, name="leases given back")
+                self._runtime.tasks.spawn(self._end_committed, transaction.id, tokens, name="released leases")
             raise
         return leases
 
@@ -188,7 +188,7 @@ class Leases(Generic[T]):
         obstructed: list[ItemNotEmptyError] = []
         sealed: Sealed = {}
         for _ in range(MAX_TRIES):
-            # A lagging server would show an existing message as gone, and its acknowledgement would be lost.
+            # A lagging server may not show an existing message yet, and its acknowledgement would be lost.
             await self._runtime.zookeeper.sync(self._state.paths.base)
             snapshots = await find(QueueHandle(self._runtime, self._state), places, sealed)
             made = [(snapshot, change) for snapshot in snapshots if (change := make(snapshot))]

@@ -45,9 +45,9 @@ class Listener(Generic[T_co]):
     """Calls ``handler(delivery)`` for each message, up to ``concurrency`` at a time.
 
     A handler that returns commits its delivery. One that raises rolls it back, after the policy's delay. A handler may
-    raise `Retry` and `Reject`, or settle the delivery itself. Messages are claimed for free slots only. Tasks are
-    reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener waits
-    out lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
+    raise `Retry` and `Reject`, or settle the delivery itself. The listener claims messages for free slots only. Tasks
+    are reused for further messages: a context variable that a handler sets stays set unless it is reset. The listener
+    waits out lost connections and sessions. Run it with `run()`, with ``async with listener:``, or several with
     `aiozkqueue.run`.
     """
 
@@ -101,13 +101,13 @@ class Listener(Generic[T_co]):
 
         A stopped listener cannot be restarted: make another one.
 
-        Raises:
-            AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: waiting cannot cure these.
+        Raises: AccessDeniedError, ConfigConflictError, SessionClosedError, WrongLoopError: errors that do not go away
+        by waiting.
             RuntimeError: the listener is already running.
         """
         self._runtime.check()
         if self._running:
-            msg = f"the listener of queue {self._queue.name!r} runs already"
+            msg = f"the listener of queue {self._queue.name!r} is already running"
             raise RuntimeError(msg)
         self._running = True
         forget = self._runtime.zookeeper.on_state(self._state_changed)

@@ -100,7 +100,7 @@ class Message(Generic[T_co]):
 
     @property
     def due(self) -> datetime | None:
-        """When a peeked message can be taken that is delayed, retried or leased; None: it can be taken now."""
+        """When a peeked message that is delayed, retried or leased can be taken; None: it can be taken now."""
         return None if self._content.due is None else moment_at(self._content.due)
 
     @property

@@ -20,10 +20,10 @@ Middleware: TypeAlias = Callable[["Delivery[Any]", Callable[[], Awaitable[None]]
 
 
 def check_awaited(function: object, what: str) -> None:
-    """Refuse a function whose result cannot be awaited: each message would fail after it was handled.
+    """Reject a function whose result cannot be awaited: each message would fail after it was handled.
 
     An ``async def`` passes, and so does a function whose annotation says that it returns something, an awaitable. A
-    generator, a function that returns None, and a function or lambda without an annotation are refused.
+    generator, a function that returns None, and a function or lambda without an annotation are rejected.
 
     Raises:
         InvalidOptionError.
@@ -35,7 +35,7 @@ def check_awaited(function: object, what: str) -> None:
         return
     name = getattr(plain, "__qualname__", None) or repr(plain)
     yields = " that does not yield" if isinstance(body, FunctionType) and _yields(body) else ""
-    msg = f"{name}: {what} is awaited; make it an `async def`{yields}"
+    msg = f"{name}: {what} must be awaitable; make it an `async def`{yields}"
     raise InvalidOptionError(msg)
 
 
@@ -49,7 +49,7 @@ def check_middleware(middleware: object) -> None:
 
 
 def name_of(function: object) -> str:
-    """Return the module and name of a function, a method, or a partial's function; of another object, its class's."""
+    """Return the module and name of a function, a method or a partial's function; else of the object's class."""
     plain = _plain(function)
     if not hasattr(plain, "__qualname__"):
         plain = type(plain)

@@ -32,7 +32,7 @@ Seconds = float | timedelta
 """A duration: seconds, or a ``timedelta``."""
 
 
-#: Types that can be iterated, but stand for one value.
+#: Types that are iterable, but stand for one value.
 _ONE: tuple[type[object], ...] = (str, bytes, bytearray, memoryview, Mapping)
 
 #: A key is stored in the item's envelope; longer values belong in the payload.
@@ -74,32 +74,32 @@ _OPTIONS = frozenset({"priority", "delay", "at", "key", "group", "headers", "ttl
 
 
 def seconds(value: object, option: str, *, endless: bool = True) -> float | None:
-    """Return a duration in seconds; None means no limit, which is an error unless it may be ``endless``.
+    """Return a duration in seconds; None means no limit, which is an error unless ``endless`` is true.
 
     Raises:
         InvalidOptionError: not a number or timedelta, negative, or not a number at all (NaN).
     """
     if value is None:
         return None
-    if type(value) is int and value >= 0:  # the usual case; each call for a message checks one or two
+    if type(value) is int and value >= 0:  # the usual case; every operation on a message checks one or two
         return float(value)
     if isinstance(value, timedelta):
         number = value.total_seconds()
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value)
     else:
-        ever = " or None for ever" if endless else ""
+        ever = " or None (no limit)" if endless else ""
         msg = f"{option} takes seconds (float or timedelta){ever}, not {type(value).__name__}"
         raise InvalidOptionError(msg)
     if math.isnan(number) or number < 0:
-        ever = "0 (at once), a positive number of seconds, or None (for ever)"
+        ever = "0 (at once), a positive number of seconds, or None (no limit)"
         msg = f"{option}={value!r}: give {ever if endless else 'a finite number of seconds, 0 or more'}"
         raise InvalidOptionError(msg)
     return None if math.isinf(number) else number
 
 
 def required_seconds(value: object, option: str) -> float:
-    """Return a duration that may not be endless. Raises: InvalidOptionError."""
+    """Return a duration that must be finite. Raises: InvalidOptionError."""
     number = seconds(value, option, endless=False)
     if number is None:
         msg = f"{option}={value!r}: give a finite number of seconds"
@@ -116,10 +116,9 @@ def positive(value: object, option: str) -> int:
 
 
 def collection(values: Iterable[E], option: str, of: str) -> Iterable[E]:
-    """Return a collection of values. A str, bytes or mapping is iterable too, but never what is meant.
+    """Return a collection of values. A str, bytes or mapping is iterable too, but certainly a mistake.
 
-    Raises:
-        InvalidOptionError: it is one of these, or no collection at all.
+    Raises: InvalidOptionError: it is one of these, or not a collection at all.
     """
     if isinstance(values, _ONE) or not isinstance(cast("object", values), Iterable):
         msg = (
@@ -149,7 +148,7 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
         refuse_disorder(queue, f"group={str(group)[:50]!r}", options)
     for option in options:
         if option not in _OPTIONS:
-            msg = f"queue {queue!r}: no put option {option!r}; there are {', '.join(PutOptions.__annotations__)}"
+            msg = f"queue {queue!r}: unknown option {option!r}; the options are {', '.join(PutOptions.__annotations__)}"
             raise InvalidOptionError(msg)
     if (ttl := options.get("ttl")) is not None:
         lifetime(ttl)
@@ -165,12 +164,12 @@ def put_header(queue: str, options: Mapping[str, Any]) -> Header | None:
 
 
 def refuse_disorder(queue: str, ordered: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that contradict the order of puts, which ``ordered`` requires. Raises: InvalidOptionError."""
+    """Reject options that contradict the order of puts, which ``ordered`` requires. Raises: InvalidOptionError."""
     for option, neutral in _OUT_OF_ORDER.items():
         if options.get(option, neutral) != neutral:
             msg = (
                 f"queue {queue!r}: {option}={options[option]!r} contradicts {ordered}: "
-                "messages are handed over in the order of their puts; leave one of the two out"
+                "messages are delivered in the order of their puts; leave one of the two out"
             )
             raise InvalidOptionError(msg)
 
@@ -219,7 +218,7 @@ def unique_mode(queue: str, value: object) -> Literal["raise", "ignore"] | None:
 
 
 def prefix_of(message_id: str, header: Header | None, *, unique: str | None = None) -> str:
-    """Return the item's name up to the sequence number; ``unique`` is the hash of the key if that must be unique."""
+    """Return the item's name up to the sequence number; ``unique`` is the hash of a key that must be unique."""
     if header is None:
         return item_prefix(message_id, key=unique, unique=unique is not None)
     key = unique or (None if header.key is None else key_hash(header.key))

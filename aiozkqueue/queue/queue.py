@@ -1,4 +1,4 @@
-"""Queues, as users hold them."""
+"""Queues: the public objects for puts, consumers and administration."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Queue(Destination[T]):
 
         While disconnected, the put waits. ``timeout`` is how many seconds to wait for capacity in a queue with
         ``max_size`` (0: fail at once; None: no limit). A put that is cancelled while it waits for capacity stores
-        nothing. Cancelled later, it waits for the answer for up to the session timeout, then continues in the
+        nothing. If cancelled later, it waits for the answer for up to the session timeout, then continues in the
         background.
 
         Raises:
@@ -102,8 +102,8 @@ class Queue(Destination[T]):
             MessageTooLargeError: the message is larger than ZooKeeper accepts.
             OutcomeUnknownError: the session was closed during the put.
             QueueFullError: the queue holds ``max_size`` messages, and no capacity was freed in time.
-            DuplicateKeyError: it was put with ``unique``, and the queue holds a message of its key.
-            AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
+            DuplicateKeyError: it was put with ``unique``, and the queue already holds a message with its key.
+                AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
         """
         patience = seconds(timeout, "timeout")
         runtime = self._core
@@ -164,8 +164,8 @@ class Queue(Destination[T]):
 
         Raises:
             InvalidOptionError: an option is out of range.
-            ConfigConflictError: another policy is stored; raised by the loop if that is only found out then.
-            SessionClosedError, WrongLoopError.
+            ConfigConflictError: another policy is stored; the loop raises it if this is found only then.
+                SessionClosedError, WrongLoopError.
         """
         runtime = self._core
         if settle not in ("next", "explicit"):
@@ -201,7 +201,7 @@ class Queue(Destination[T]):
         return await stats.size(self._handle)
 
     async def claimed(self) -> int:
-        """Count the messages in flight: those that a transaction, a delivery or a ledger holds. Raises: as `stats`."""
+        """Count the messages in flight, which a transaction, a delivery or a ledger holds. Raises: as `stats`."""
         return (await self.stats()).in_flight
 
     async def exists(self) -> bool:
@@ -287,7 +287,7 @@ class Queue(Destination[T]):
         return await stats.release_claims(self._handle)
 
     async def ledgers(self) -> list[LedgerInfo]:
-        """Return the Spark streams that hold messages of the queue, or did.
+        """Return the Spark streams that hold or have held messages of the queue.
 
         Raises:
             PayloadError: a stored record cannot be decoded.
@@ -319,7 +319,7 @@ class Queue(Destination[T]):
     async def discard_unfinished(self, writer: str) -> int:
         """Remove a writer's messages of an incomplete batch; return how many.
 
-        A writer that still runs is refused from then on, and must write the batch again.
+        If the writer is still running, its further puts fail, and it must write the batch again.
 
         Raises: NotFoundError: there is no such writer; AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -332,7 +332,7 @@ class Queue(Destination[T]):
     async def unpin(self, name: str) -> bool:
         """Remove a retention hold, so that clean-up may remove the history again; return whether it existed.
 
-        A running audit then moves what clean-up leaves; an interrupted one is given up.
+        A running audit then moves the records that clean-up leaves; an interrupted audit is abandoned.
 
         Raises: as `stats`.
         """
@@ -341,8 +341,8 @@ class Queue(Destination[T]):
     async def state(self, message_id: str) -> MessageState:
         """Return the state of a message, by the id that `put` returned.
 
-        This lists the queue. An ended message is known from the history, as far as the queue keeps one, or as a dead
-        letter; any other is UNKNOWN.
+        This lists the queue. An ended message is found in the history, if the queue keeps one, or among the dead
+        letters; any other is UNKNOWN.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -353,7 +353,7 @@ class Queue(Destination[T]):
     ) -> AsyncIterator[HistoryRecord]:
         """Iterate over the records of ended messages, in the order in which they ended.
 
-        Records range from ``since`` (included) to ``until`` (excluded), which have time zones; up to ``limit`` records.
+        It yields up to ``limit`` records from ``since`` (included) to ``until`` (excluded), which have time zones.
         `QueueConfig.history` says what the queue keeps, and for how long.
 
         Raises: AccessDeniedError, InvalidOptionError, SessionClosedError, WrongLoopError.
@@ -363,7 +363,7 @@ class Queue(Destination[T]):
             yield record
 
     async def consumers(self) -> list[ConsumerInfo]:
-        """Return the live sessions that consume the queue, and what each holds. Raises: as `stats`."""
+        """Return the live sessions that consume the queue, with the messages that each holds. Raises: as `stats`."""
         return await consumers(self._handle)
 
     async def configuration(self) -> QueueConfig:
@@ -395,7 +395,7 @@ class Queue(Destination[T]):
 
     @property
     def leases(self) -> Leases[T]:
-        """Messages that are locked for a time and settled by a token, from any process: poll and acknowledge.
+        """The leases of the queue: poll messages for a limited time, and acknowledge them by a token from any process.
 
         Raises: SessionClosedError, WrongLoopError.
         """
@@ -462,15 +462,15 @@ class Queue(Destination[T]):
         work = current.get()
         if work is not None and work.runtime is runtime and work.open and asyncio.current_task() is not None:
             warnings.warn(
-                f"`await queue.put()` on {self.name!r} inside transaction {work.id} is immediate, whatever becomes "
-                "of the transaction; use `tx.put(queue, value)` to make it part of it",
+                f"`await queue.put()` on {self.name!r} inside transaction {work.id} is immediate and not part of the "
+                "transaction; use `tx.put(queue, value)` to make it part of it",
                 DirectPutWarning,
                 stacklevel=3,
             )
 
 
 async def put_bounded(handle: QueueHandle[SessionCore], puts: list[Put], patience: Deadline) -> None:
-    """Put to a queue with ``max_size``, as many at once as it accepts; stored messages are removed from ``puts``.
+    """Put to a queue with ``max_size``, as many as it accepts at a time; stored messages are removed from ``puts``.
 
     Raises: as `Queue.put`.
     """

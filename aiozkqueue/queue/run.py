@@ -23,11 +23,11 @@ async def run(
 ) -> None:
     """Serve until a signal arrives, all services stop, or one of them fails; then stop all together.
 
-    Services are listeners, and other objects with ``run``, ``stop`` and ``abort``, such as
+    Services are listeners and other objects with ``run``, ``stop`` and ``abort``, such as
     `aiozkqueue.schedule.Scheduler`. The error of the first service that fails is raised here.
 
-    The first signal stops claiming, and lets all handlers together finish within ``drain_timeout`` seconds. Then, or at
-    the second signal, they are cancelled, and their messages are released at once.
+    The first signal stops claiming, and gives all handlers ``drain_timeout`` seconds to finish. Then, or at the second
+    signal, they are cancelled, and their messages are released at once.
 
     Raises:
         InvalidOptionError: a bad ``drain_timeout``.
@@ -40,8 +40,8 @@ async def run(
         if stop.is_set():
             log.info("%s: cancelling the handlers", number.name)
         else:
-            within = "as long as they like" if limit is None else f"for up to {limit:g} s"
-            log.info("%s: stopping; handlers may run on %s, a second signal cancels them", number.name, within)
+            within = "without a time limit" if limit is None else f"within {limit:g} s"
+            log.info("%s: stopping; handlers may finish %s; a second signal cancels them", number.name, within)
         (hard if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ async def _drain(
     aborting: asyncio.Future[Any],
     limit: float | None,
 ) -> None:
-    """Wait until all services have finished, the limit is over, or they are aborted; log those that are late."""
+    """Wait until all services have finished, the limit has passed, or they are aborted; log the late ones."""
     pending = [future for future in served if not future.done()]
     if not pending:
         return

@@ -369,7 +369,7 @@ class QueueSession:
         try:
             return await examine(self._runtime, queues, limit)
         except NoAuthError as error:
-            msg = f"root {self._runtime.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"root {self._runtime.root}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
         except (ConnectionLossError, ZooKeeperSessionExpiredError) as error:
             msg = f"the connection was lost while its latency was measured: {error}; examine again"
@@ -384,7 +384,7 @@ class QueueSession:
         try:
             return await queue_names(self._runtime)
         except NoAuthError as error:
-            msg = f"root {self._runtime.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"root {self._runtime.root}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
 
     async def clean(self, *queues: str) -> list[Cleaned]:

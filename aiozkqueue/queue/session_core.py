@@ -47,18 +47,18 @@ log: Final = logging.getLogger(__name__)
 
 #: Outcomes of past transactions that `SessionCore.outcome` remembers, at least.
 OUTCOMES_KEPT = 10_000
-#: Seconds after which a next generation that could not be opened is tried again.
+#: Seconds until the next attempt to open a generation that could not be opened.
 ADVANCE_AGAIN = 60.0
 #: Bytes of the largest request that are reserved for the names and reasons of one message.
 MESSAGE_MARGIN = 64 * 1024
-#: Bytes of it that are reserved for the other operations of a transaction with puts.
+#: Bytes of the largest request that are reserved for the other operations of a transaction with puts.
 PUTS_MARGIN = 32 * 1024
-#: Requests whose estimate is below this share of the server's limit are not measured exactly.
+#: The exact size is not computed for requests whose estimate is below this share of the server's limit.
 SURELY_SMALL = 0.5
 
 
 class _Process:
-    """Identifies the process: a forked child has another object. A system call for the pid would cost more."""
+    """Identifies the process: a forked child gets another object. A system call for the pid would be slower."""
 
     current: ClassVar[object] = object()
 
@@ -114,8 +114,8 @@ class SessionCore:
         self.root = root
         self.clock = clock
         self.ids: IdSource = ids or IdSource()
-        #: Spreads load and retries; all randomness of a session derives from its ids, so that a simulation can repeat
-        #: it.
+        #: Spreads load and retries; all random values of a session derive from its ids, so that a simulation can repeat
+        #: them.
         self.random: Random = Random(self.ids.client)  # noqa: S311 - not for security
         self.about: bytes = this_process() if about is None else about
         self.node: str = node_hash(process_of(self.about)[0] if node is None else node)
@@ -130,7 +130,7 @@ class SessionCore:
         self.max_puts: Final = zookeeper.max_request - PUTS_MARGIN
         """The largest total size of all puts of one transaction, bytes."""
         self.surely_small: Final = SURELY_SMALL * zookeeper.max_request
-        """A write with an estimate up to this fits into one request, bytes."""
+        """The largest estimate of a write that certainly fits into one request, bytes."""
         self._undecided: dict[str, Undecided] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._older_outcomes: dict[str, Outcome] = {}
@@ -138,7 +138,7 @@ class SessionCore:
         self._states: dict[str, QueueState] = {}
         self._gates: list[CapacityGate] = []
         self._advancing: set[str] = set()
-        self._advance_again: dict[str, float] = {}  # by queue, when to retry the next generation that was refused
+        self._advance_again: dict[str, float] = {}  # by queue: when to try again to open the next generation
         self._dispatchers: dict[tuple[str, Condition | None], ClaimDispatcher] = {}
         self._janitor = Janitor(self) if janitor else None
         self._links = SessionLinks(self.server_clock, self.random, self._features, self._lane_ending)
@@ -167,13 +167,13 @@ class SessionCore:
             self.tasks.spawn(self._janitor.run, name="janitor")
 
     def check(self) -> None:
-        """Refuse use after closing, on another event loop, or in a child process.
+        """Check that the session is open, and used on its own event loop and in its own process.
 
         Raises:
             SessionClosedError: the session has been closed, or has failed.
             WrongLoopError: another event loop runs here, or none, or this is a forked child.
         """
-        # Asking for the running loop is a system call. If our loop runs, and this is its thread, then it is the running
+        # Asking for the running loop takes a system call. If our loop runs, and this is its thread, it is the running
         # loop.
         if (
             self._usable
@@ -198,8 +198,8 @@ class SessionCore:
             here = None
         if here is not self._loop:
             msg = (
-                "the session belongs to another event loop than the one that runs here, if any does; use it on its own "
-                "loop, or open one on this loop with aiozkqueue.connect()"
+                "the session does not belong to the event loop that runs here, if any; use it on its own loop, or "
+                "open another here with aiozkqueue.connect()"
             )
             raise WrongLoopError(msg)
 
@@ -215,7 +215,9 @@ class SessionCore:
         return QueueHandle(self, self.queue_state(name))
 
     def foreign(self, dialect: Dialect) -> QueueState:
-        """Return the session's state of another program's queue; its name is its path, which no queue of ours has.
+        """Return the session's state of another program's queue.
+
+        Its name is its path, which never equals the name of one of our queues.
 
         Raises:
             ConfigConflictError: this session uses it with another layout.
@@ -224,7 +226,7 @@ class SessionCore:
         if state is None:
             return self._add(ForeignQueueState(self.zookeeper, self.root, dialect, self._links))
         if state.dialect != dialect:
-            msg = f"queue {dialect.path!r} is used as {state.dialect} by this session, not as {dialect}"
+            msg = f"queue {dialect.path!r} is already used as {state.dialect} in this session, not as {dialect}"
             raise ConfigConflictError(msg)
         return state
 
@@ -249,7 +251,7 @@ class SessionCore:
         return state
 
     def measure(self) -> Meter:
-        """Start to count, unless it has started already; return the counters."""
+        """Start counting, if it has not started yet; return the counters."""
         if self.meter is None:
             self.meter = self.committer.meter = Meter(self.clock.monotonic)
         return self.meter
@@ -270,7 +272,7 @@ class SessionCore:
         dispatcher = self._dispatchers.get((state.name, condition))
         if dispatcher is None:
             if condition is not None and state.dialect is not None:
-                msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; leave filters= out"
+                msg = f"queue {state.name!r}: messages of {state.dialect.title()} have no tags; use no filters"
                 raise InvalidOptionError(msg)
             dispatcher = ClaimDispatcher(
                 state,
@@ -313,7 +315,7 @@ class SessionCore:
             self.meter.decided(outcome)
         self._undecided.pop(work.id, None)
         self._outcomes[work.id] = outcome
-        if len(self._outcomes) >= OUTCOMES_KEPT:  # removing one at a time would cost more
+        if len(self._outcomes) >= OUTCOMES_KEPT:  # removing one at a time would be slower
             self._older_outcomes, self._outcomes = self._outcomes, {}
 
     async def outcome(self, transaction_id: str, limit: float | None) -> Outcome:
@@ -326,7 +328,7 @@ class SessionCore:
         return self._outcomes.get(transaction_id, older)
 
     async def close(self) -> None:
-        """Settle what can be settled within the session timeout, then end the ZooKeeper session and its locks."""
+        """Settle pending work for up to the session timeout, then end the ZooKeeper session and its locks."""
         if self._closed:
             return
         self._closed, self._usable = True, False
@@ -365,7 +367,7 @@ class SessionCore:
         try:
             await state.next_generation(path)
         except (QueueError, ZooKeeperError) as error:
-            # Puts continue until the counter's very end, 2**30 items away, and each of them would try again.
+            # Puts still succeed until the counter ends, 2**30 items later, and each of them would try again.
             self._advance_again[state.name] = self.clock.monotonic() + ADVANCE_AGAIN
             log.warning("queue %s: %s", state.name, error, extra={"queue": state.name})
         finally:
@@ -382,5 +384,5 @@ class SessionCore:
         self.committer.close()
 
     def _close_gates(self, error: QueueError) -> None:
-        for gate in self._gates:  # also of a queue whose size limit was removed: puts may still wait there
+        for gate in self._gates:  # also for a queue whose size limit was removed: puts may still wait there
             gate.close(error)

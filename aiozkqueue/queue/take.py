@@ -64,7 +64,7 @@ def _dispatcher(work: UnitOfWork, queue: Destination[Any], limit: int, condition
     runtime.check()
     work.require_open()
     dispatcher = runtime.dispatcher(runtime.queue_state(queue.name), condition)
-    if limit > 1 or work.holds:  # a single one always fits
+    if limit > 1 or work.holds:  # a single message always fits
         used = sum(claim.size for claim in work.claims)
         if used + limit * dispatcher.lock_size > EPHEMERAL_CAP:
             msg = (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Traced(Protocol):
-    """A delivery, as far as a tracer reads it."""
+    """The part of a delivery that a tracer reads."""
 
     @property
     def queue(self) -> str:
@@ -60,7 +60,7 @@ class Handling(Protocol):
     """A delivery that a consumer's loop is handling."""
 
     def end(self, error: BaseException | None = None) -> None:
-        """Called in the loop's task when the loop has finished the delivery, with its error if it failed."""
+        """Called in the loop's task when the loop has finished the delivery; ``error`` is set if it failed."""
         ...
 
 
@@ -87,7 +87,7 @@ class Tracing(Protocol):
         puts: Sequence[Put],
         sent: AtomicWrite,
     ) -> None:
-        """Called when a transaction or delivery is being settled; ``sent`` says when that is done."""
+        """Called when a transaction or delivery is being settled; ``sent`` completes when that is done."""
         ...
 
     def handling(self, delivery: Traced) -> Handling:

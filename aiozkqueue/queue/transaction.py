@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """Takes from N queues and puts to K, committed in one atomic ZooKeeper request or undone.
+    """Takes from N queues and puts to K, committed in one atomic ZooKeeper request, or rolled back.
 
     From its first take on, it belongs to one ZooKeeper session. It must not be used by several tasks at once.
     """
@@ -55,16 +55,16 @@ class Transaction:
 
     @property
     def outcome(self) -> Outcome:
-        """Its outcome, as far as known."""
+        """The outcome that is known so far."""
         return self._work.outcome
 
     async def take(
         self, queue: Destination[T], *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> Message[T] | None:
-        """Lock one message, which the commit removes; None if there is none within ``timeout`` seconds.
+        """Lock one message, which the commit removes; return None if there is none within ``timeout`` seconds.
 
-        0 looks once; None has no limit; while disconnected it waits. ``filters`` is the condition that its tags must
-        match.
+        A timeout of 0 looks once; None has no limit. While disconnected, the call waits. ``filters`` is a condition
+        that the tags of the message must match.
 
         Raises:
             TransactionClosedError: the transaction has been settled.
@@ -85,7 +85,7 @@ class Transaction:
     async def take_many(
         self, queue: Destination[T], limit: int, *, timeout: Seconds | None = 0, filters: Condition | None = None
     ) -> list[Message[T]]:
-        """Lock up to ``limit`` messages: as many as are available once there is one; none after ``timeout`` seconds.
+        """Lock up to ``limit`` messages: all available ones once there is one, or none after ``timeout`` seconds.
 
         Raises: as `take`; TransactionTooLargeError also when ``limit`` locks are more than a session may hold.
         """
@@ -101,7 +101,7 @@ class Transaction:
                     break
                 claimed += claims
         except BaseException:
-            await self._work.release_unseen(claimed)  # no caller receives them: a commit must not remove them
+            await self._work.release_unseen(claimed)  # no caller has received them, so a commit must not remove them
             raise
         messages = [Message(content_of(claim), queue.codec, claim.value) for claim in claimed]
         if tracing is not None and messages:
@@ -128,7 +128,7 @@ class Transaction:
     def reject(self, message: Message[Any], reason: str) -> None:
         """Move a message of this transaction to its queue's dead letters when this commits.
 
-        Raises: TransactionClosedError; InvalidOptionError: not taken by this transaction.
+        Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message.
         """
         self._work.end(message.queue, message.id, Disposition("dead", reason=reason_text(reason)))
 
@@ -138,7 +138,8 @@ class Transaction:
         Later messages of its group that this transaction has taken must be released too: the commit refuses to let them
         overtake it.
 
-        Raises: TransactionClosedError; InvalidOptionError: not taken by this transaction, or a bad delay.
+        Raises: TransactionClosedError; InvalidOptionError: this transaction has not taken the message, or the delay is
+        out of range.
         """
         wait = 0.0 if delay is None else required_seconds(delay, "delay")
         self._work.end(message.queue, message.id, Disposition("release", delay=wait))
@@ -177,7 +178,7 @@ class Transaction:
 
         Raises:
             NotCommittedError: nothing was applied, so the work can safely be repeated. Usually it is one of the next
-            seven.
+                seven errors.
             SessionExpiredError: the ZooKeeper session of the messages taken is over.
             ClaimLostError: the lock of a message taken was removed or taken over.
             ItemNotEmptyError: a message taken cannot be removed, because znodes were created below it.
@@ -185,7 +186,7 @@ class Transaction:
             QueueFullError: a queue that was put to had no capacity within ``timeout`` seconds.
             ConflictError: a message to cancel or update has been taken, or a group has joined a bus since its post; the
             messages taken are released at once.
-            DuplicateKeyError: the queue holds a message with the key of a put with ``unique`` already.
+            DuplicateKeyError: the queue already holds a message with the key of a put with ``unique``.
             OutcomeUnknownError: no answer within ``timeout`` seconds; `QueueSession.outcome` returns it later.
             TransactionClosedError, SessionClosedError, AccessDeniedError, InvalidOptionError, WrongLoopError.
         """
@@ -194,8 +195,8 @@ class Transaction:
     async def rollback(self, *, delay: Seconds | None = None) -> None:
         """Drop the puts and release the messages after ``delay`` seconds (0: at once; None: the policy's delay).
 
-        It always succeeds, at the latest when the ZooKeeper session ends. It waits for that, up to one session timeout:
-        if no server answers, the session ends by then. If cancelled, it continues in the background.
+        It always succeeds, at the latest when the ZooKeeper session ends. It waits for up to one session timeout: if no
+        server answers, the session has ended by then. If cancelled, it continues in the background.
 
         Raises:
             TransactionClosedError: it has been committed.
@@ -247,8 +248,8 @@ class TransactionBlock:
         else:
             if work.undecided:
                 warnings.warn(
-                    f"transaction {work.id} was left without a commit: its takes and puts are rolled back; "
-                    "commit it, roll it back, or use session.begin(), which commits by itself",
+                    f"transaction {work.id} was left without a commit, so its takes and puts are rolled back; commit "
+                    "it, roll it back, or use session.begin(), which commits by itself",
                     UncommittedWarning,
                     stacklevel=2,
                 )
@@ -281,7 +282,7 @@ async def leave_unsent(work: UnitOfWork, error: BaseException) -> None:
 
 
 async def leave(work: UnitOfWork, error: BaseException | None, *, rewrite: bytes | None = None) -> None:
-    """Undo work whose block was left with an error: after the policy's delay if the work itself failed."""
+    """Undo work whose block was left with an error; if the work itself failed, release after the policy's delay."""
     interrupted = not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError)
     await work.rollback(0 if interrupted else None, None if interrupted else describe(error), rewrite=rewrite)
 

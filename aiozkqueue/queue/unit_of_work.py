@@ -1,4 +1,4 @@
-"""A unit of work: claims and puts that are decided together. Transactions and deliveries are its public faces.
+"""A unit of work: claims and puts that are decided together. Transactions and deliveries are its public interfaces.
 
 OPEN ──commit──▶ SETTLING ──▶ COMMITTED
   │                 │ refused
@@ -79,7 +79,7 @@ class _State(enum.Enum):
         self.final = final
 
 
-# Constants, because looking up an enum member takes as long as the comparison, on every message's way.
+# Constants, because looking up an enum member takes as long as the comparison, and this runs for every message.
 _OPEN, _SETTLING, _COMMITTED = _State.OPEN, _State.SETTLING, _State.COMMITTED
 _ROLLED_BACK, _IN_DOUBT = _State.ROLLED_BACK, _State.IN_DOUBT
 
@@ -132,7 +132,7 @@ class UnitOfWork:
 
     @property
     def outcome(self) -> Outcome:
-        """Its outcome, as far as known."""
+        """The outcome that is known so far."""
         return self._state.outcome
 
     @property
@@ -185,11 +185,11 @@ class UnitOfWork:
     def require_open(self) -> None:
         """Raise TransactionClosedError if it has been settled."""
         if self._state is not _OPEN:
-            msg = f"{self.what} is {self._state.words} already; {self._hint or 'begin a new transaction'}"
+            msg = f"{self.what} is already {self._state.words}; {self._hint or 'begin a new transaction'}"
             raise TransactionClosedError(msg)
 
     def require_of(self, runtime: SessionCore) -> None:
-        """Raise InvalidOptionError if it belongs to another session, whose queues may be elsewhere."""
+        """Raise InvalidOptionError if it belongs to another session, which may have another root."""
         if self.runtime is not runtime:
             msg = f"{self.what} belongs to another session; use one of the same session"
             raise InvalidOptionError(msg)
@@ -271,7 +271,7 @@ class UnitOfWork:
         if not self._state.final and self._atomic_write is None:
             for claim in claims:
                 self._claims.pop(claim, None)
-        else:  # its own claims are decided already, and a second release could hit another session's lock
+        else:  # its own claims are already decided, and a second release could remove another session's lock
             claims = [claim for claim in claims if claim not in self._claims]
         for claim in claims:
             claim.handed = False
@@ -296,7 +296,7 @@ class UnitOfWork:
             return
         if deadline is not None:
             await atomic_write.wait(limit=max(0.0, deadline - self.runtime.clock.monotonic()))
-        elif not atomic_write.settled:  # as `wait` does, with one coroutine less for each message
+        elif not atomic_write.settled:  # like `wait`, but with one coroutine less for each message
             try:
                 await atomic_write.waiter()
             except asyncio.CancelledError:
@@ -385,7 +385,7 @@ class UnitOfWork:
         The policy's delay, which may be random, is drawn here; the release uses the same delay.
         """
         if self._state is not _OPEN:
-            return f"it is {self._state.words} already"
+            return f"it is already {self._state.words}"
         if self.runtime.closed or self.lost:
             return "not released, because its claim is lost"
         disposition = release_disposition(claim, None, error, self.runtime.random.random)
@@ -394,7 +394,7 @@ class UnitOfWork:
         return fate(disposition)
 
     def release_nowait(self) -> None:
-        """Undo at once, without waiting, for callers that cannot wait any more."""
+        """Undo at once, for callers that can no longer wait."""
         if self._state is _OPEN:
             self._move(_SETTLING)
             self._release_claims(0, None)
@@ -422,9 +422,9 @@ class UnitOfWork:
             return unknown(self.id, f"no answer within {timeout} s")
         self._move(_OPEN)
         self.release_nowait()
-        error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing of it was applied")
+        error = NotCommittedError(f"{self.what}: could not be sent within {timeout} s; nothing was applied")
         atomic_write.owner = None  # this work has been settled without it
-        atomic_write.fail(error)  # tells its watchers: the capacity gates and its trace
+        atomic_write.fail(error)  # notifies its watchers: the capacity gates and its trace
         return error
 
     async def _undo_refused(self, error: QueueError, *, patient: bool) -> None:

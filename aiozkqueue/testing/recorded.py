@@ -103,7 +103,7 @@ class _Record:
 
     def _require_open(self) -> None:
         if self.outcome is not Outcome.OPEN:
-            raise TransactionClosedError(f"{self._what} is {self.outcome.value} already; {LATE}")
+            raise TransactionClosedError(f"{self._what} is already {self.outcome.value}; {LATE}")
 
 
 class RecordedDelivery(Delivery[T]):

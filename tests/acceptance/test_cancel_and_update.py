@@ -203,7 +203,7 @@ async def test_a_message_taken_by_somebody_before_the_commit_fails_it_as_a_whole
         assert await tx.cancel(jobs, id=first)
         tx.put(jobs, b"2")
         assert await others.take(other.queue("jobs"), timeout=20) is not None
-        with pytest.raises(zq.ConflictError, match=f"{first}.*do it again"):
+        with pytest.raises(zq.ConflictError, match=f"{first}.*repeat it"):
             await tx.commit()
     assert await jobs.size() == 0
 

@@ -144,7 +144,7 @@ async def test_a_crash_in_a_scheduled_retry_is_bounded_by_the_policy_and_the_sch
             await asyncio.sleep(0.05)
     [dead] = await seen.dead_letters.peek()
     assert attempts == [1, 2, 3, 4, 5]
-    assert (dead.attempts, dead.reason.startswith("handed over 5 of 5 times")) == (5, True), dead.reason
+    assert (dead.attempts, dead.reason.startswith("delivered 5 of 5 times")) == (5, True), dead.reason
 
 
 async def test_other_errors_after_a_schedule_was_raised_do_not_end_it_early(session: zq.QueueSession) -> None:

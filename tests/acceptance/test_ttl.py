@@ -55,7 +55,7 @@ async def test_it_becomes_a_dead_letter_where_the_queue_says_so(session: zq.Queu
     assert await bodies(session) == []
     (dead,) = await jobs.dead_letters.peek()
     assert (dead.body, dead.headers, dead.attempts) == (b"short", {"trace": "t1"}, 0)
-    assert "its life ended at" in dead.reason
+    assert "it expired at" in dead.reason
 
 
 async def test_a_dead_letter_that_is_driven_back_lives_again(on_clock: OnClock, clock: TestClock) -> None:

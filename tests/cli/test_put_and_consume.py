@@ -138,7 +138,7 @@ def test_a_message_whose_attempts_a_command_has_used_up_is_not_said_to_come_agai
     ]
     [letter] = cli("dlq", "list", "q", "--json").records
     assert letter["reason"] == (
-        "handed over 2 of 2 times without success; at last: CommandFailedError: the command ended with 3"
+        "delivered 2 of 2 times without success; last error: CommandFailedError: the command ended with 3"
     )
 
 

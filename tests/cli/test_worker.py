@@ -107,7 +107,7 @@ def _until_said(worker: subprocess.Popen[bytes], text: str) -> str:
 def _stop(worker: subprocess.Popen[bytes]) -> None:
     """Tell it to stop, and wait until it knows."""
     worker.send_signal(signal.SIGTERM)
-    _until_said(worker, "SIGTERM: stopping; handlers may run on for up to ")
+    _until_said(worker, "SIGTERM: stopping; handlers may finish within ")
 
 
 def _health_port(worker: subprocess.Popen[bytes]) -> int:
@@ -220,7 +220,7 @@ def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go
         (["shop:plain"], "name its queue with --queue"),
         (["shop:listener", "--concurrency", "3"], "--concurrency goes with --queue"),
         (["shop:typed", "--queue", "orders"], "takes a session, so it makes the listeners itself: leave --queue out"),
-        (["shop:not_async", "--queue", "orders"], "a handler is awaited; make it an `async def`"),
+        (["shop:not_async", "--queue", "orders"], "a handler must be awaitable; make it an `async def`"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_line(cli: Cli, go: Path, arguments: list[str], said: str) -> None:

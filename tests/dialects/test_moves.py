@@ -460,7 +460,7 @@ async def test_what_the_other_program_has_no_place_for_is_refused_before_anythin
         with pytest.raises(zq.InvalidOptionError, match=has) as refused:
             await session.moves.start(source, target)
         assert f"message {message_id} of queue 'source'" in str(refused.value)
-        assert "take it, put what it is to become there" in str(refused.value)
+        assert "take it and put its replacement in one transaction" in str(refused.value)
         assert not await server_view.exists(target.name)
     assert await source.size() == 2
     assert await server_view.children(f"{queue_root}/.moves") == []

@@ -141,6 +141,6 @@ async def test_killed_at_random_instants_no_message_is_delivered_more_often_than
     for line in lines:
         assert int(line.split()[1]) <= most
     assert dead, "none used up its attempts"
-    assert all(f"handed over {most} of {most} times" in letter.reason for letter in dead.values())
+    assert all(f"delivered {most} of {most} times" in letter.reason for letter in dead.values())
     assert await account.bodies("jobs") == []
     assert await account.attempts("jobs") == []

@@ -38,7 +38,7 @@ def visible(names: Iterable[str], locks: Collection[str | None]) -> list[str]:
 
 
 def is_closed(name: str, locks: Collection[str | None]) -> bool:
-    """Whether an item is in a closed batch, judged by locks that were listed after the item was visible_names."""
+    """Whether an item is in a closed batch, judged by locks that were listed after the item was visible."""
     return "-b" in name and (stage := stage_of(name)) is not None and stage in locks
 
 

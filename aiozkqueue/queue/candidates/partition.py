@@ -1,10 +1,9 @@
 """Divides the items among the live consumers. Pure: locks make claims correct, this makes contention rare.
 
-The items are dealt out in turn, by their sequence numbers, over the sorted registry of live consumers: of as many
-messages as there are consumers, put together, each consumer gets one. Behind its own consumer, each item has the others
-in an order of its own, which spreads a busy consumer's items over all of them. An idle consumer waits for its turn in
-that order, between `FIRST_WAIT` and `LAST_WAIT` whatever the number of consumers; then it checks whether the item still
-exists.
+The items are dealt out in turn, by their sequence numbers, over the sorted registry of live consumers: n messages that
+are put together go to n different consumers. For each item, the other consumers follow in a different order, so that a
+busy consumer's items are spread over all of them. An idle consumer waits for its turn in that order, between
+`FIRST_WAIT` and `LAST_WAIT` whatever the number of consumers; then it checks whether the item still exists.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ def _steps(positions: int) -> tuple[int, ...]:
 class Partition:
     """One consumer's share of the items.
 
-    Args:
-        rank: its place, from 0.
-        count: how many there are.
-        scattered: deal by a hash instead, since the items are a selection, whose numbers may be all even, say.
-        queue: whose items they are: of many queues the first item is not always the same one's.
+    Args: rank: its place, from 0. count: how many there are. scattered: deal by a hash instead, because the items are a
+        selection, whose numbers may all be even, for example. queue: the name of the queue, so that the first items of
+        many queues do not all go to the same consumer.
     """
 
     __slots__ = ("_others", "_queue", "_steps", "count", "rank", "scattered")

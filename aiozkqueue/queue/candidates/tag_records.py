@@ -41,9 +41,9 @@ log: Final = logging.getLogger(__name__)
 
 #: Combinations of tags that a session remembers per queue; beyond that, it forgets all.
 MOST_KNOWN = 10_000
-#: Records of which a session warns.
+#: Maximum number of records that a session warns about.
 MOST_WARNED = 100
-#: Seconds after which a record is read again that this user may not read: no event tells that an ACL has changed.
+#: Seconds until a record that this user may not read is read again: no event reports that an ACL has changed.
 SEALED_FOR = 60.0
 #: Records read in one request.
 PAGE = 200
@@ -59,7 +59,7 @@ class TagRecords:
         self._paths = paths
         self._declared: set[str] = set()
         self._known: dict[str, Tags] = {}
-        self._sealed: dict[str, float] = {}  # records that may not be read, and when they are read again
+        self._sealed: dict[str, float] = {}  # unreadable records, and when they are read again
         self._warned: set[str] = set()
 
     def declared(self, digest: str) -> bool:
@@ -78,7 +78,7 @@ class TagRecords:
                 if node is None:
                     await self._zookeeper.ensure(self._paths.filters)
                     await self._zookeeper.multi([Create(path, data)])
-                elif node.stat.version or node.data != data:  # about to be swept, or not what its name says
+                elif node.stat.version or node.data != data:  # about to be swept, or inconsistent with its name
                     await self._zookeeper.multi([Delete(path, node.stat.version), Create(path, data)])
                 break
             except (ConnectionLossError, SessionExpiredError):
@@ -115,7 +115,7 @@ class TagRecords:
         return known
 
     def _decode(self, digest: str, data: bytes | NoAuthError | None) -> Tags | None:
-        """Return the tags of a record; None, with a warning, if it may not be read or is not what its name says."""
+        """Return the tags of a record; None, with a warning, if it is unreadable or does not match its name."""
         if data is None:
             return None
         if isinstance(data, NoAuthError):
@@ -125,12 +125,12 @@ class TagRecords:
             self._warn(digest, f"may not be read by this user ({data})")
             return None
         if tags_digest(data) != digest:
-            self._warn(digest, "is not what its name says")
+            self._warn(digest, "does not match its name")
             return None
         return decode_tags(data)
 
     def _is_sealed(self, digest: str) -> bool:
-        """Whether a record could not be read a short while ago."""
+        """Whether a recent read of the record was refused."""
         return digest in self._sealed and time.monotonic() < self._sealed[digest]
 
     def _warn(self, digest: str, trouble: str) -> None:
@@ -139,8 +139,8 @@ class TagRecords:
             return
         self._warned.add(digest)
         log.warning(
-            "queue %s: the record of tags %s %s; consumers with filters pass its messages by, others take them. Let "
-            "this user read the record, or delete it: the next session that puts such a message makes it again",
+            "queue %s: the record of tags %s %s; consumers with filters skip its messages, others take them. Let this "
+            "user read the record, or delete it: the next session that puts such a message creates it again",
             self._paths.name,
             self._paths.tags(digest),
             trouble,
@@ -151,7 +151,10 @@ class TagRecords:
 async def read_records(
     zookeeper: ZooKeeper, paths: QueuePaths, digests: Sequence[str], generation: int | None = None
 ) -> dict[str, bytes | NoAuthError | None]:
-    """Read records of tags; None: it is missing. One that this user may not read does not deny the others."""
+    """Read records of tags; None: the record is missing.
+
+    A record that this user may not read does not affect the others.
+    """
     records = [paths.tags(digest) for digest in digests]
     try:
         nodes = await zookeeper.read_many(records, generation=generation)
@@ -166,7 +169,7 @@ async def read_records(
 
 
 async def bad_records(zookeeper: ZooKeeper, paths: QueuePaths, most: int) -> list[str]:
-    """Return the digests of records, of ``most``, that this user may not read or that are not what their names say."""
+    """Return the digests of records, up to ``most``, that this user may not read or that do not match their names."""
     digests = [name for name in await below(zookeeper, paths.filters) if name != _SWEEPING][:most]
     bad: list[str] = []
     for start in range(0, len(digests), PAGE):
@@ -194,7 +197,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
         digests = [name for name in await zookeeper.children(paths.filters, generation=generation) if name != _SWEEPING]
         marked: dict[str, bytes] = {}
         for digest in digests:
-            with suppress(NoAuthError):  # one that may not be read or changed by this user stays
+            with suppress(NoAuthError):  # a record that this user may not read or change stays
                 [node] = await zookeeper.read_many([paths.tags(digest)], generation=generation)
                 if node is not None:
                     mark = SetData(paths.tags(digest), node.data, 0)
@@ -226,7 +229,7 @@ async def sweep_tags(zookeeper: ZooKeeper, paths: QueuePaths, folders: Iterable[
 
 
 async def _try(zookeeper: ZooKeeper, operations: list[Operation], generation: int) -> bool:
-    """Apply a change; False if another client was quicker."""
+    """Apply a change; return False if another client was faster."""
     try:
         await zookeeper.multi(operations, generation=generation)
     except MultiError as refusal:

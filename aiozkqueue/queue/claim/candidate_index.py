@@ -1,4 +1,4 @@
-"""In-memory index of candidates: what listings found and what watches, timers and takers reported since. No I/O."""
+"""In-memory index of candidates: the results of listings, and later reports by watches, timers and takers. No I/O."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CandidateIndex:
         self.taking_over: bool = False
         """Whether the last candidates are other consumers' items, found by watches and a look at their locks."""
         self.held: set[str] = set()
-        """What this session has locked or is about to lock: item ids and groups."""
+        """The item ids and groups that this session has locked or is about to lock."""
         # Held locks that a watch has reported on, with the item's current place: "" if that event was missed, None if
         # the place does not matter.
         self._reported: dict[str, str | None] = {}
@@ -218,7 +218,7 @@ class CandidateIndex:
     def _schedule_steal(self) -> None:
         """Wake up when other consumers' items become due for work stealing.
 
-        Most are gone by then, and so wake nobody.
+        Most are gone by then, and wake no consumer.
         """
         if self._steal_timer is None and (steal := self._priority_index.next_steal()) is not None:
             wait = max(0.0, steal - self._clock.monotonic())

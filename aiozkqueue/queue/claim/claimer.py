@@ -152,7 +152,7 @@ class ClaimCounts:
     collapsed: int = 0
     """Messages removed because a newer one of their key was claimed."""
     expired: int = 0
-    """Claimed messages whose time to live was over: dropped, or dead letters."""
+    """Claimed messages that had expired: dropped or dead-lettered."""
     ghosts: int = 0
     """Locks acquired on items that had already been consumed."""
 
@@ -213,7 +213,7 @@ class Claimer:
         self._budgets.of(generation).spend(size)
 
     def unreserve(self, size: int, generation: int) -> None:
-        """Return the budget of a batch that is not claimed after all."""
+        """Return the budget of a batch that was not claimed."""
         self._budgets.of(generation).free(size)
 
     async def claim(  # noqa: C901, PLR0915 - one loop, for every message
@@ -289,7 +289,7 @@ class Claimer:
         generation: int,
         attached: Sequence[Operation],
     ) -> _ReadResult:
-        """Make the locks, and read what they hold. Raises: as `lock_and_read`, but UnreadableError."""
+        """Create the locks, and read their items. Raises: as `lock_and_read`, except UnreadableError."""
         paths, count, counted = self._state.paths, len(items), self._state.config.counts
         operations: list[Operation] = [self._state.check()]
         operations += [new_create((path, lock, True, False, False)) for path in locks]
@@ -467,7 +467,7 @@ class Claimer:
         return exhausted(claim, error) if claim.used_up else None
 
     def examine_name(self, claim: Claim, locked: int) -> Disposition | None:
-        """Return the disposition of a message whose time to live was over when ZooKeeper created the lock."""
+        """Return the disposition of a message that had expired when ZooKeeper created the lock."""
         end = None if claim.fields is None else claim.fields.expires
         if end is None:
             return None

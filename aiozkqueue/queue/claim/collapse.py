@@ -137,7 +137,7 @@ class Collapse:
             self._logged.add(message_id)
             log.error(
                 "queue %s: message %s has been replaced by a newer one of its key and cannot be removed: %s; delete "
-                "it by hand",
+                "it manually",
                 self._state.name,
                 message_id,
                 error,
@@ -178,7 +178,7 @@ class Collapse:
         try:
             listed = await asyncio.gather(*(self._list(lane, generation) for lane in lanes))
             locked = {parse_lock(lock) for lock in await locks}
-            if self._state.config.staged:  # only locks read after the items tell that a batch is open
+            if self._state.config.staged:  # only locks read after the items show that a batch is open
                 later_locks = await self._zookeeper.children(self._state.paths.locks, generation=generation)
                 locked |= {parse_lock(lock) for lock in later_locks}
         finally:

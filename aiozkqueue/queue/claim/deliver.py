@@ -28,9 +28,9 @@ async def deliver_claims(
 ) -> list[Claim]:
     """Return the claims that may be delivered now, after recording the attempt if the policy counts deliveries.
 
-    Undecodable messages go to the dead letters, expired ones end as the configuration says, and lost claims are left to
-    their new holders. If the caller is cancelled, all claims are released before the cancellation continues, and count
-    no attempt. If the attempts are not known to be recorded within ``limit`` seconds (None: unlimited), the result is
+    Undecodable messages go to the dead letters, expired ones end as configured, and lost claims are left to their new
+    holders. If the caller is cancelled, all claims are released before the cancellation continues, and count no
+    attempt. If the attempts are not known to be recorded within ``limit`` seconds (None: unlimited), the result is
     empty, and all claims are released as soon as that is known.
 
     Raises:

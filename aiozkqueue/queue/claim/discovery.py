@@ -160,7 +160,7 @@ class CandidateSource(CandidateIndex):
 
     @property
     def _keeps_watch(self) -> bool:
-        """Whether the queue has so much for others that listing it again costs more than listening.
+        """Whether the queue has so many items for others that listing it again costs more than watching it.
 
         In a queue that another program also consumes this is always so: watches report its locks and more urgent items.
         """
@@ -502,7 +502,7 @@ class CandidateSource(CandidateIndex):
         try:
             return await self._zookeeper.children_into(lane, collector, generation=generation)
         except NoNodeError:
-            if lane == self.state.paths.items:  # somebody has deleted the queue or a part of it: it is opened again
+            if lane == self.state.paths.items:  # the queue or a part of it was deleted: it is opened again
                 raise
             return collector()
 

@@ -203,10 +203,10 @@ class ClaimDispatcher:
             self.release(waiter.claims)
 
     async def await_releases(self) -> None:
-        """Wait until the claims under way have landed and what nobody took of them is free again.
+        """Wait until the claims in flight have been answered, and those that no taker wanted are free again.
 
-        Whoever has left the line may then expect that nothing is locked for it. While ZooKeeper does not answer, this
-        waits for `LEAVING` seconds and through any number of cancellations; the releases go on without it.
+        After this, nothing is locked for a taker that has left the line. While ZooKeeper does not answer, this waits
+        for `LEAVING` seconds, through any number of cancellations; the releases continue in the background.
 
         Raises:
             asyncio.CancelledError: the caller was cancelled meanwhile.
@@ -332,7 +332,7 @@ class ClaimDispatcher:
                 self._answer_failure(error)
 
     def _answer_failure(self, error: Exception) -> None:
-        """Fail the waiters with an error that waiting cannot cure."""
+        """Fail the waiters with an error that does not go away by waiting."""
         cause = error.error if isinstance(error, MultiError) else error
         if isinstance(cause, NoAuthError):
             self._waiters.fail(access_denied(self.state.name, cause))
@@ -402,7 +402,7 @@ class ClaimDispatcher:
         """Launch claims of the available candidates; rest if there are none."""
         since = self._waiters.arrivals
         places = await self._candidate_source.look(room, generation)
-        if places and self._waiters.empty:  # whoever wanted them has gone
+        if places and self._waiters.empty:  # the takers that wanted them have gone
             self._candidate_source.put_back(places)
             return
         if places and self.state.dialect is not None:

@@ -1,4 +1,4 @@
-"""Locks of claims under which nothing could be had: they are removed, and whoever could not take the item is woken."""
+"""Removes the locks of failed claims, and wakes consumers that could not take the items meanwhile."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds between two looks for messages that came back; more when a look takes long.
+#: Seconds between two checks for messages that came back; more when a check takes long.
 LOOK_EVERY: Final = 1.0
 LOOK_PER_LOOK: Final = 50
 
 
 class ReadFailedError(Exception):
-    """The locks were made, and the read behind them has failed.
+    """The locks were created, but the read that followed has failed.
 
-    Whoever asked for the locks has to remove them. ``sure`` is False when the locks may also be another session's.
+    The caller has to remove the locks. ``sure`` is False when the locks may belong to another session.
     """
 
     def __init__(self, error: ZooKeeperError, *, sure: bool = True) -> None:
@@ -54,11 +54,10 @@ class ReadFailedError(Exception):
 
 @contextmanager
 def behind_locks() -> Iterator[None]:
-    """Tell a failed read of what is locked from other errors.
+    """Distinguish a failed read of locked items from other errors.
 
-    Raises:
-        ReadFailedError: the locks are there, and the read failed.
-        SessionExpiredError, ClientClosedError, NoAuthError: as raised. The first two mean that the locks have gone.
+    Raises: ReadFailedError: the locks exist, and the read failed. SessionExpiredError, ClientClosedError, NoAuthError:
+    as raised. The first two mean that the locks are gone.
     """
     try:
         yield
@@ -88,7 +87,7 @@ class OrphanLocks:
         self._tasks = tasks
         self._ids = ids
         self._budgets = budgets
-        self._size = size  # what one lock takes of the session's budget
+        self._size = size  # the share of the session's budget that one lock uses
         self._unlocking: dict[str, RemoveOrphanLock] = {}  # by message id, of items that were gone
         self._looking = False
 
@@ -97,10 +96,10 @@ class OrphanLocks:
         self._remove(lock, generation, wakeup=self._state.paths.items)
 
     def remove_ghosts(self, ids: Sequence[str], locks: Sequence[LockRef], generation: int) -> None:
-        """Remove the locks of items that are gone, and look whether messages of these ids have come back."""
+        """Remove the locks of items that are gone, and check whether messages with these ids have come back."""
         removals = [self._remove(lock, generation) for lock in locks]
         if self._state.dialect is not None:
-            return  # consumers of another program's queue hear of locks
+            return  # consumers of another program's queue are notified of locks
         for removal, one in zip(removals, ids, strict=True):
             self._unlocking[one] = removal
         if not self._looking:
@@ -118,7 +117,7 @@ class OrphanLocks:
     def tell_unread(self, count: int, failure: ReadFailedError) -> None:
         """Log that locked messages could not be read."""
         log.warning(
-            "queue %s: %d messages were locked and could not be read: %s; their locks are removed",
+            "queue %s: %d messages were locked but could not be read: %s; their locks are removed",
             self._state.name,
             count,
             failure.error,
@@ -134,9 +133,9 @@ class OrphanLocks:
     async def _look_behind(self) -> None:
         """Wake idle consumers if a message has come back that was gone when it was locked.
 
-        A dead letter that is put back keeps its id, and is in another place. While the lock was there, others passed
-        it by, and nothing tells them that the lock has gone. A message that comes back later is told by its own watch
-        event. One look serves all locks that have been removed since the last one.
+        A dead letter that is redriven keeps its id, and is in another place. While the lock existed, other consumers
+        skipped the message, and no event tells them that the lock is gone. A message that comes back later causes a
+        watch event of its own. One check covers all locks that have been removed since the last one.
         """
         loop = asyncio.get_running_loop()
         try:

@@ -1,4 +1,4 @@
-"""Waiting while a queue is paused: only a watch on its configuration, which costs producers nothing."""
+"""The wait while a queue is paused. It only watches the configuration, at no cost for producers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Pause:
-    """Has the configuration read again, and wakes the dispatcher, when it may have changed."""
+    """Invalidates the configuration and wakes the dispatcher when it may have changed."""
 
     def __init__(self, state: QueueState, wakeup: asyncio.Event) -> None:
         self._state = state
@@ -21,7 +21,7 @@ class Pause:
 
     @classmethod
     async def begin(cls, zookeeper: ZooKeeper, state: QueueState, wakeup: asyncio.Event) -> Self:
-        """Start to listen, then invalidate what was read before. Raises: as `ZooKeeper.watch`."""
+        """Start to listen, then invalidate the configuration read before. Raises: as `ZooKeeper.watch`."""
         pause = cls(state, wakeup)
         pause._watch = await zookeeper.watch(state.paths.base, pause._on_change)
         state.invalidate()

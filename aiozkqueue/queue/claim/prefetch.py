@@ -1,4 +1,4 @@
-"""The prefetch window of an ``async for`` loop: ready and requested claims, no more than its recent pace needs."""
+"""The prefetch window of an ``async for`` loop: ready and requested claims, limited by its recent pace."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Prefetcher:
 
     @property
     def excessive(self) -> bool:
-        """Whether more is requested than a loop needs that finishes nothing for a while: then it must call `ask`."""
+        """Whether a loop that has finished nothing for a while has requested too much: it must then call `ask`."""
         return self._patient and self._asked > 1
 
     def finished(self) -> None:
@@ -84,7 +84,7 @@ class Prefetcher:
     def collect(self) -> bool:
         """Take the answered claims; return whether one of the answers is that the queue is empty.
 
-        Raises: the errors that waiting cannot cure.
+        Raises: errors that do not go away by waiting.
         """
         nothing, failure = False, None
         for waiter in [waiter for waiter in self._waiters if waiter.over]:
@@ -121,7 +121,7 @@ class Prefetcher:
         return self._dispatcher.release(claims)
 
     async def await_releases(self) -> None:
-        """Wait until what was under way for a loop that has ended is free again; see `ClaimDispatcher`."""
+        """Wait until the claims in flight for a loop that has ended are free again; see `ClaimDispatcher`."""
         if not self._runtime.closed:
             await self._dispatcher.await_releases()
 

@@ -59,7 +59,7 @@ def _on_settled(claim: Claim, give_back: Callable[[Disposition], None], settled:
         # No client can move an item that leaves no room for a reason in the same multi; none of our puts makes one.
         log.error(
             "queue %s: message %s of %d bytes is too large to become a dead letter, and stays locked while this "
-            "session lives: delete %s by hand (%s)",
+            "session lives: delete %s manually (%s)",
             claim.state.name,
             claim.id,
             len(claim.raw),

@@ -25,8 +25,8 @@ ANSWERED_KEPT = 64
 class Waiter:
     """One taker: wants up to ``limit`` claims, all of the same ZooKeeper session if it already holds some.
 
-    It is answered when it has them all, or when the batches have landed that were in flight when it got its first
-    claim: they bring the next messages in order, which no taker would wait for if it were gone. Its claims are in the
+    It is answered when it has them all, or when the batches that were in flight at its first claim have been answered:
+    those bring the next messages in order, and without this taker nothing would wait for them. Its claims are in the
     order in which the batches were launched.
     """
 
@@ -83,7 +83,7 @@ class Waiter:
         self.future.set_result(self.claims)
 
     def fail(self, error: QueueError) -> None:
-        """Fail it with an error that waiting cannot cure; if it has claims, answer with those instead."""
+        """Fail it with an error that does not go away by waiting; if it has claims, answer with those instead."""
         if self.count:
             self.answer()
         else:

@@ -1,7 +1,7 @@
 """Work stealing: an idle consumer takes other consumers' stale items after reading only their locks.
 
-Watches tell which items there are. Many consumers are idle at a time. If each of them listed the queue to find out
-which items are locked, the listings would cost the server more than the messages do.
+Watches report which items exist. Many consumers may be idle at the same time. If each of them listed the queue to find
+out which items are locked, the listings would cost the server more than the messages do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of messages that nobody holds, made by a transaction in the multi of its commit."""
+"""Changes of messages that no consumer holds, made by a transaction in the multi of its commit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TransactionalAlteration:
             yield attached_op.owner, attached_op.operation
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """See `RefusalHandler`: the message is not as it was when it was read.
+        """See `RefusalHandler`: the message has changed since it was read.
 
         Raises: ConflictError, ItemNotEmptyError, AccessDeniedError.
         """
@@ -52,6 +52,6 @@ class TransactionalAlteration:
             raise access_denied(self.state.name, error)
         msg = (
             f"queue {self.state.name!r}: {self._what}, which the transaction was to alter, has been taken or changed "
-            "by others; nothing of the transaction was applied, do it again"
+            "by another client; nothing of the transaction was applied; repeat it"
         )
         raise ConflictError(msg) from error

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Placed(Protocol):
-    """A put, as far as its room is concerned."""
+    """The part of a put that matters for its room."""
 
     @property
     def state(self) -> QueueState:
@@ -84,9 +84,9 @@ def try_reserve(needs: dict[Limit, int]) -> Reservation | None:
 async def reserve(needs: dict[Limit, int], deadline: Deadline, generation: int | None = None) -> Reservation:
     """Acquire room in several queues: in all, or in none.
 
-    If a queue is full, the room acquired in other queues is released during the wait. If only this session has too
-    much under way there, the acquired room is kept during the wait, unless some of it is in a queue that comes later by
-    name. So no two commits wait for each other.
+    If a queue is full, the room acquired in other queues is released during the wait. If only this session has too many
+    unanswered puts there, the acquired room is kept during the wait, unless some of it is in a queue that comes later
+    by name. So no two commits wait for each other.
 
     Raises: as `CapacityLimit.acquire`.
     """

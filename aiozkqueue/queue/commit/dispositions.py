@@ -95,12 +95,12 @@ def refusal_of(claim: Claim, operation: Operation, error: ZooKeeperError) -> Que
         return obstructed_by(claim.state.name, claim.id, operation.path)
     if not isinstance(error, NoNodeError | BadVersionError):
         return NotCommittedError(
-            f"message {claim.id} of queue {claim.state.name!r}: ZooKeeper refused the commit: {error}; "
-            "nothing of it was applied"
+            f"message {claim.id} of queue {claim.state.name!r}: ZooKeeper refused the commit: {error}; nothing was "
+            "applied"
         )
     return ClaimLostError(
         f"message {claim.id} of queue {claim.state.name!r} was forced open or taken over by another consumer "
-        f"({error}); nothing of the transaction was applied, and that consumer continues with it"
+        f"({error}), which now handles it; nothing of the transaction was applied"
     )
 
 
@@ -108,13 +108,13 @@ def obstructed_by(queue: str, message_id: str, path: str) -> ItemNotEmptyError:
     """Return the error for a message whose znode has children."""
     return ItemNotEmptyError(
         f"message {message_id} of queue {queue!r} cannot be removed: there are znodes below it, at {path}; "
-        "nothing that was asked for with it was applied; delete them, and it can be settled",
+        "nothing of the commit was applied; delete these znodes, and the message can be settled",
         message_id,
     )
 
 
 def aside(attempt: int) -> float:
-    """Return the seconds before a message that could not be removed is offered again, by its number of attempts."""
+    """Return the seconds before a message that could not be removed is redelivered, by its number of attempts."""
     return min(ASIDE, 8.0 ** min(attempt - 1, 10))
 
 
@@ -122,8 +122,8 @@ def exhausted(claim: Claim, error: str | None) -> Disposition:
     """Return the disposition of a message that has used up its attempts."""
     policy = claim.state.snapshot.policy
     attempts = claim.attempt if claim.handed else claim.attempts
-    reason = f"handed over {attempts} of {policy.allowed(claim.retries)} times without success"
-    reason = f"{reason}; at last: {error}" if error else reason
+    reason = f"delivered {attempts} of {policy.allowed(claim.retries)} times without success"
+    reason = f"{reason}; last error: {error}" if error else reason
     if policy.exhausted == "drop":
         return Disposition("consume", reason=reason, outcome=End.FAILED)
     return Disposition("dead", reason=reason)
@@ -159,8 +159,8 @@ def refuse_to_overtake(what: str, dispositions: Mapping[Claim, Disposition]) -> 
         kinds = [dispositions[claim].kind for claim in group_lock.live if claim in dispositions]
         if "release" in kinds and set(kinds[kinds.index("release") :]) != {"release"}:
             msg = (
-                f"{what}: it gives back a message and ends a later one of the same group, which would "
-                "overtake it; release the later ones too"
+                f"{what}: it releases a message and ends a later one of the same group, which would overtake it; "
+                "release the later ones too"
             )
             raise InvalidOptionError(msg)
 

@@ -198,9 +198,7 @@ class GroupCommitter:
 
     def _fail_unsent(self) -> None:
         while self._waiting:
-            self._waiting.popleft().fail(
-                SessionClosedError(f"{CLOSED} before this was sent; nothing of it was applied")
-            )
+            self._waiting.popleft().fail(SessionClosedError(f"{CLOSED} before this was sent; nothing was applied"))
 
     def _wake(self) -> None:
         free = self._free_slot()
@@ -246,7 +244,7 @@ class GroupCommitter:
             except ZooKeeperError as error:
                 for atomic_write in batch:
                     log.warning(
-                        "transaction %s: not known any more whether it was applied: %s: %s",
+                        "transaction %s: whether it was applied can no longer be determined: %s: %s",
                         atomic_write.transaction_id,
                         slot.path,
                         error,
@@ -273,7 +271,7 @@ class GroupCommitter:
         return _PendingMulti(self._next_batch())
 
     def _fail_unknown(self, batch: list[AtomicWrite], why: str) -> None:
-        """Fail writes whose fate can no longer be found out."""
+        """Fail writes whose fate can no longer be determined."""
         for atomic_write in batch:
             atomic_write.fail(unknown(atomic_write.transaction_id, f"the session was closed or failed ({why})"))
 
@@ -376,7 +374,7 @@ class GroupCommitter:
         """Take a refused write out of its batch, and requeue or fail it as ``answer`` decides."""
         member.repairs += 1
         if member.repairs > MAX_REPAIRS:
-            msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times, at last: {error}"
+            msg = f"transaction {member.transaction_id}: refused {MAX_REPAIRS} times; last error: {error}"
             answer = partial(member.retreat, NotCommittedError(msg))
         self._resubmit_or_fail(batch, member, answer)
 
@@ -418,7 +416,7 @@ class GroupCommitter:
         except (QueueError, ZooKeeperError) as error:
             atomic_write.fail(error if isinstance(error, QueueError) else NotCommittedError(f"{error}"))
         except asyncio.CancelledError:
-            atomic_write.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing of it was"))
+            atomic_write.fail(SessionClosedError(f"{CLOSED} before this was applied; nothing was stored"))
             raise
         else:
             if not scope.cancel_called and not atomic_write.settled:
@@ -457,7 +455,7 @@ CLOSED = "the session has been closed"
 def unknown(transaction_id: str, why: str) -> OutcomeUnknownError:
     """Return the error for a commit whose fate is unknown for now."""
     return OutcomeUnknownError(
-        f"transaction {transaction_id}: {why}; whether it was applied is not known, "
-        "`await session.outcome(error.transaction_id)` tells when it can be",
+        f"transaction {transaction_id}: {why}; whether it was applied is not known yet; `await "
+        "session.outcome(error.transaction_id)` returns the outcome when it is",
         transaction_id,
     )

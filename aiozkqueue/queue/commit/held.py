@@ -383,8 +383,8 @@ def leave_out_record(claim: Claim, error: Exception, transaction_id: str) -> Non
     """Send nothing of a claim's attempt record from now on: a foreign znode must not block the message."""
     claim.record_refused = True
     log.warning(
-        "queue %s: the record of attempts at message %s cannot be changed, and stays as it is: %s; remove %s, or "
-        "its children, or let this user write to it",
+        "queue %s: the record of attempts at message %s cannot be changed, and is left unchanged: %s; remove %s with "
+        "the znodes below it, or let this user write to it",
         claim.state.name,
         claim.id,
         error,

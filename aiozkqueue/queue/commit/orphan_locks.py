@@ -58,7 +58,8 @@ class AttemptWrite(AtomicWrite):
             return claim.state.repair(operation, error)  # the parent of the records is missing
         if isinstance(error, NodeExistsError):
             raise ClaimLostError(
-                f"message {claim.id} of queue {claim.state.name!r}: others have counted an attempt at it meanwhile"
+                f"message {claim.id} of queue {claim.state.name!r}: another client has counted an attempt at it "
+                "meanwhile"
             )
         raise refusal_of(claim, operation, error)
 

@@ -1,6 +1,6 @@
 """Put plans: what a put with options adds to its create, such as another place or further operations in the same multi.
 
-A put without options has no plan, and pays only for the test. Each feature with a part in a put contributes to the
+A put without options has no plan, and only pays for the check. Each feature with a part in a put contributes to the
 plan: a `Place` is the parent and name of the item; a `PutHook` is one operation that is applied exactly if the create
 is, and handles its own refusal. (For operations attached to the *end* of a message see `attached`.)
 

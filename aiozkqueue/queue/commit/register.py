@@ -44,7 +44,7 @@ class RegistrationWrite(AtomicWrite):
     ) -> Coroutine[object, object, None] | None:
         """Raise the caller's own explanation of the refusal."""
         if isinstance(error, NoAuthError):
-            msg = f"{operation.path}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"{operation.path}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
         raise self._explain(index, error)
 

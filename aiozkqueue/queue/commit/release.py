@@ -128,7 +128,7 @@ class ReleaseWrite(EndClaims):
         if left and not self.settled and not isinstance(error, _ENDS_WITH_SESSION):
             claim = left[0]
             log.error(
-                "queue %s: %d messages, the first of them %s, could not be given back, and stay locked until this "
+                "queue %s: %d messages, the first of them %s, could not be released, and stay locked until this "
                 "session ends: %s",
                 claim.state.name,
                 len(left),
@@ -279,7 +279,7 @@ class ReleaseWrite(EndClaims):
             self._reduced.add(claim)
             claim.record_refused = True
             log.warning(
-                "queue %s: message %s is given back without a trace of this attempt, which ZooKeeper refused: %s",
+                "queue %s: message %s is released without a record of this attempt, which ZooKeeper refused: %s",
                 claim.state.name,
                 claim.id,
                 error,
@@ -298,8 +298,8 @@ class ReleaseWrite(EndClaims):
         """Delay a message that can be neither ended nor delivered for a long time."""
         self._dispositions[claim] = Disposition("release", delay=ASIDE)
         log.error(
-            "queue %s: message %s cannot be removed, and is left alone for %d s: %s; delete by hand what is in the way "
-            "of %s (`aiozkqueue doctor` tells of it)",
+            "queue %s: message %s cannot be removed, and is left alone for %d s: %s; delete the znodes below %s "
+            "manually (`aiozkqueue doctor` reports them)",
             claim.state.name,
             claim.id,
             ASIDE,
@@ -310,7 +310,7 @@ class ReleaseWrite(EndClaims):
 
     def _leave_locked(self, claim: Claim, error: Exception) -> None:
         log.error(
-            "queue %s: message %s could not be given back: %s; its lock %s stays until this session ends",
+            "queue %s: message %s could not be released: %s; its lock %s stays until this session ends",
             claim.state.name,
             claim.id,
             error,

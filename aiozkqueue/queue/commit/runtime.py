@@ -1,4 +1,4 @@
-"""The part of a session that the stages below it use: all that they know of `SessionCore`."""
+"""The part of a session that the stages below it use: the only part of `SessionCore` that they know."""
 
 from __future__ import annotations
 

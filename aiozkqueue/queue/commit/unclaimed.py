@@ -1,8 +1,8 @@
 """Items read without a claim, and changes to them: removal, dead-lettering, release by force.
 
 A purge, a move or an acknowledgement by token ends an item without holding it. Each is a change based on data just
-read: one multi that fails if any of the data has changed, or if it is sent a second time. An item that nobody holds is
-locked and unlocked by the change itself, which fails if another client claims it meanwhile.
+read: one multi that fails if any of the data has changed, or if it is sent a second time. An item that no client holds
+is locked and unlocked by the change itself, which fails if another client claims it meanwhile.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class UniqueKey(PutHook):
 def key_taken(state: QueueState, holder: str) -> DuplicateKeyError:
     """Return the error for a key that another message holds."""
     return DuplicateKeyError(
-        f"queue {state.name!r}: message {holder} has this unique key, and waits or is being handled; "
-        'cancel or update it, or put with unique="ignore" to leave it at that'
+        f"queue {state.name!r}: message {holder} already has this unique key, and is waiting or being handled; "
+        'cancel or update it, or put with unique="ignore" to keep it'
     )
 
 
@@ -128,8 +128,8 @@ class _FreedKey:
         if isinstance(error, NoNodeError | NotEmptyError | NoAuthError) and claim.fields is not None:
             if not isinstance(error, NoNodeError):
                 log.error(
-                    "queue %s: the unique key of message %s cannot be freed, and refuses further puts: %s; delete %s "
-                    "and its children",
+                    "queue %s: the unique key of message %s cannot be freed, and blocks further puts: %s; delete %s "
+                    "and the znodes below it",
                     claim.state.name,
                     claim.id,
                     error,

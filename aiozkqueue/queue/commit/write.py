@@ -176,7 +176,7 @@ class AtomicWrite(ABC):
         self.fail(
             SessionExpiredError(
                 f"transaction {self.transaction_id}: its ZooKeeper session ended before the commit was applied; "
-                "nothing of it was, its messages go to other consumers"
+                "nothing was applied, and its messages go to other consumers"
             )
         )
 

@@ -102,7 +102,7 @@ class ForeignQueueState(QueueState):
             return self.open()
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
             return self._skip_taken_names(operation.path)
-        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
+        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing was applied"
         raise NotCommittedError(msg) from error
 
     async def _skip_taken_names(self, path: str) -> None:
@@ -122,8 +122,8 @@ class ForeignQueueState(QueueState):
             if number >= LARGEST_NUMBER:
                 msg = (
                     f"queue {self.name!r}: ZooKeeper's sequence counter of {parent} has reached its last number, "
-                    f"{number}, and no more can be put; nothing of the commit was applied. Consume what is there, "
-                    f"delete {parent}, and put again: the queue is made again and counts from 0"
+                    f"{number}, so puts are no longer possible; nothing of the commit was applied. Consume the "
+                    f"remaining messages, delete {parent}, and put again: the queue is created again and counts from 0"
                 )
                 raise NotCommittedError(msg)
             names = [f"{path}{number + offset:0{SEQUENCE_DIGITS}d}" for offset in range(NAMES_CHECKED)]
@@ -139,8 +139,8 @@ class ForeignQueueState(QueueState):
         for setting in (field.name for field in fields(QueueConfig) if field.compare):
             if setting not in SETTINGS and getattr(config, setting) != getattr(neutral, setting):
                 msg = (
-                    f"queue {self.name!r}: {setting}={getattr(config, setting)!r}: {self._layout.title()} has no place "
-                    f"for it; it takes {', '.join(sorted(SETTINGS))}"
+                    f"queue {self.name!r}: {setting}={getattr(config, setting)!r}: {self._layout.title()} does not "
+                    f"support it; it supports {', '.join(sorted(SETTINGS))}"
                 )
                 raise InvalidOptionError(msg)
         await super().configure(config)

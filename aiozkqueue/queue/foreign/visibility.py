@@ -28,8 +28,8 @@ async def warn_if_hidden(zookeeper: ZooKeeper, queue: str, items: str, ours: str
     left_out = excluded(theirs, given)
     if left_out:
         log.warning(
-            "queue %r: %s may use it, but may not read what this session puts there: its znodes are for %s. "
-            "Connect with an `acl=` that names both sides",
+            "queue %r: %s may use it, but may not read the messages that this session puts there: their znodes are "
+            "readable for %s. Connect with an `acl=` that names both",
             queue,
             ", ".join(left_out),
             ", ".join(f"{entry.scheme}:{entry.id.partition(':')[0]}" for entry in given),

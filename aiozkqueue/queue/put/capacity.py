@@ -1,8 +1,8 @@
 """The capacity gate of a bounded queue (``max_size``): puts acquire room here before they are committed.
 
-A session counts the messages in the queue, and may then put as many as fit. At most `credits_of` the size may be under
-way. When these credits are spent, the session counts again. Nothing is written, so a session that dies leaves nothing
-behind. Together, sessions may exceed the size by what they have under way at the same moment: one session's credits for
+A session counts the messages in the queue, and may then put as many as fit. At most `credits_of` the size may be in
+flight to the server. When these credits are spent, the session counts again. Nothing is written, so a session that dies
+leaves nothing behind. Together, sessions may exceed the size by their simultaneous puts: by one session's credits for
 each session but the first (`docs/design/15-capacity.md` explains why). A single session never exceeds it.
 
 A session that finds no room watches the lanes, and counts again when a message has gone.
@@ -50,20 +50,20 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.state.snapshot import QueueSnapshot
     from aiozkqueue.zookeeper import Operation, Watch, WatchEvent, ZooKeeper
 
-#: Maximum number of messages that one session may have under way to a bounded queue.
+#: Maximum number of unanswered puts that one session may have to a bounded queue.
 MOST_CREDITS = 256
-#: The fraction of a queue's size that one session may have under way: one part in this many.
+#: The fraction of a queue's size that one session may put without an answer: one part in this many.
 SHARE = 16
 #: Seconds for which the result of a count is used.
 FRESH = 0.05
 #: Seconds between two counts of a session that waits for room.
 PAUSE = 0.02
-#: Seconds for which a waiting session stays announced, to spare its znode the churn of brief waits.
+#: Seconds for which a waiting session stays announced, so that brief waits do not keep creating and deleting its znode.
 LINGER = 0.2
 
 
 def credits_of(size: int) -> int:
-    """Return how many messages one session may have under way to a queue of this size."""
+    """Return how many unanswered puts one session may have to a queue of this size."""
     return max(1, min(MOST_CREDITS, size // SHARE))
 
 
@@ -93,7 +93,7 @@ class _Entry:
 
 
 class CapacityGate:
-    """The room that one session may use in one bounded queue now, and the puts that wait for more."""
+    """The free room of a bounded queue that one session may use now, and the puts that wait for more."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class CapacityGate:
         for entry in seen:
             if entry.on_wait is not None:
                 entry.on_wait(full=not before)
-        if before:  # what is under way may be stored and counted twice: its outcome decides
+        if before:  # unanswered puts may be stored and counted twice: their outcome decides
             await self._pause(None)
             return
         for entry in seen:
@@ -261,7 +261,7 @@ class CapacityGate:
     async def _look(self, limit: int, generation: int) -> bool:
         """Count the messages and grant credits for the free room; return False if the configuration has changed."""
         self._credits = 0
-        outstanding = self._under_way  # read before the count: what lands meanwhile counts twice, not zero times
+        outstanding = self._under_way  # read before the count: a put stored meanwhile counts twice, never zero times
         size = await self._size(generation)
         if size is None:
             self._state.invalidate()
@@ -308,7 +308,10 @@ class CapacityGate:
     # -- waiting for a change
 
     async def _listen(self, generation: int) -> None:
-        """Wait until a message has gone. The first call only watches; the next count covers what went before."""
+        """Wait until a message has gone.
+
+        The first call only starts the watch; the next count covers earlier changes.
+        """
         if not self._watches:
             paths = self._state.paths
             for folder in (paths.items, paths.lanes, paths.later):
@@ -380,7 +383,7 @@ class CapacityGate:
             return
         name = f"queue {self._state.name!r}"
         if entry.seen_full:
-            waited = f", and none came free within {entry.seconds:g} s" if entry.seconds else ""
+            waited = f", and there was no room within {entry.seconds:g} s" if entry.seconds else ""
             msg = (
                 f"{name} is full: it takes {self._state.config.max_size} messages{waited}; "
                 "this was not put; wait longer with `timeout=`, or take some"
@@ -393,7 +396,7 @@ class CapacityGate:
         self._answer(entry, QueueFullError(msg))
 
     def _refuse_hopeless(self, limit: int, generation: int) -> None:
-        """Fail the puts that waiting cannot help."""
+        """Fail the puts that can never succeed by waiting."""
         for entry in list(self._waiters):
             if entry.generation not in (None, generation):
                 msg = (

@@ -64,7 +64,7 @@ def convert(runtime: Runtime, source: QueueState, target: QueueState, item: Item
     """Return the conversion of an item for another queue; at most one of the two has our layout. Sends nothing.
 
     Raises:
-        PayloadError: the stored data does not decode.
+        PayloadError: what is stored does not decode.
         InvalidOptionError: the target does not support a property of the message, or needs one that it lacks.
     """
     content = _ours(source, item, node) if source.dialect is None else _theirs(source, source.dialect, item, node)
@@ -117,7 +117,7 @@ def _theirs(state: QueueState, dialect: Dialect, item: ItemName, node: Node) -> 
 
 
 def _undecodable(title: str, error: MalformedError) -> PayloadError:
-    msg = f"{title}: what is stored does not decode: {error}; a consumer of ours makes a dead letter of it"
+    msg = f"{title}: what is stored does not decode: {error}; a consumer of ours moves it to the dead letters"
     return PayloadError(msg)
 
 
@@ -157,7 +157,7 @@ def _prefix_there(dialect: Dialect, content: _Content, now: int) -> str:
     try:
         return dialect.name(PutNames(content.priority + dialect.usual_priority, content.due, content.key))
     except InvalidOptionError as error:
-        raise _refused(dialect.path, content, "what does not fit there", str(error)) from error
+        raise _refused(dialect.path, content, "properties that do not fit there", str(error)) from error
 
 
 def _into_theirs(runtime: Runtime, target: QueueState, dialect: Dialect, content: _Content, prefix: str) -> Converted:
@@ -180,6 +180,6 @@ def _check_size(runtime: Runtime, target: QueueState, content: _Content, data: b
 
 def _refused(target: str, content: _Content, what: str, why: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f"{content.title} has {what} and cannot be moved to queue {target!r}: {why}; take it, put what it is to become "
-        "there in the same transaction, and move the others then"
+        f"{content.title} has {what} and cannot be moved to queue {target!r}: {why}; take it and put its replacement "
+        "in one transaction, then move the others"
     )

@@ -40,7 +40,7 @@ class DelayedPlace:
         return time_known and self._state.admits(self._priority, scheduled=self._scheduled)
 
     async def prepare(self) -> None:
-        """Learn ZooKeeper's time, and have consumers look for such messages if this is the first one."""
+        """Learn ZooKeeper's time, and make consumers look for such messages if this is the first one."""
         if self._delay is not None and self._due is None:
             await self._runtime.learn_time()
         await self._state.ensure_lane(self._priority, scheduled=self._scheduled)

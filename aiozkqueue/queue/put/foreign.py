@@ -66,8 +66,8 @@ def prepare_foreign(handle: QueueHandle[Runtime], payload: bytes | Sequence[byte
         raise AssertionError(msg)
     for option, value in options.items():
         if option not in dialect.options and value is not None and value != _NEUTRAL.get(option):
-            taken = f"; it takes {', '.join(sorted(dialect.options))}" if dialect.options else ""
-            msg = f"queue {handle.name!r}: {dialect.title()} has no place for {option}={value!r}{taken}"
+            taken = f"; it supports {', '.join(sorted(dialect.options))}" if dialect.options else ""
+            msg = f"queue {handle.name!r}: {dialect.title()} does not support {option}={value!r}{taken}"
             raise InvalidOptionError(msg)
     delay, due = schedule_of(handle.name, options)
     prefix = dialect.name(PutNames(options.get("priority"), due, options.get("key")))

@@ -68,7 +68,7 @@ def prepare(runtime: Runtime, queue: Destination[Any] | str, value: object, opti
         data = _encoded(name, codec.encode(value, name), None, runtime.max_message)
         state, message_id = runtime.queue_state(name), runtime.ids.next()
         if state.dialect is not None:
-            check_queue_name(name)  # refuses it: this is a path, not a queue's name
+            check_queue_name(name)  # rejects it: this is a path, not a queue's name
         return new_put((state, message_id, plain_prefix(message_id), data, None))
     message_id = runtime.ids.next()
     if runtime.tracing is not None:
@@ -171,7 +171,7 @@ def restored(handle: QueueHandle[Runtime], item: ItemName, node: Node) -> Put:
 
 
 def options_of(item: ItemName, header: Header) -> dict[str, Any]:
-    """Return the put options that a stored item shows, of those that need a plan."""
+    """Return those options of a stored item that need a plan."""
     options: dict[str, Any] = {}
     if FIRST_PRIORITY <= header.priority <= LAST_PRIORITY:  # otherwise another program put it
         options["priority"] = header.priority

@@ -91,7 +91,7 @@ def at_its_end(config: QueueConfig, end: int) -> Disposition:
     """Return the disposition of an expired message."""
     if config.expired != "dead-letter":
         return EXPIRED
-    return Disposition("dead", reason=f"its life ended at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")
+    return Disposition("dead", reason=f"it expired at {moment_at(end):%Y-%m-%dT%H:%M:%S.%fZ}")
 
 
 def _end(prefix: str, seconds: float, now: int) -> int:

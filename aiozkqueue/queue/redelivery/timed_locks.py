@@ -79,7 +79,7 @@ async def _remove_lock(
         except MultiError as error:
             if isinstance(error.error, NoAuthError) and number < len(ways):
                 continue
-            why = "queue %s: another consumer was quicker to remove a lock that ended: %s"
+            why = "queue %s: another consumer was faster to remove an expired lock: %s"
             log.debug(why, paths.name, error, extra={"queue": paths.name})
             return False
         return True

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-#: As many messages an error or a log record names.
+#: Maximum number of messages that an error or a log record names.
 _NAMED: Final = 10
 
 
 def access_denied(queue: str, error: NoAuthError) -> AccessDeniedError:
     """Return the error for an access that an ACL refused."""
-    return AccessDeniedError(f"queue {queue!r}: {error}; connect with `auth=` of a user whom the ACL allows")
+    return AccessDeniedError(f"queue {queue!r}: {error}; use the credentials of a user whom the ACL allows")
 
 
 @contextmanager
@@ -39,8 +39,8 @@ def name_some(message_ids: Sequence[str]) -> str:
 def partly_denied(queue: str, what: str, message_ids: Sequence[str], done: int) -> PartlyDeniedError:
     """Return the error for messages that an operation had to skip; ``what`` names the operation as a participle."""
     return PartlyDeniedError(
-        f"queue {queue!r}: {len(message_ids)} messages were not {what}, since this user may not access them: "
-        f"{name_some(message_ids)} ({done} others were); connect with `auth=` of a user whom the ACL allows",
+        f"queue {queue!r}: {len(message_ids)} messages were not {what}, because this user may not access them: "
+        f"{name_some(message_ids)} ({done} others were); use the credentials of a user whom the ACL allows",
         message_ids,
         done,
     )

@@ -137,7 +137,7 @@ class Claim:
         self.created: int = 0
         self.attempts: int = 0
         self.retries: int = 0
-        """The length of the schedule that a handler gave last; see `AttemptRecord`."""
+        """The length of the last schedule that a handler raised; see `AttemptRecord`."""
         self.meta_version: int | None = None
         """The version of the attempt record; None: there is no record."""
         self.fields: ItemName | None = None

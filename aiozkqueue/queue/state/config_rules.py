@@ -98,8 +98,8 @@ def with_lane(queue: str, config: QueueConfig, priority: int, *, scheduled: bool
     """
     if config.ordered and (priority or scheduled):
         msg = (
-            f"queue {queue!r} is ordered: its messages are handed over in the order of their puts; "
-            f"leave {'delay= and at=' if scheduled else 'priority='} out"
+            f"queue {queue!r} is ordered: its messages are delivered in the order of their puts; leave "
+            f"{'delay= and at=' if scheduled else 'priority='} out"
         )
         raise InvalidOptionError(msg)
     if scheduled and not config.scheduled:
@@ -117,8 +117,8 @@ def check_priority(queue: str, config: QueueConfig, priority: int) -> None:
     if width * (len(config.priorities) + 2) > MOST_LANES or number > MOST_LANES + SPARE_LANES:
         used = ", ".join(map(str, sorted({*config.priorities, 0})))
         raise InvalidOptionError(
-            f"queue {queue!r}: priority={priority} would make {number} lanes, the most is {MOST_LANES}; "
-            f"put with one of the priorities in use ({used}), or into a queue with fewer shards"
+            f"queue {queue!r}: priority={priority} would make {number} lanes, more than {MOST_LANES}; put with one of "
+            f"the priorities in use ({used}), or into a queue with fewer shards"
         )
 
 
@@ -131,20 +131,20 @@ def check_generation(queue: str, config: QueueConfig, lane: str) -> None:
         older = config.older_lanes
         raise QueueFullError(
             f"queue {queue!r}: the counter of lane {lane} is used up, and the queue has {config.lane_count} lanes, "
-            f"as many as it may have; consume the messages in its {len(older)} older lanes ({_some(older)}), "
+            f"the maximum; consume the messages in its {len(older)} older lanes ({_some(older)}), "
             "or put into another queue"
         )
 
 
 def check_span(queue: str, lane: str, generations: Sequence[str]) -> None:
-    """Refuse another generation of a shard that has too many already; none of them can be given up.
+    """Reject another generation of a shard that already has too many; none of them can be given up.
 
     Raises: QueueFullError.
     """
     if len(generations) >= MOST_GENERATIONS:
         raise QueueFullError(
             f"queue {queue!r}: the counter of lane {lane} is used up, and its shard has messages in "
-            f"{len(generations)} lanes, as many as it may have; consume those in the older ones "
+            f"{len(generations)} lanes, the maximum; consume those in the older ones "
             f"({_some(generations)}), or put into another queue"
         )
 
@@ -163,12 +163,12 @@ def policies_conflict(queue: str, wanted: Policy, stored: Policy) -> ConfigConfl
     return ConfigConflictError(
         f"queue {queue!r} has the policy {stored}, not {wanted}; "
         "leave the policy out, or change it for all with `await queue.configure(QueueConfig(policy=...))`: running "
-        "sessions follow the new one, and later ones must name that or none"
+        "programs follow the new one, and a program that starts must name the new one or none"
     )
 
 
 def _refuse_to_order(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
-    """Raise ConfigConflictError if the queue is to be ordered and a setting or its past makes that impossible."""
+    """Raise ConfigConflictError if the queue is to become ordered and its settings or history prevent that."""
     if not (config.ordered if wanted.ordered is None else wanted.ordered):
         return
     conflicts = {
@@ -180,8 +180,8 @@ def _refuse_to_order(queue: str, config: QueueConfig, wanted: QueueConfig) -> No
     for conflict, present in conflicts.items():
         if present:
             raise ConfigConflictError(
-                f"queue {queue!r} has, or has had, {conflict}, which have no order of puts; "
-                "take another queue for what is ordered, or put with group= instead"
+                f"queue {queue!r} has, or has had, {conflict}, which are not in the order of their puts; use another "
+                "queue for ordered messages, or put with group= instead"
             )
 
 
@@ -192,13 +192,13 @@ def _refuse_to_widen(queue: str, config: QueueConfig, wanted: QueueConfig) -> No
     tiers = {**config.priorities, 0: config.generations}
     if excess := excess_of(wanted.shards, tiers.values()):
         most = MOST_LANES // len(tiers)
-        raise InvalidOptionError(f"queue {queue!r}: {excess}; ask for at most {most} shards, or take another queue")
+        raise InvalidOptionError(f"queue {queue!r}: {excess}; use at most {most} shards, or another queue")
 
 
 def _refuse_to_stick(queue: str, config: QueueConfig, wanted: QueueConfig) -> None:
     """Raise ConfigConflictError if a queue with groups is to become sticky."""
     if wanted.affinity == "producer" and config.groups is not None:
         raise ConfigConflictError(
-            f"queue {queue!r} has, or has had, messages with a group, which have no order where each node "
-            "takes its own; take another queue for what is sticky"
+            f"queue {queue!r} has, or has had, messages with a group, which cannot be ordered if each node takes its "
+            "own messages; use another queue for sticky messages"
         )

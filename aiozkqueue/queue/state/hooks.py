@@ -72,10 +72,10 @@ class AttachedOp(NamedTuple):
 
 
 class EndHook(Protocol[ClaimT_contra, DispositionT_contra]):
-    """A feature that must know of every end of a message: a history, or a unique key that becomes free.
+    """A feature that must be notified of every end of a message: a history, or a unique key that becomes free.
 
     Its operations are in the multi that ends the message, so they are applied exactly when the end is. A queue without
-    end hooks pays one look at an empty tuple.
+    end hooks only pays for a check of an empty tuple.
     """
 
     def weight(self, claim: ClaimT_contra, disposition: DispositionT_contra) -> int:
@@ -96,7 +96,10 @@ class OnWait(Protocol):
     """Called when a reservation has to wait."""
 
     def __call__(self, *, full: bool) -> None:
-        """Report that there is no room. ``full``: the queue is full; otherwise this session has too much under way."""
+        """Report that there is no room.
+
+        ``full``: the queue is full; otherwise this session has too many unanswered puts.
+        """
         ...
 
 
@@ -109,7 +112,7 @@ class CapacityLimit(Protocol[WriteT_contra]):
         ...
 
     def try_acquire(self, count: int) -> bool:
-        """Acquire room for ``count`` messages if it is known to be there and nothing waits for it."""
+        """Acquire room for ``count`` messages if it is known to be free and nothing waits for it."""
         ...
 
     async def acquire(

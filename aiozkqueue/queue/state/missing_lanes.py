@@ -1,7 +1,7 @@
-"""The lanes that puts found missing: the next opening of their queue makes them, and makes no others.
+"""The lanes that puts found missing: the next opening of their queue creates these lanes and no others.
 
-A lane is made only under the version of the configuration that names it, as each put is sent under one. So an item lies
-only where every consumer that knows this version looks.
+The multi that creates a lane asserts the version of the configuration that names it, and so does every put. So every
+item is in a lane that is known to all consumers with this version.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LANES_TOGETHER = 256
 
 
 class MissingLanes:
-    """The lanes of one queue that one session has to make. Lanes are relative to the queue."""
+    """The lanes of one queue that one session has to create. Lanes are relative to the queue."""
 
     def __init__(self, zookeeper: ZooKeeper, paths: QueuePaths) -> None:
         self._zookeeper = zookeeper
@@ -31,23 +31,23 @@ class MissingLanes:
         self._refused: dict[str, NoAuthError] = {}
 
     def want(self, lanes: Iterable[str]) -> None:
-        """Have lanes made by the next `make`."""
+        """Register lanes to be created by the next `make`."""
         for lane in lanes:
             if lane.startswith("lanes/"):
                 self._wanted.add(lane)
                 self._refused.pop(lane, None)
 
     def refusal(self, lane: str) -> NoAuthError | None:
-        """Why a lane that was wanted has not been made: an ACL forbids it."""
+        """The reason why a wanted lane was not created: an ACL forbids it."""
         return self._refused.get(lane)
 
     async def make(self, config: QueueConfig, base: Stat) -> bool:
         """Create the wanted lanes that the configuration names.
 
-        ``base`` is the stat of the queue's znode as the configuration was read. False: the queue was deleted and made
-        again since then, and no lane was made in the new one.
+        ``base`` is the stat of the queue's znode as the configuration was read. Returns False if the queue was deleted
+        and created again since then; no lane was created in the new one.
 
-        Raises: ZooKeeperError: MultiError also when another session was quicker, or has changed the configuration.
+        Raises: ZooKeeperError: MultiError also when another session was faster, or has changed the configuration.
         """
         if not self._wanted:
             return True
@@ -65,19 +65,19 @@ class MissingLanes:
                 return False
         except BaseException as error:
             if isinstance(error, MultiError) and isinstance(error.error, NoAuthError):
-                self._refused.update(dict.fromkeys(named, error.error))  # their puts fail; consumers go on
+                self._refused.update(dict.fromkeys(named, error.error))  # their puts fail; consumers continue
                 return True
             self._wanted |= wanted
             raise
         return True
 
     async def _is_same(self, base: Stat) -> bool:
-        """Whether the queue is still the one whose configuration was read: a new one counts its versions again."""
+        """Whether this is still the queue whose configuration was read: a new queue counts its versions from 0."""
         now = await self._zookeeper.exists(self._paths.base)
         return now is not None and now.czxid == base.czxid
 
     async def _remove(self, lanes: Iterable[str]) -> None:
-        """Take back lanes that the new configuration may not name; one with an item in it stays."""
+        """Remove lanes that the new configuration may not name; a lane with an item in it stays."""
         for lane in lanes:
             with suppress(MultiError):
                 await self._zookeeper.multi([Delete(self._paths.at(lane))])

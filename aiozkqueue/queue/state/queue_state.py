@@ -67,7 +67,7 @@ _LANE_END = f"{LANE_END:010d}"
 
 
 class SessionLinks(NamedTuple):
-    """What the states of a session's queues share."""
+    """The functions that the states of a session's queues share."""
 
     clock: ServerClock
     """ZooKeeper's time."""
@@ -184,7 +184,7 @@ class QueueState:
         except NoAuthError as error:
             raise access_denied(self.name, error) from error
         except (ProtocolError, ServerError, BadVersionError, NodeExistsError, NotEmptyError) as error:
-            msg = f"queue {self.name!r}: the server's answer makes no sense: {error}"
+            msg = f"queue {self.name!r}: the server's answer is invalid: {error}"
             raise ConnectionLostError(msg) from error
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
@@ -194,7 +194,7 @@ class QueueState:
             # Another process has created or changed a znode meanwhile: try again.
 
     def expect_groups(self) -> None:
-        """Have the next `open` enable groups in the configuration."""
+        """Make the next `open` enable groups in the configuration."""
         if self.config.groups is None and not self.sticky and (self.ready or not self._groups_expected):
             self.invalidate()
         self._groups_expected = True
@@ -267,7 +267,7 @@ class QueueState:
             await self.replace_config(config, [*missing, SetData(self.paths.items, b"")])
 
     async def admit_staged(self) -> None:
-        """Have consumers look for pending batches. There may be none before this has been stored.
+        """Make consumers look for pending batches. No pending batch may exist before this has been stored.
 
         Raises: as `ensure_lane`.
         """
@@ -342,21 +342,24 @@ class QueueState:
         if isinstance(error, NodeExistsError) and isinstance(operation, Create) and operation.sequential:
             # The lane's counter is exhausted, and every create in the lane fails from now on.
             return self.next_generation(operation.path)
-        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing of it was applied"
+        msg = f"queue {self.name!r}: ZooKeeper refused the commit: {error}; nothing was applied"
         raise NotCommittedError(msg) from error
 
     def lacks_lane(self, operation: Operation, error: ZooKeeperError) -> bool:
-        """Whether a put was refused since its lane has not been made: `repair` makes it, and any others like it."""
+        """Whether a put was refused because its lane is missing; `repair` creates it with the other missing lanes."""
         missing = isinstance(error, NoNodeError) and isinstance(operation, Create) and operation.sequential
         return missing and operation.path.startswith(f"{self.paths.lanes}/")
 
     def _open_lane(self, lane: str) -> Coroutine[object, object, None]:
-        """Have the next opening make a lane, with the others that have been chosen and may be missing as well."""
+        """Make the next opening create a lane, and the other chosen lanes that may be missing as well."""
         self._missing_lanes.want({lane, *self.snapshot.lanes.take_chosen()})
         return self._open_wanted(lane)
 
     async def _open_wanted(self, lane: str) -> None:
-        """Open, and admit the lane's priority. Raises: as `ensure_lane`; AccessDeniedError: it may not be made."""
+        """Open the queue, and admit the lane's priority.
+
+        Raises: as `ensure_lane`; AccessDeniedError: an ACL forbids the lane.
+        """
         priority = priority_of(lane)
         await (self.ensure_lane(priority, scheduled=False) if priority else self.open())
         refusal = self._missing_lanes.refusal(lane)

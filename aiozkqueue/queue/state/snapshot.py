@@ -1,4 +1,4 @@
-"""What a session knows of a queue's configuration: one immutable value, replaced as a whole by each read."""
+"""A session's view of a queue's configuration: one immutable value, replaced as a whole by each read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QueueSnapshot:
     version: int
     """The version of the configuration; -1 before the first read."""
     created: int
-    """The zxid that made the queue's znode: a queue that is deleted and made again counts its versions from 0."""
+    """The zxid that created the queue's znode: a queue that is deleted and created again counts its versions from 0."""
     accepts: Callable[[str], bool] | None = None
     """Whether this session accepts an item, given its name; None: it accepts every item."""
     transform_put: Callable[[Any], Any] | None = None

@@ -188,7 +188,7 @@ async def test_put_options_are_refused(option: str, value: object, session: zq.Q
         ({"delay": -1}, "give a finite number of seconds, 0 or more"),
         ({"delay": "5s"}, "takes seconds (float or timedelta), not str"),
         ({"delay": math.inf}, "give a finite number of seconds"),
-        ({"ttl": 0}, "ttl=0: it must be seconds from 0.001 to 10**9, as a number or timedelta, or math.inf (for ever)"),
+        ({"ttl": 0}, "ttl=0: it must be seconds from 0.001 to 10**9, as a number or timedelta, or math.inf (forever)"),
         ({"ttl": timedelta(0)}, "ttl=0.0: it must be seconds from 0.001 to 10**9"),
         ({"headers": {"tries": 3}}, "headers: 3 is not a text: give a str"),
     ],
@@ -392,7 +392,7 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
     session: zq.QueueSession,
 ) -> None:
     jobs = session.queue("jobs")
-    with pytest.raises(zq.InvalidOptionError, match="a handler is awaited; make it an `async def`"):
+    with pytest.raises(zq.InvalidOptionError, match="a handler must be awaitable; make it an `async def`"):
         session.listener(jobs, handler)
     with pytest.raises(zq.InvalidOptionError, match="a middleware is awaited"):
         session.listener(jobs, no_handler, middleware=[handler])
@@ -402,16 +402,20 @@ async def test_a_subscriber_or_a_handler_of_notifications_that_cannot_be_awaited
     session: zq.QueueSession,
 ) -> None:
     handler: Any = says_nothing
-    with pytest.raises(zq.InvalidOptionError, match="says_nothing: a subscriber is awaited; make it an `async def`"):
+    with pytest.raises(
+        zq.InvalidOptionError, match="says_nothing: a subscriber must be awaitable; make it an `async def`"
+    ):
         Bus(session, "events", Notice).subscribe(Notice, handler)
     reminders = await Notifications(session).create("shop", "reminders", Notice)
-    with pytest.raises(zq.InvalidOptionError, match="says_nothing: a handler is awaited; make it an `async def`"):
+    with pytest.raises(
+        zq.InvalidOptionError, match="says_nothing: a handler must be awaitable; make it an `async def`"
+    ):
         reminders.listener(handler)
 
 
 async def test_a_handler_that_yields_is_told_not_to(session: zq.QueueSession) -> None:
     with pytest.raises(
-        zq.InvalidOptionError, match="yields: a handler is awaited; make it an `async def` that does no"
+        zq.InvalidOptionError, match="yields: a handler must be awaitable; make it an `async def` that does no"
     ):
         session.listener(session.queue("jobs"), yields)  # type: ignore[arg-type]  # that is the point
 
@@ -582,7 +586,7 @@ async def test_a_finished_transaction_says_so(session: zq.QueueSession) -> None:
             message = await tx.take(jobs)
             assert message is not None
             await finish(tx)
-        refusal = f"transaction {tx.id} is {state} already; begin a new transaction"
+        refusal = f"transaction {tx.id} is already {state}; begin a new transaction"
         with pytest.raises(zq.TransactionClosedError, match=refusal):
             await tx.take(jobs)
         with pytest.raises(zq.TransactionClosedError, match=refusal):
@@ -601,7 +605,7 @@ async def test_a_finished_transaction_says_so(session: zq.QueueSession) -> None:
 async def test_a_committed_transaction_cannot_be_rolled_back(session: zq.QueueSession) -> None:
     async with session.begin() as tx:
         tx.put("jobs", b"1")
-    with pytest.raises(zq.TransactionClosedError, match="committed already"):
+    with pytest.raises(zq.TransactionClosedError, match="already committed"):
         await tx.rollback()
 
 

@@ -256,7 +256,7 @@ async def test_a_queue_with_the_most_lanes_goes_on_in_the_next_generation_of_one
     await moved_to(view, "widest", [0, 1])
     await other.queue("widest").put(b"new")
     assert await view.children(f"{ROOT}/widest/lanes") == ["s0g1"]
-    with pytest.raises(zq.InvalidOptionError, match="priority=4 would make 5121 lanes, the most is 4096"):
+    with pytest.raises(zq.InvalidOptionError, match="priority=4 would make 5121 lanes, more than 4096"):
         await widest.put(b"refused", priority=4)
     assert await drained(other.queue("widest")) == [b"old"] * 6 + [b"new"]
 

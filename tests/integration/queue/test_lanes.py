@@ -332,6 +332,6 @@ async def test_a_queue_refuses_more_lanes_than_its_consumers_could_visit(
     narrow = session.queue("narrow")
     for priority in range(10):
         await narrow.put(b"x", priority=priority)
-    with pytest.raises(zq.InvalidOptionError, match=r"queue 'narrow': .*ask for at most 409 shards"):
+    with pytest.raises(zq.InvalidOptionError, match=r"queue 'narrow': .*use at most 409 shards"):
         await narrow.configure(zq.QueueConfig(shards=410))
     await narrow.configure(zq.QueueConfig(shards=409))

@@ -174,7 +174,7 @@ async def test_a_listener_runs_once_at_a_time_ends_at_once_when_it_is_stopped_wh
     listener = session.listener(jobs, handler)
     running = asyncio.create_task(listener.run())
     await asyncio.sleep(0.2)
-    with pytest.raises(RuntimeError, match="runs already"):
+    with pytest.raises(RuntimeError, match="is already running"):
         await listener.run()
     listener.stop()
     await asyncio.wait_for(running, 30)

@@ -142,7 +142,7 @@ async def test_a_handler_that_settles_and_then_fails_is_told_so(session: zq.Queu
     async with session.listener(jobs, handler):
         await eventually(logged, 30)
     [line] = [line for line in lines.written if "handler failed" in line["message"]]
-    assert line["message"].endswith(f"{message_id}, attempt 1: it is committed already")
+    assert line["message"].endswith(f"{message_id}, attempt 1: it is already committed")
 
 
 async def test_of_a_handler_whose_claim_was_lost_no_delay_is_told(
@@ -171,7 +171,7 @@ async def test_of_a_handler_whose_claim_was_lost_no_delay_is_told(
     ("body", "told"),
     [
         (b"1", r"is a dead letter: 'no such order\nERROR the disk is full'"),
-        (b"2", "is a dead letter: 'handed over 1 of 1 times without success; at last: OSError: the mail is away"),
+        (b"2", "is a dead letter: 'delivered 1 of 1 times without success; last error: OSError: the mail is away"),
         (b"no number", "is a dead letter: \"payload on queue 'jobs' does not decode: "),
     ],
 )
@@ -202,7 +202,7 @@ async def test_a_message_that_is_dropped_is_logged(session: zq.QueueSession, lin
         async for delivery in deliveries:
             await delivery.rollback()
     assert [line["message"] for line in lines.written if "dropped" in line["message"]] == [
-        f"queue jobs: message {message_id} is dropped: 'handed over 1 of 1 times without success'"
+        f"queue jobs: message {message_id} is dropped: 'delivered 1 of 1 times without success'"
     ]
 
 

@@ -260,7 +260,7 @@ async def test_a_message_that_used_up_its_attempts_becomes_a_dead_letter_that_sa
     (letter,) = await jobs.dead_letters.peek()
     assert (letter.id, letter.value, letter.headers, letter.attempts) == (identity, b"1", {"a": "b"}, 2)
     assert (letter.attempt, repr(letter)) == (2, f"<DeadLetter {identity} of 'jobs', 1 bytes, attempt 2>")
-    assert letter.reason == "handed over 2 of 2 times without success; at last: ValueError: no such order"
+    assert letter.reason == "delivered 2 of 2 times without success; last error: ValueError: no such order"
     assert seen == [1, 2]
 
 

@@ -263,7 +263,7 @@ def test_the_widest_queue_may_have_some_older_generations_more() -> None:
     widest: dict[str, object] = {"shards": 1024, "priorities": {"1": {}, "2": {}, "3": {}}}
     spare = {str(one): [0, 1] for one in range(1024)}
     assert QueueConfig.decode(json.dumps({**widest, "generations": spare}).encode()).lane_count == 5120
-    with pytest.raises(MalformedError, match="make 5121 lanes, the most is 4096, and 1024 more for older generations"):
+    with pytest.raises(MalformedError, match="make 5121 lanes, more than 4096, and 1024 more for older generations"):
         QueueConfig.decode(json.dumps({**widest, "generations": {**spare, "0": [0, 2]}}).encode())
 
 
@@ -285,7 +285,7 @@ def test_the_oldest_generations_that_are_empty_are_left_out() -> None:
     ],
 )
 def test_more_lanes_than_a_consumer_should_visit_are_refused_in_a_configuration(settings: dict[str, object]) -> None:
-    with pytest.raises(MalformedError, match="lanes, the most is 4096"):
+    with pytest.raises(MalformedError, match="lanes, more than 4096"):
         QueueConfig.decode(json.dumps(settings).encode())
     with pytest.raises(InvalidOptionError, match="use fewer shards or fewer priorities"):
         QueueConfig(shards=1024, priorities={one: {} for one in range(1, 5)})

@@ -43,7 +43,7 @@ def test_the_last_attempt_ends_in_the_dead_letters_whatever_delay_is_asked_for()
     assert release_disposition(claim(policy, 2), 0, None).kind == "release"
     disposition = release_disposition(claim(policy, 3), 0, "ValueError: bad")
     assert disposition.kind == "dead"
-    assert disposition.reason == "handed over 3 of 3 times without success; at last: ValueError: bad"
+    assert disposition.reason == "delivered 3 of 3 times without success; last error: ValueError: bad"
 
 
 def test_a_schedule_of_retries_comes_on_top_of_the_limit_but_not_of_one_hand_over_at_most() -> None:

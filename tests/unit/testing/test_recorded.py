@@ -65,7 +65,7 @@ async def test_a_block_commits_what_it_holds_and_a_second_commit_is_refused() ->
     async with made:
         seen = made.outcome
     assert (seen, made.outcome, made.settled) == (zq.Outcome.OPEN, zq.Outcome.COMMITTED, True)
-    with pytest.raises(zq.TransactionClosedError, match=f"message {made.id} of queue 'jobs' is committed already"):
+    with pytest.raises(zq.TransactionClosedError, match=f"message {made.id} of queue 'jobs' is already committed"):
         await made.commit()
     with pytest.raises(zq.TransactionClosedError):
         await made.rollback()
@@ -83,7 +83,7 @@ async def test_a_block_left_by_an_error_rolls_back_and_forgets_the_puts() -> Non
             raise KeyError
     assert (made.outcome, made.puts, made.retry_delay) == (zq.Outcome.ROLLED_BACK, [], None)
     await made.rollback()  # again: nothing to do, as with a real one
-    with pytest.raises(zq.TransactionClosedError, match="rolled back already"):
+    with pytest.raises(zq.TransactionClosedError, match="already rolled back"):
         await made.commit()
 
 
