@@ -1,11 +1,11 @@
-"""Hand on to all nodes the messages of a sticky queue (`QueueConfig.affinity`) that their node leaves waiting too long.
+"""Reassigns messages of a sticky queue (`QueueConfig.affinity`) that their own node leaves waiting too long.
 
-A session never hands on messages of its own node: another session of that node may be working through them, and nothing
-tells a session of the producer whether one does. Sessions of other nodes do it.
+A session never reassigns messages of its own node: another session of that node may be working through them, and the
+producer's session cannot know. Sessions of other nodes do it.
 
-One multi removes the item and creates it without the node's field, under the same id, so that its attempts, its keys
-and its place in the order stay its own; a history gets a record that it was reaped. The second client is refused,
-since the item is gone, and so is whoever finds it claimed.
+One multi removes the item and creates it without the node's field, under the same id, so that it keeps its attempts,
+its keys and its place in the order; the history gets a record that it was reaped. The multi is refused if another
+client has reassigned or claimed the item.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot
     from aiozkqueue.zookeeper import Operation
 
-#: Seconds after its date at which a message that its node has not taken is handed on, if nothing else is configured.
+#: Default: seconds after its due date until a message that its node has not taken is reassigned.
 REAP_AFTER: Final = 600.0
-#: Seconds between two looks for such, if nothing else is configured.
+#: Default: seconds between two checks for such messages.
 REAP_EVERY: Final = 180.0
-#: Messages handed on by one pass, the oldest, if nothing else is configured.
+#: Default: maximum number of messages that one check reassigns, the oldest first.
 REAP_LIMIT: Final = 10
 _PAGE: Final = 50
 
 
 async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int:
-    """Hand on the oldest messages that other nodes have left waiting for too long; return how many.
+    """Reassign the oldest messages that other nodes have left waiting for too long; return how many.
 
-    One pass takes at most ``limit`` messages (None: as configured). Messages that somebody holds, that wait for a
-    retry, or that this session's own node has put stay where they are.
+    One pass reassigns up to ``limit`` messages (None: as configured). It leaves messages that a consumer holds, that
+    wait for a retry, or that this session's own node has put.
     """
-    handle.state.invalidate()  # nothing tells a session that does not take of what another has configured
+    handle.state.invalidate()  # a session that does not take is not notified of configuration changes
     await handle.state.open()
     config = handle.config
     if config.affinity != "producer":
@@ -69,12 +69,12 @@ async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int
     for folders in by_rank(handle.state, await lanes(handle)):
         of_rank = 0
         async for places in _left_lying(handle, folders, locked, latest):
-            found = await find(handle, places, sealed={})  # what may not be read is `doctor`'s to tell
+            found = await find(handle, places, sealed={})  # `doctor` reports unreadable messages
             older = [one for one in found if one.lock is None and _date(one) <= latest]
             late += older
             of_rank += len(older)
             if not older or of_rank >= most:
-                break  # what follows in these folders was put later
+                break  # the following items in these folders were put later
     late = sorted(late, key=_date)[:most]
     changes = [await _handing_on(handle, one) for one in late]
     reaped = sum(await apply(handle.runtime, changes))
@@ -86,7 +86,7 @@ async def hand_on(handle: QueueHandle[Runtime], limit: int | None = None) -> int
 async def _left_lying(
     handle: QueueHandle[Runtime], folders: list[str], locked: Collection[str | None], latest: int
 ) -> AsyncIterator[list[str]]:
-    """Give the places of other nodes' messages that nobody holds, the oldest first, a few at a time."""
+    """Yield the places of other nodes' messages that no consumer holds, the oldest first, a few at a time."""
 
     def of_another(name: str) -> bool:
         return node_of(name) not in (None, handle.runtime.node)
@@ -102,13 +102,13 @@ async def _left_lying(
 
 
 async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Change:
-    """The change that gives an item to all nodes, refused when anybody holds it or it is gone."""
+    """Return the change that reassigns an item to all nodes; it is refused if the item is held or gone."""
     paths = handle.paths
     lock = LockRecord(handle.runtime.ids.next(), handle.runtime.ids.client).encode()
     try:
         header, body = decode(found.item.data)
     except MalformedError:
-        data = found.item.data  # whoever takes it finds that out
+        data = found.item.data  # the consumer that takes it finds that out
     else:
         enqueued = found.item.stat.ctime if header.enqueued_at is None else header.enqueued_at
         data = encode(body, replace(header, enqueued_at=enqueued))
@@ -118,12 +118,12 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
         Create(paths.lock(found.locked_by), lock),
         Delete(paths.at(found.place), found.item.stat.version),
         Create(target, data),
-        SetData(target, data, 0),  # an item at version 0 is taken for one without a record of attempts
+        SetData(target, data, 0),  # an item at version 0 counts as one without an attempt record
         Delete(paths.lock(found.locked_by)),
     ]
     for end_hook in handle.state.snapshot.end_hooks:
-        if isinstance(end_hook, HistoryHook):  # it stays where it is for all others: no key comes free, and no room
-            disposition = Disposition("remove", reason=f"left lying by node {node_of(found.name)}", outcome=End.REAPED)
+        if isinstance(end_hook, HistoryHook):  # for other features it stays in the queue: it frees no key and no room
+            disposition = Disposition("remove", reason=f"not taken by node {node_of(found.name)}", outcome=End.REAPED)
             for attached_op in end_hook.attached_ops(
                 as_claim(handle.state, found, handle.runtime), disposition, handle.runtime.server_clock.now
             ):
@@ -133,7 +133,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
 
 
 def _date(found: ItemSnapshot) -> int:
-    """When it was to be taken, ms: its due time, or else when it was put."""
+    """Return its due time, or otherwise the time of its put, in ms."""
     name = ItemName.parse(found.name)
     if name is not None and name.due is not None:
         return name.due

@@ -1,9 +1,8 @@
-"""Messages that wait, cancelled or replaced: found by their id or key, and altered only while nobody holds them.
+"""Cancels or replaces waiting messages, found by id or key, and altered only while no consumer holds them.
 
-Each alteration is one multi made of what was just read, which locks and unlocks the message itself: it fails if
-somebody takes the message meanwhile, and then what has become of it is looked up again. It goes under a commit slot, so
-that what is told of it is so, whatever happens to the connection. Within a transaction it is part of the commit, and
-fails with it.
+Each alteration is one multi based on data just read, which locks and unlocks the message itself. It fails if a consumer
+takes the message meanwhile; the message is then read again. The multi uses a commit slot, so its reported outcome is
+true even if the connection is lost. Within a transaction it is part of the commit, and fails with it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 CANCELLED = Disposition("remove", outcome=End.CANCELLED)
-#: How often a message that others change at the same time is looked at again.
+#: How many times a message is read again after concurrent changes.
 TRIES = 50
 
 
@@ -65,7 +64,7 @@ class Alteration(enum.Enum):
 
 
 class Wanted(NamedTuple):
-    """Which messages of a queue are meant: by id or by key, one of which is not None."""
+    """Selects messages of a queue by id or by key, one of which is not None."""
 
     queue: Destination[Any]
     id: object
@@ -84,12 +83,12 @@ class AlteringWork(Protocol):
         ...
 
     def alter(self, place: str, alteration: TransactionalAlteration) -> None:
-        """Make an alteration of the item at a place part of its commit."""
+        """Add an alteration of the item at a place to its commit."""
         ...
 
 
 async def cancel(runtime: Runtime, wanted: Wanted, work: AlteringWork | None = None) -> Alteration:
-    """Remove what waits under an id or key; by the commit of ``work`` if given.
+    """Remove the waiting messages with an id or key; in the commit of ``work`` if given.
 
     Raises: InvalidOptionError, NotCommittedError, OutcomeUnknownError, AccessDeniedError, TransactionClosedError.
     """
@@ -104,7 +103,7 @@ async def cancel(runtime: Runtime, wanted: Wanted, work: AlteringWork | None = N
 
 
 async def update(runtime: Runtime, wanted: Wanted, value: object, work: AlteringWork | None = None) -> Alteration:
-    """Replace the payload of what waits under an id or key; by the commit of ``work`` if given.
+    """Replace the payload of the waiting messages with an id or key; in the commit of ``work`` if given.
 
     Raises: as `cancel`; PayloadError, MessageTooLargeError.
     """
@@ -123,7 +122,7 @@ async def update(runtime: Runtime, wanted: Wanted, value: object, work: Altering
 
 
 def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
-    """Return what is known of the queue that is meant. Raises: InvalidOptionError."""
+    """Return the state of the selected queue. Raises: InvalidOptionError."""
     queue: object = wanted.queue
     if not isinstance(queue, Destination):
         msg = f"give a queue, made by session.queue(), not {type(queue).__name__}"
@@ -132,7 +131,7 @@ def _store_of(runtime: Runtime, wanted: Wanted) -> QueueState:
         raise not_own(queue.name)
     state = runtime.queue_state(queue.name)
     if state.dialect is not None:
-        msg = f"queue {state.name!r}: its messages are another program's, and have no id to be altered by"
+        msg = f"queue {state.name!r}: messages of another program's queue cannot be cancelled or updated"
         raise InvalidOptionError(msg)
     return state
 
@@ -145,7 +144,7 @@ async def _join(
     *,
     removes: bool,
 ) -> Alteration:
-    """Look once, and make what is to be done of it part of a unit of work."""
+    """Find the messages once, and add the alterations to a unit of work."""
     work.require_open()
     named = _named(wanted)
     if not await handle.state.exists():
@@ -163,7 +162,7 @@ async def _join(
 
 
 def alter_with(work: AlteringWork, changes: Sequence[tuple[ItemSnapshot, Change]], *, removes: bool) -> int:
-    """Have messages altered by the commit of a unit of work, but for those that it removes; return how many are.
+    """Alter messages in the commit of a unit of work, except those that it removes; return how many.
 
     Raises: TransactionClosedError.
     """
@@ -178,11 +177,11 @@ async def _alter(handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[It
     wanted = _named(asked)
     if not await handle.state.exists():
         return Alteration.NOT_FOUND
-    await handle.state.open()  # what its features add to an end
+    await handle.state.open()  # the operations that its features add to an end
     done = held = False
     places: list[str] | None = None
     for _ in range(TRIES):
-        # A server that lags would show a message that is there as gone.
+        # A lagging server may not show an existing message yet.
         await handle.zookeeper.sync(handle.paths.base)
         now = await handle.runtime.server_clock.learned(handle.paths.due)
         if places is None:
@@ -200,12 +199,12 @@ async def _alter(handle: QueueHandle[Runtime], asked: Wanted, make: Callable[[It
             if held:
                 return Alteration.HELD
             return Alteration.DONE if done else Alteration.NOT_FOUND
-    msg = f"queue {handle.name!r}: {places} changed each time they were looked at; try again"
+    msg = f"queue {handle.name!r}: {places} changed each time they were read; try again"
     raise NotCommittedError(msg)
 
 
 def _named(wanted: Wanted) -> Callable[[str], bool]:
-    """Return what tells by its name whether an item is meant. Raises: InvalidOptionError."""
+    """Return a predicate that selects items by name. Raises: InvalidOptionError."""
     queue, message_id, key = wanted.queue.name, wanted.id, wanted.key
     if (message_id is None) == (key is None):
         msg = f"queue {queue!r}: give either id= or key="
@@ -215,7 +214,7 @@ def _named(wanted: Wanted) -> Callable[[str], bool]:
         msg = f"queue {queue!r}: {'id' if key is None else 'key'}={given!r}: give a non-empty str"
         raise InvalidOptionError(msg)
     if key is None:
-        # The end is looked at first: to parse every name of a deep queue costs more than to list it.
+        # The end of the name is compared first: parsing every name of a deep queue costs more than listing it.
         return lambda name: given in name and _id_of(name) == given
     field = f"-k{key_hash(given)}-"
     return lambda name: field in name
@@ -229,7 +228,7 @@ def _id_of(name: str) -> str | None:
 
 
 async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], bool]) -> list[str]:
-    """List the queue; return where the items lie that are meant."""
+    """List the queue; return the places of the selected items."""
     places: list[str] = []
     for folder in await lanes(handle):
         lane = folder.removeprefix(f"{handle.paths.base}/")
@@ -239,7 +238,7 @@ async def _find_places(handle: QueueHandle[Runtime], wanted: Callable[[str], boo
 
 
 def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) -> Change:
-    """Give an item another payload; its name, headers, place and attempts stay."""
+    """Replace an item's payload; its name, headers, place and attempts are unchanged."""
     paths = handle.paths
     try:
         header = decode(found.item.data)[0]
@@ -252,7 +251,8 @@ def replacement(handle: QueueHandle[Runtime], found: ItemSnapshot, body: bytes) 
         return Change(handle.state, [Create(lock, record), replaced, Delete(lock)])
     operations: list[Operation] = [Check(lock, found.lock.stat.version), replaced]
     if found.end is not None and not (grouped and LockRecord.decode(found.lock.data).claim != found.id):
-        # A client that removes the lock now is refused, because the item has changed; this shows that it is still due.
+        # A client that removes the lock now is refused, because the item has changed; this check shows that the lock is
+        # still due.
         due = paths.due_node(found.end, found.id)
         place = due_data(found.place, found.locked_by) if grouped else found.place.encode()
         operations += [Delete(due), Create(due, place)]

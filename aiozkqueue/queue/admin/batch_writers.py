@@ -1,8 +1,9 @@
-"""Writers whose batches are seen as a whole: how far each has come, and how one that is gone for good is cleared away.
+"""The records of Spark's batch writers, and the removal of batches of writers that no longer exist.
 
-``sinks/<writer>`` says which batch a writer is at, and is written whenever that changes: its version is the fence of
-all who put for it. ``stage`` names the batch that is under way, as its items do (see `candidates.staged`); ``aborted``
-are those whose items are being removed. Below it is how far each part of a batch has come, which only the writer knows.
+``sinks/<writer>`` holds the current batch of a writer, and is written whenever that changes: its version is the fence
+for all tasks that put for it. ``stage`` names the pending batch, as its items do (see `candidates.batches`);
+``aborted`` names the batches whose items are being removed. Its children hold the progress of each part of a batch, in
+the writer's own format.
 """
 
 from __future__ import annotations
@@ -49,29 +50,29 @@ TOGETHER: Final = 500
 
 
 def name_of_write(write_id: str) -> str:
-    """Return the writer's name of a write, by its `writeId` or, without one, by its run."""
+    """Return the name of a write's writer: its `writeId` or, without one, its run."""
     return f"write {write_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterRecord:
-    """What is stored of a writer."""
+    """The stored record of a writer."""
 
     name: str
-    """As its user knows it."""
+    """The name that the user knows."""
     batch: int = -1
-    """The batch that is under way, or that was completed last; -1: none yet."""
+    """The pending batch, or the last complete one; -1: none yet."""
     stage: str | None = None
-    """What the items of the batch under way are locked by; None: it is complete, or has been given up."""
+    """The lock of the pending batch's items; None: the batch is complete, or was discarded."""
     complete: bool = True
     aborted: tuple[str, ...] = ()
-    """Batches that were given up, and of which there may be items left."""
+    """Discarded batches that may have items left."""
     run: str = ""
     """The current writer: see `BatchWriter.begin`."""
     origin: str = ""
-    """See there, too."""
+    """See `BatchWriter.begin`."""
     client: str = ""
-    """The session that wrote this."""
+    """The session that wrote the record."""
 
     def encode(self) -> bytes:
         """The bytes to store."""
@@ -79,12 +80,12 @@ class WriterRecord:
 
     @property
     def of_one_run(self) -> bool:
-        """Whether the name is of a single run, as of a write without a `writeId`: no other run can go on with it."""
+        """Whether the name belongs to a single run, which no other run can continue: a write without `writeId`."""
         return self.name == name_of_write(self.run)
 
     @classmethod
     def decode(cls, data: bytes) -> WriterRecord | None:
-        """Read it; None if it does not decode."""
+        """Decode a record; return None if it does not decode."""
         try:
             return cls(**_RECORD.validate_json(data))
         except ValidationError:
@@ -92,7 +93,7 @@ class WriterRecord:
 
 
 def _field(one: CoreSchema) -> TypedDictField:
-    """The fields for which `WriterRecord` has defaults."""
+    """Return the field, which has a default in `WriterRecord`."""
     return schema.typed_dict_field(one, required=False)
 
 
@@ -121,15 +122,15 @@ class WriterInfo:
     name: str
     batch: int
     messages: int
-    """Messages put for it, which nobody can see yet."""
+    """The messages put for it, which are not visible yet."""
     client: str
-    """The session that began it."""
+    """The session that began the batch."""
     changed: datetime
-    """When that was, in ZooKeeper's time."""
+    """The time when it began, in ZooKeeper's time."""
 
 
 async def writers(handle: QueueHandle[Runtime]) -> list[WriterInfo]:
-    """List the writers of a queue that have a batch under way, or have left something of one.
+    """List the writers of a queue that have a pending batch, or remains of one.
 
     Raises: AccessDeniedError.
     """
@@ -155,7 +156,7 @@ async def writers(handle: QueueHandle[Runtime]) -> list[WriterInfo]:
 
 
 async def began_by(handle: QueueHandle[Runtime], origin: str, batch: int) -> list[str]:
-    """Return the names of the writers that have a batch under way which was begun by this origin.
+    """Return the names of the writers with a pending batch that this origin began.
 
     Raises: AccessDeniedError.
     """
@@ -167,7 +168,7 @@ async def began_by(handle: QueueHandle[Runtime], origin: str, batch: int) -> lis
 
 
 async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, WriterRecord]]:
-    """Read what each writer of a queue has told of itself."""
+    """Read the record of each writer of a queue."""
     with translate_denials(handle.name):
         writers = sorted(await below(handle.zookeeper, handle.paths.sinks))
         nodes = await read_pages(handle.zookeeper, [f"{handle.paths.sinks}/{writer}" for writer in writers])
@@ -179,9 +180,9 @@ async def _records(handle: QueueHandle[Runtime]) -> list[tuple[str, Stat, Writer
 
 
 async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None = None) -> int:
-    """Remove what has been put of the batch that a writer has under way; return the number of messages.
+    """Remove the messages of a writer's pending batch; return how many.
 
-    Nobody has seen any of them. A put of that batch is refused from now on. ``batch``: discard only this one.
+    No consumer has seen any of them. Further puts of that batch are refused. ``batch``: discard only this batch.
 
     Raises: NotFoundError: there is no such writer; AccessDeniedError.
     """
@@ -192,9 +193,7 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
             with translate_denials(handle.name):
                 node = await zookeeper.read(path)
         except NoNodeError as error:
-            msg = (
-                f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows those that there are"
-            )
+            msg = f"queue {handle.name!r} has no writer {writer!r}; `aiozkqueue ledgers list` shows the writers"
             raise NotFoundError(msg) from error
         record = WriterRecord.decode(node.data)
         if record is None or record.stage is None or batch not in (None, record.batch):
@@ -206,10 +205,10 @@ async def give_up(handle: QueueHandle[Runtime], writer: str, batch: int | None =
 
 
 async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
-    """Give up the batch of a run that no other can go on with, if nothing was put for it since a moment (ms).
+    """Discard the batch of a run that no other run can continue, if nothing was put for it since a moment (ms).
 
-    A run that is alive all the same, and only slow, is refused from then on: by the fence when it puts more, and when
-    it completes the batch. So it fails, and never shows a part of its rows.
+    If the run is alive after all, and only slow, the fence refuses its further puts and its completion of the batch. So
+    the run fails, and never makes a part of its rows visible.
 
     Raises: AccessDeniedError.
     """
@@ -229,7 +228,7 @@ async def abandon(handle: QueueHandle[Runtime], writer: str, before: int) -> int
 
 
 async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
-    """Remove the messages of the batches that a writer has given up; return how many. It can be cut off anywhere.
+    """Remove the messages of a writer's discarded batches; return how many. It may be interrupted at any point.
 
     Raises: AccessDeniedError.
     """
@@ -246,13 +245,16 @@ async def clear_away(handle: QueueHandle[Runtime], writer: str) -> int:
         stage = record.aborted[0]
         removed += await _remove(handle, stage)
         left = replace(record, aborted=record.aborted[1:])
-        # The lock goes last: until then nobody sees what is left.
+        # The lock is removed last: until then the remaining items are invisible.
         unlock = await unlocking(handle, stage)
         await _write(handle, [SetData(path, left.encode(), node.stat.version), *unlock])
 
 
 async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
-    """Forget a writer that has completed its last batch before a moment, ms in ZooKeeper's time; return 1 if so."""
+    """Remove the record of a writer whose last batch was complete before a moment (ms, ZooKeeper's time).
+
+    Return 1 if so.
+    """
     zookeeper, path = handle.zookeeper, f"{handle.paths.sinks}/{writer}"
     try:
         node = await zookeeper.read(path)
@@ -264,7 +266,7 @@ async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
     if not record.complete and (record.stage is not None or not record.of_one_run):
         return 0
     parts = [Delete(f"{path}/{name}") for name in await below(zookeeper, path)]
-    for start in range(0, len(parts), TOGETHER):  # of a batch that begins now, the fence has risen: none of it goes
+    for start in range(0, len(parts), TOGETHER):  # if a batch begins now, the fence has changed: none of it is removed
         together: list[Operation] = [Check(path, node.stat.version), *parts[start : start + TOGETHER]]
         if not await _write(handle, together):
             return 0
@@ -272,7 +274,7 @@ async def forget(handle: QueueHandle[Runtime], writer: str, before: int) -> int:
 
 
 async def unlocking(handle: QueueHandle[Runtime], stage: str) -> list[Operation]:
-    """Return what takes the lock of a batch off; nothing when somebody has removed that by hand."""
+    """Return the operations that remove the lock of a batch; none if it was removed manually."""
     lock = handle.paths.lock(stage)
     with translate_denials(handle.name):
         return [] if await handle.zookeeper.exists(lock) is None else [Delete(lock)]
@@ -288,14 +290,14 @@ async def _remove(handle: QueueHandle[Runtime], stage: str) -> int:
 
 
 async def _delete(handle: QueueHandle[Runtime], paths: Sequence[str]) -> int:
-    """Delete these; one after the other where another clears away, too."""
+    """Delete these znodes; one after the other if another client deletes them too."""
     if await _write(handle, [Delete(path) for path in paths]):
         return len(paths)
     return sum([await _write(handle, [Delete(path)]) for path in paths])
 
 
 async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) -> bool:
-    """Apply a change that can be tried again; whether it was applied now. Raises: AccessDeniedError."""
+    """Apply a repeatable change; return whether this call applied it. Raises: AccessDeniedError."""
     while True:
         try:
             await handle.zookeeper.multi(operations)
@@ -310,7 +312,7 @@ async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) 
 
 
 async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:
-    """List the fields ``r`` of the items of a batch: what their writer knows them by."""
+    """List the fields ``r`` of the items of a batch, by which the writer identifies them."""
     marks: set[str] = set()
     for folder in await lanes(handle):
         for name in await _of_stage(handle, folder, stage):
@@ -319,13 +321,13 @@ async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:
 
 
 async def _of_stage(handle: QueueHandle[Runtime], folder: str, stage: str) -> list[str]:
-    """List the items of a batch, and hold no others, however many there are."""
+    """List the items of a batch; no other names are kept in memory."""
     listed = await collect_children(handle, folder, lambda: Matching(lambda name: stage_of(name) == stage))
     return listed.names
 
 
 async def _count(handle: QueueHandle[Runtime]) -> dict[str, int]:
-    """How many items there are of each batch."""
+    """Return the number of items of each batch."""
     counts: Counter[str] = Counter()
     for folder in await lanes(handle):
         counts += (await collect_children(handle, folder, _Stages)).counts
@@ -339,5 +341,5 @@ class _Stages:
         self.counts: Counter[str] = Counter()
 
     def take(self, names: list[str]) -> None:
-        """Count those of a batch."""
+        """Count the names that belong to a batch."""
         self.counts.update(stage for name in names if (stage := stage_of(name)) is not None)

@@ -1,4 +1,4 @@
-"""The time that a look at queues may take: what it has not seen by then, it says so and leaves out."""
+"""The time budget of a survey of queues, which then reports what it has left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-#: Seconds that `Queue.stats` and `QueueSession.diagnose` take at most, unless they are told otherwise.
+#: Default time limit of `Queue.stats` and `QueueSession.diagnose`, in seconds.
 BUDGET: Final = 30.0
 
 
@@ -21,18 +21,18 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; 0 when the time is up."""
+        """The remaining seconds; 0 when the time is up."""
         return max(0.0, self._end - self._time())
 
     def share(self, parts: int) -> Budget:
         """Return the budget of the next of several parts: its equal share, or a quarter of the time if that is more.
 
-        One slow part cannot use up the time of all others, and quick parts leave their time to them.
+        One slow part cannot use up the time of all others, and quick parts leave their time to the others.
         """
         return Budget(self.left * max(1 / max(1, parts), 0.25))
 
     async def allows(self, work: Awaitable[object]) -> bool:
-        """Do this for as long as there is time; return whether it was completed. Otherwise it has been cancelled."""
+        """Run this within the remaining time; return whether it completed. Otherwise it has been cancelled."""
         limit = asyncio.timeout(self.left)
         try:
             async with limit:

@@ -1,8 +1,8 @@
 """One pass of clean-up over one queue, or over the commit slots of all clients.
 
-Every removal is one multi that is refused when anything is not as it was read, so that each can be repeated, and done
-by two at a time. Why each is safe stands beside it. The multis go beside the session's commits, not among them, a page
-at a time with a pause behind it, and a pass has an end.
+Every removal is one multi that is refused if any of the data has changed since it was read, so removals can be
+repeated, and made by two sessions at a time. Comments explain why each is safe. The multis are sent separately from the
+session's commits, a page at a time with a pause after each, and the number of removals per pass is limited.
 """
 
 from __future__ import annotations
@@ -63,53 +63,53 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation
 
 
-#: Znodes that one pass removes at most; what is left is for the next.
+#: Maximum number of znodes that one pass removes; the next pass continues.
 BUDGET: Final = 10_000
-#: Items listed to find what is left over of them; in a deeper queue that waits.
+#: Maximum number of items listed to find their remains; deeper queues are skipped until they are shorter.
 MOST_LISTED: Final = 100_000
 TOGETHER: Final = 100
 #: Seconds between two multis.
 PAUSE: Final = 0.01
-#: Combinations of tags that a queue keeps whether they are borne or not.
+#: Number of tag combinations that a queue keeps even if no message has them.
 MOST_TAGS: Final = 1000
 _HOUR_MS: Final = 3_600_000
-#: How long it is remembered which batch of a writer was complete last, milliseconds.
+#: How long a writer's last complete batch is remembered, milliseconds.
 WRITERS_KEPT: Final = 90 * 24 * _HOUR_MS
-#: How long a write that no other run can go on with may put nothing before it is given up, milliseconds.
+#: How long a write that no other run can continue may be idle before it is discarded, milliseconds.
 WRITES_KEPT: Final = 24 * _HOUR_MS
 _LONGEST_ID: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What a pass took away."""
+    """The number of znodes and messages that a pass removed."""
 
     queue: str | None
-    """None: the commit slots of clients that are gone."""
+    """The queue; None: the commit slots of clients that no longer exist."""
     claims: int = 0
-    """Ended delays and leases taken off: their messages can be taken."""
+    """Ended delays and leases removed: their messages can be taken."""
     attempts: int = 0
     """Records of attempts whose message was gone."""
     expired: int = 0
-    """Messages whose life had ended: dropped, or made dead letters."""
+    """Expired messages: dropped, or moved to the dead letters."""
     records: int = 0
-    """Records of history past their lifetime, or beyond the most that are kept."""
+    """Records of history past their lifetime, or beyond the maximum number."""
     hours: int = 0
     """Empty hours of the history and of the schedule."""
     tags: int = 0
-    """Combinations of tags that no message has any more, once there are very many."""
+    """Tag combinations that no message has any more, once there are very many."""
     staged: int = 0
-    """Messages of batches that were given up, and writers that have not been heard of for a long time."""
+    """Messages of discarded batches, and records of writers that have been inactive for a long time."""
     clients: int = 0
-    """Clients whose commit slots nobody had used for a day."""
+    """Clients whose commit slots had not been used for a day."""
     reaped: int = 0
-    """Messages handed on to all nodes, since their own had left them lying."""
+    """Messages reassigned to all nodes, because their own node had not taken them."""
     more: bool = False
-    """Whether there was more to do than one pass does."""
+    """Whether another pass is needed, because this one reached its limit."""
 
     @property
     def total(self) -> int:
-        """All that was taken away."""
+        """The total of all counts."""
         return (
             self.reaped
             + self.claims
@@ -124,9 +124,9 @@ class Cleaned:
 
 
 async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
-    """Clean one queue. Nothing when it is not there.
+    """Clean one queue, if it exists.
 
-    What ended, or was written, less than ``late`` seconds ago is left to those whose it is: a courtesy, no more.
+    Anything that ended or was written less than ``late`` seconds ago is left to its owner, to spare it the conflict.
 
     Raises: AccessDeniedError, PayloadError; SessionExpiredError, ConnectionLossError, MultiError of zookeeper.
     """
@@ -150,10 +150,10 @@ async def clean_queue(handle: QueueHandle[Runtime], *, late: float) -> Cleaned:
 
 
 async def clean_clients(runtime: Runtime, moment: int) -> Cleaned:
-    """Take away the commit slots of clients that have not used them for a day, at a time (ms, ZooKeeper's).
+    """Remove the commit slots of clients that have not used them for a day, as of a time (ms, ZooKeeper's time).
 
-    Each slot goes at the version read, so not when its client has used it since; a client whose slot is gone makes
-    another, or finds that it cannot know any more what became of a commit it had asked for a day before.
+    Each slot is removed at the version read, so only if its client has not used it since. A client whose slot is gone
+    creates another, or can no longer determine the outcome of a commit that it sent a day before.
     """
     removed = 0
     for client in await old_clients(runtime.zookeeper, runtime.root, moment / 1000):
@@ -163,7 +163,7 @@ async def clean_clients(runtime: Runtime, moment: int) -> Cleaned:
 
 
 async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[Cleaned]:
-    """Clean these queues, or all that there are and the commit slots too; tell who looks when that was.
+    """Clean these queues, or all queues and the commit slots; record the time for operators.
 
     Raises: AccessDeniedError, ConnectionLostError, PayloadError.
     """
@@ -176,7 +176,7 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
         await runtime.zookeeper.ensure(told)
         return [*cleaned, await clean_clients(runtime, await runtime.server_clock.learned(told))]
     except NoAuthError as error:
-        msg = f"root {runtime.root}: {error}; connect with `auth=` of a user whom the ACL allows"
+        msg = f"root {runtime.root}: {error}; use the credentials of a user whom the ACL allows"
         raise AccessDeniedError(msg) from error
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost while cleaning: {error}; clean again"
@@ -185,13 +185,13 @@ async def clean(runtime: Runtime, states: Sequence[QueueState] | None) -> list[C
 
 async def _clean_now(handle: QueueHandle[Runtime]) -> Cleaned:
     cleaned = await clean_queue(handle, late=LATE)
-    with suppress(MultiError):  # no janitor has looked at it yet, or it is not there
+    with suppress(MultiError):  # no janitor has cleaned it yet, or it does not exist
         await handle.zookeeper.multi([SetData(handle.paths.janitor, told_of(cleaned, handle.runtime.ids.client))])
     return cleaned
 
 
 async def queue_names(runtime: Runtime) -> list[str]:
-    """List the queues that there are, in order. Raises: NoAuthError."""
+    """List the existing queues, sorted. Raises: NoAuthError."""
     names = [name for name in sorted(await below(runtime.zookeeper, runtime.root)) if is_queue_name(name)]
     return [name for name in names if await runtime.queue_state(name).exists()]
 
@@ -206,13 +206,13 @@ def is_queue_name(name: str) -> bool:
 
 
 def told_of(cleaned: Cleaned, client: str, node: str | None = None) -> bytes:
-    """Return what is stored of the last pass: for people who look, and ``node`` for `made_by`."""
+    """Return the stored record of the last pass: data for operators, and ``node`` for `made_by`."""
     told = {"client": client, **asdict(cleaned)}
     return json.dumps(told if node is None else told | {"node": node}).encode()
 
 
 def made_by(told: bytes) -> str | None:
-    """Return the hash of the node that made the last pass, where that is told and legible."""
+    """Return the hash of the node that made the last pass; None if it is not recorded or not readable."""
     try:
         fields: object = json.loads(told)
     except (ValueError, RecursionError):
@@ -236,14 +236,17 @@ class _Cleaning:
         self._counts: dict[str, int] = {}
 
     async def look_at_the_clock(self) -> None:
-        """Learn ZooKeeper's time, which is never ahead of the server's: nothing is judged over before it is."""
+        """Learn ZooKeeper's time.
+
+        The estimate is never ahead of the server's clock, so no deadline is judged over too early.
+        """
         self._now = await self._runtime.server_clock.learned(self._paths.due)
 
     async def ended_locks(self) -> int:
-        """Take off the timed locks that ended a while ago, which consumers would do at once if there were any.
+        """Remove the timed locks that ended a while ago; active consumers would have removed them at once.
 
-        With their due nodes, this is what a consumer does (see `reaper`), and as safe. Without, the lock goes at the
-        version read: nobody's commit depends on a timed lock, and one that was renewed has another version.
+        If a lock has a due node, this does the same as a consumer (see `timed_locks`), and is as safe. Otherwise the
+        lock is removed at the version read: no commit depends on a timed lock, and a renewed lock has another version.
         """
         paths = self._paths
         dues = await below(self._zookeeper, paths.due)
@@ -265,9 +268,9 @@ class _Cleaning:
     async def attempts(self) -> int:
         """Remove the records of attempts whose message is gone.
 
-        They were listed before the items, twice, in two orders, so that not even a message that moves between lanes
-        is missed. The change locks and unlocks the message's id, so that nobody who has read the record is about to
-        write it, and removes it at the version read. A message that is driven back later begins with none.
+        They are listed before the items, twice, in two orders, so that even a message that moves between lanes is
+        found. The change locks and unlocks the message's id, so no holder that has read the record can be about to
+        write it, and removes the record at the version read. A message that is redriven later begins without a record.
         """
         named = _is_message if self._state.dialect is None else parse_meta
         names = [name for name in await below(self._zookeeper, self._paths.metas) if named(name)][:BUDGET]
@@ -288,7 +291,7 @@ class _Cleaning:
     async def history(self, history: History) -> int:
         """Remove the records past their lifetime, and the oldest of those beyond the most that are kept.
 
-        Each removal checks the version of the pins' folder that was read before they were listed (see `pins`).
+        Each removal checks the version of the pins' folder, read before the pins were listed (see `history_pins`).
         """
         zookeeper, paths = self._zookeeper, self._paths
         if await zookeeper.exists(paths.history) is None:
@@ -309,7 +312,7 @@ class _Cleaning:
         return removed
 
     async def _too_old(self, hour: str, kept: int, cutoff: int) -> list[str]:
-        """Return the records of an hour that go: those from before ``cutoff``, and the oldest of more than ``kept``."""
+        """Return the records of an hour to remove: those from before ``cutoff``, and the oldest beyond ``kept``."""
         path = self._paths.record(hour)
         listed = await collect_children(self._handle, path, partial(Earliest, None, parse_record, str))
         held, chosen = listed.held, list[str]()
@@ -321,10 +324,10 @@ class _Cleaning:
         return chosen
 
     async def _counted_after(self, hours: Sequence[str]) -> dict[str, int]:
-        """How many records there are in the hours after each.
+        """Return the number of records in the hours after each hour.
 
-        Of those counted, another clean-up may remove only such as have too many after them, or are too old, and then
-        all that is older is to go as well: whoever cleans beside us, never more goes than should.
+        A concurrent clean-up only removes records that have too many after them or are too old, and then all older
+        records must go as well. So concurrent clean-ups never remove too much.
         """
         self._counts = {hour: await self._count([self._paths.record(hour)]) for hour in hours}
         newer: dict[str, int] = {}
@@ -335,7 +338,7 @@ class _Cleaning:
         return newer
 
     async def tags(self, config: QueueConfig) -> int:
-        """Remove records of unused tags: no put can depend on a removed one (see `tags`)."""
+        """Remove records of unused tags: no put can depend on a removed record (see `tag_records`)."""
         paths = self._paths
         stat = await self._zookeeper.exists(paths.filters)
         if stat is None or stat.num_children <= MOST_TAGS:
@@ -346,10 +349,10 @@ class _Cleaning:
         return await sweep_tags(self._zookeeper, paths, folders, generation)
 
     async def writers(self) -> int:
-        """Finish the removal of batches that were given up, and forget writers whose last batch was complete long ago.
+        """Finish the removal of discarded batches, and remove the records of writers that completed long ago.
 
-        One that is forgotten and writes that very batch again would double it. A write without a `writeId` that has put
-        nothing for a day is given up; any other batch that is under way is left.
+        A writer without a record that writes the same batch again would duplicate it. A write without a `writeId` that
+        has put nothing for a day is discarded; any other pending batch is left.
         """
         removed = 0
         for writer in await below(self._zookeeper, self._paths.sinks):
@@ -362,7 +365,7 @@ class _Cleaning:
     async def hours(self) -> int:
         """Remove empty hours that are over: of the history, and of the schedule.
 
-        The server refuses to remove one that is not empty, and whoever finds one missing makes it again.
+        The server refuses to remove a folder that is not empty, and a client that finds one missing creates it again.
         """
         changes: list[Sequence[Operation]] = []
         for hour in await below(self._zookeeper, self._paths.history):
@@ -382,7 +385,7 @@ class _Cleaning:
     def _unlock(self, lock: Left) -> Sequence[Operation]:
         return [
             Delete(f"{self._paths.locks}/{lock.name}", lock.node.stat.version),
-            SetData(self._paths.items, b""),  # what wakes idle consumers
+            SetData(self._paths.items, b""),  # wakes idle consumers
         ]
 
     def _forget(self, meta: Left, lock: bytes) -> Sequence[Operation]:
@@ -412,7 +415,7 @@ class _Cleaning:
         return [*dict.fromkeys([*await lanes(self._handle), *scheduled])]
 
     async def _ids(self, folders: Sequence[str], metas: Sequence[str]) -> set[str]:
-        """Tell which of the messages that these records are of are in the folders."""
+        """Return the ids of those messages with these records that are in the folders."""
         wanted = {message_id for meta in metas if (message_id := parse_meta(meta)) is not None}
         found: set[str] = set()
 
@@ -437,7 +440,7 @@ def _is_message(meta: str) -> bool:
 
 
 async def _apply(runtime: Runtime, changes: Sequence[Sequence[Operation]]) -> int:
-    """Apply each change by itself or leave it, several in a multi; return how many are known to have been applied.
+    """Apply each change or skip it, several in one multi; return how many are known to have been applied.
 
     Raises: NoAuthError: an ACL refuses one.
     """
@@ -453,7 +456,7 @@ async def _apply(runtime: Runtime, changes: Sequence[Sequence[Operation]]) -> in
                 if isinstance(refusal.error, NoAuthError):
                     raise refusal.error from refusal
                 if isinstance(page[0][0], Check) and isinstance(refusal.error, BadVersionError):
-                    return applied  # what all of these depend on has changed: a history has been pinned
+                    return applied  # a shared precondition has changed: a history has been pinned
                 del page[_member(page, refusal.index)]
             else:
                 applied += len(page)
@@ -463,7 +466,7 @@ async def _apply(runtime: Runtime, changes: Sequence[Sequence[Operation]]) -> in
 
 
 def _member(page: Sequence[Sequence[Operation]], index: int) -> int:
-    """Which change of a page the operation of this index belongs to."""
+    """Return the change of a page that the operation with this index belongs to."""
     for number, change in enumerate(page):
         if index < len(change):
             return number

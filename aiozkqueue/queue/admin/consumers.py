@@ -1,4 +1,4 @@
-"""The consumers of a queue, read from the registry for people. Its contents: `registration`."""
+"""The consumers of a queue, read from the registry for operators. For its contents see `registration`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.handle import QueueHandle
     from aiozkqueue.queue.commit.runtime import Runtime
 
-#: Locks looked at by `consumers`: as many as ten sessions may hold at most, or thereabouts.
+#: Maximum number of locks that `consumers` reads: about as many as ten sessions may hold.
 LOCKS_READ = 50_000
 
 
@@ -26,17 +26,17 @@ class ConsumerInfo:
     """A live session that takes from a queue."""
 
     client: str
-    """The session's id, with which the ids of its own messages begin."""
+    """The session's id; the ids of its own messages begin with it."""
     host: str
     pid: int
     since: datetime
     """When its ZooKeeper session began to take, in ZooKeeper's time."""
     messages: tuple[str, ...]
-    """The ids of the messages it holds now, what was claimed ahead included."""
+    """The ids of the messages that it holds now, including prefetched ones."""
 
 
 async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
-    """Read who is there, the longest first, and what each holds."""
+    """Read the consumers, the oldest first, and the messages that each holds."""
     paths = handle.paths
     names = await list_children(handle, paths.consumers)
     entries = await read_all(handle, [paths.consumer(name) for name in names])
@@ -55,12 +55,12 @@ async def consumers(handle: QueueHandle[Runtime]) -> list[ConsumerInfo]:
 
 
 def entry_client(name: str) -> str:
-    """The client that an entry of the registry is of: its name without the number of its ZooKeeper session."""
+    """Return the client of a registry entry: its name without the number of its ZooKeeper session."""
     return name.rpartition("-")[0]
 
 
 async def _held(handle: QueueHandle[Runtime]) -> dict[int, list[str]]:
-    """The messages that each ZooKeeper session holds."""
+    """Return the messages that each ZooKeeper session holds."""
     locks = (await list_children(handle, handle.paths.locks))[:LOCKS_READ]
     held: defaultdict[int, list[str]] = defaultdict(list)
     for name, node in zip(

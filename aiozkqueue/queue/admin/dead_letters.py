@@ -1,4 +1,4 @@
-"""A queue's dead letters: what was rejected, and what used up its attempts."""
+"""A queue's dead letters: messages that were rejected or used up their attempts."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ class DeadLetters(Generic[T]):
         self._codec = codec
 
     async def size(self) -> int:
-        """Count them. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
+        """Count the dead letters. Raises: AccessDeniedError, SessionClosedError, WrongLoopError."""
         runtime, state = self._usable(), self._state
         return await count(QueueHandle(runtime, state), state.paths.dlq)
 
     async def peek(self, limit: int = 10) -> list[DeadLetter[T]]:
-        """Read up to ``limit`` of the oldest, without taking them.
+        """Read up to ``limit`` of the oldest dead letters, without taking them.
 
-        What this user may not read is left out, with a warning in the log. Raises: as `size`; InvalidOptionError.
+        Dead letters that this user may not read are left out, with a warning in the log. Raises: as `size`;
+        InvalidOptionError.
         """
         positive(limit, "limit")
         runtime, state = self._usable(), self._state
@@ -73,18 +74,17 @@ class DeadLetters(Generic[T]):
     async def redrive(
         self, ids: Collection[str] | None = None, *, limit: int | None = None, timeout: Seconds | None = 0
     ) -> int:
-        """Put them back into the queue, at its end, with a fresh count of attempts; return how many.
+        """Put dead letters back at the end of the queue, with no attempts counted; return how many.
 
-        Those of these ids, or all, the oldest ``limit`` at most.
+        It redrives the dead letters with these ids, or all, up to the oldest ``limit``.
 
-        Each keeps its id, headers and the time it was first put; its life begins again, and lasts as the queue's
-        configuration says. One that somebody else drives back or removes meanwhile is left to them. One whose
-        unique key is taken stays, and so does one that cannot be removed, since there are znodes below it. None is lost
-        or doubled. ``timeout`` is how many seconds to wait for room where the queue has a size (0: not at all; None:
-        for as long as it takes).
+        Each keeps its id, headers and time of put; its lifetime starts again, as the queue is configured. A dead letter
+        that another client redrives or removes meanwhile is skipped. One whose unique key is taken stays, and so does
+        one that cannot be removed because there are znodes below it. None is lost or duplicated. ``timeout`` is how
+        many seconds to wait for room in a queue with ``max_size`` (0: not at all; None: no limit).
 
         Raises:
-            QueueFullError: what did not fit in time is a dead letter still.
+            QueueFullError: messages that did not fit in time are still dead letters.
             PartlyDeniedError: this user may not read some of them; the others have been redriven.
             InvalidOptionError; as `size`.
         """
@@ -113,9 +113,9 @@ class DeadLetters(Generic[T]):
             ]
             for outcome in await transfer(runtime, back, patience):
                 if isinstance(outcome, DuplicateKeyError | ItemNotEmptyError):
-                    continue  # its key is taken again, or it cannot be removed from here
+                    continue  # its key is taken again, or it cannot be removed
                 if isinstance(outcome, QueueFullError):
-                    msg = f"{outcome}; {moved} dead letters were put back before, the others are where they were"
+                    msg = f"{outcome}; {moved} dead letters were redriven before, the others are unchanged"
                     raise QueueFullError(msg) from outcome
                 if isinstance(outcome, QueueError):
                     raise outcome
@@ -125,7 +125,7 @@ class DeadLetters(Generic[T]):
         return moved
 
     async def purge(self, ids: Collection[str] | None = None) -> int:
-        """Remove them for good; return how many. Raises: as `size`; InvalidOptionError."""
+        """Remove dead letters for good; return how many. Raises: as `size`; InvalidOptionError."""
         runtime, state, removed = self._usable(), self._state, 0
         async for page in self._chosen(ids):
             removed += sum(await apply(runtime, [Change(state, [Delete(one.path)]) for one in page]))
@@ -136,7 +136,7 @@ class DeadLetters(Generic[T]):
         return self._runtime
 
     async def _chosen(self, ids: Collection[str] | None) -> AsyncIterator[list[Placed]]:
-        """Give the dead letters with these ids, or all, the oldest first and no more than `PAGE` at a time."""
+        """Yield the dead letters with these ids, or all, the oldest first, up to `PAGE` at a time."""
         wanted = None if ids is None else frozenset(collection(ids, "ids", "message ids"))
         runtime, state = self._usable(), self._state
         async for listed in walk(QueueHandle(runtime, state), [state.paths.dlq]):

@@ -1,4 +1,4 @@
-"""Timed locks whose time is over: leases and backoffs that hold nothing any more, until a consumer takes them off."""
+"""Expired timed locks: leases and backoffs that are over, but that no consumer has removed yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Count:
-    """How many names of due nodes say a time that is over."""
+    """Counts the due nodes whose time is over."""
 
     def __init__(self, now: int) -> None:
         self._now = now
@@ -35,7 +35,7 @@ async def count_ended(handle: QueueHandle[Runtime]) -> int:
 
 
 async def ended_locks(handle: QueueHandle[Runtime]) -> set[str]:
-    """Return what the timed locks whose time is over lock: ids of messages, and groups. Raises: AccessDeniedError."""
+    """Return the ids of messages, and the groups, that expired timed locks lock. Raises: AccessDeniedError."""
     now = handle.runtime.server_clock.now()
     over = partial(Matching, partial(_is_over, now=now))
     names = (await collect_children(handle, handle.paths.due, over)).names

@@ -1,4 +1,4 @@
-"""What is read of a history: its records in order, and the last one of a message."""
+"""Reads a history: its records in order, or the last record of a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 async def read_history(
     handle: QueueHandle[Runtime], *, since: datetime | None, until: datetime | None, limit: int | None
 ) -> AsyncIterator[HistoryRecord]:
-    """Read the records in the order in which the messages ended."""
+    """Yield the records in the order in which the messages ended."""
     first = 0 if since is None else milliseconds(since, "since")
     last = None if until is None else milliseconds(until, "until")
     given = 0

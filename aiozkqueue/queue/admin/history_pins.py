@@ -1,4 +1,4 @@
-"""Pins: what keeps clean-up from a part of a history while somebody reads it.
+"""Pins: they keep clean-up away from a part of a history while it is being read.
 
 Setting a pin writes to the folder of pins in the same multi, and every removal of history checks that folder at the
 version at which the pins were listed. So from the moment a pin is set, nothing it protects is removed, not even by a
@@ -43,11 +43,11 @@ class Pin:
 
     queue: str
     name: str
-    """Whose it is: ``audit`` is that of `aiozkqueue audit`."""
+    """The owner's name: ``audit`` is the pin of `aiozkqueue audit`."""
     since: datetime
-    """From when on records are kept."""
+    """The earliest time from which records are kept."""
     changed: datetime
-    """When it was set, in ZooKeeper's time."""
+    """The time when it was set, in ZooKeeper's time."""
 
 
 async def pins(handle: QueueHandle[Runtime]) -> list[Pin]:
@@ -69,8 +69,8 @@ async def pins(handle: QueueHandle[Runtime]) -> list[Pin]:
 async def pin(handle: QueueHandle[Runtime], name: str, since: datetime) -> None:
     """Keep the history from the hour of ``since`` on until `unpin`, under a unique name.
 
-    One of this name is moved. Records that have been cleaned before do not come back. A pin outlives the session that
-    set it.
+    An existing pin of this name is moved. Records that have already been removed do not come back. A pin outlives the
+    session that set it.
 
     Raises: AccessDeniedError, InvalidOptionError.
     """
@@ -80,7 +80,7 @@ async def pin(handle: QueueHandle[Runtime], name: str, since: datetime) -> None:
 
 
 async def unpin(handle: QueueHandle[Runtime], name: str) -> bool:
-    """Take a pin off; return whether there was one of this name. Raises: AccessDeniedError."""
+    """Remove a pin; return whether it existed. Raises: AccessDeniedError."""
     if name not in await list_children(handle, handle.paths.pins):
         return False
     await _apply(handle, [[Delete(handle.paths.pin(name))], []])
@@ -93,11 +93,11 @@ class Pins:
     def __init__(self, version: int, first: str | None) -> None:
         self.version = version
         self.first = first
-        """The earliest hour that is pinned; None: nothing is."""
+        """The earliest pinned hour; None: nothing is pinned."""
 
 
 async def read_pins(handle: QueueHandle[Runtime]) -> Pins:
-    """Read the pins, the version of their folder first. One that names no hour pins everything.
+    """Read the pins, the version of their folder first. A pin without a valid hour pins everything.
 
     Raises: NoAuthError of the zookeeper package.
     """
@@ -112,7 +112,7 @@ async def read_pins(handle: QueueHandle[Runtime]) -> Pins:
 
 
 async def _apply(handle: QueueHandle[Runtime], ways: list[list[Operation]]) -> None:
-    """Apply the first of these that is not refused since something is there, or is not."""
+    """Apply the first of these changes that is not refused because a znode exists or is missing."""
     zookeeper = handle.zookeeper
     turn = 0
     while ways[turn % 2]:

@@ -1,8 +1,9 @@
-"""The janitor: a task of each session that has the queues it uses cleaned, by one session at a time.
+"""The janitor: a task of each session that cleans the queues it uses; one session cleans a queue at a time.
 
-When a queue was last cleaned is the mtime of its ``janitor`` znode, so that the interval holds across sessions and
-processes; who cleans now holds the ephemeral ``janitor/lock``. That only spares work: each removal is safe whoever
-makes it, and as often (see `cleaning`). A session asks for nothing before the first interval is over.
+The mtime of a queue's ``janitor`` znode is the time of the last cleaning, so the interval holds across sessions and
+processes. The session that cleans holds the ephemeral ``janitor/lock``. The lock only saves work: each removal is safe
+for any number of sessions and repetitions (see `cleaning`). A session sends no request before the first interval is
+over.
 """
 
 from __future__ import annotations
@@ -43,22 +44,22 @@ log: Final = logging.getLogger(__name__)
 
 #: The name of the clients' slots among the znodes that record the last clean-up.
 ROOT_DUTY: Final = "/.janitor"
-#: Seconds between two clean-ups of a queue that does not say.
+#: Default interval between two clean-ups of a queue, seconds.
 CLEAN_EVERY: Final = 300.0
-#: Seconds between two looks at the slots of clients that are gone.
+#: Seconds between two clean-ups of the slots of clients that no longer exist.
 SLOTS_EVERY: Final = 3600.0
-#: Seconds after which a session sees at the latest that an interval has been changed by another.
+#: Maximum seconds until a session notices that another session has changed an interval.
 LOOK_EVERY: Final = 60.0
 #: Seconds until a pass that had more to do is followed by the next.
 SOON: Final = 1.0
-#: A session waits this share of an interval longer, by chance, so that not all ask at once.
+#: A session waits up to this random share of an interval longer, so that not all sessions check at once.
 SPREAD: Final = 0.1
 #: After a pass of its own node a session waits this share of an interval longer: the next pass is another node's.
 YIELD: Final = 0.3
 
 
 class Duty:
-    """One thing to be cleaned every so often: a queue, or the clients' slots (``queue`` is None)."""
+    """A regular duty: to clean a queue, or the clients' slots (``queue`` is None)."""
 
     def __init__(
         self,
@@ -75,14 +76,14 @@ class Duty:
         self.interval = interval
         self.work = work
         self.node = node
-        """The hash of this session's node, where a pass leaves out what is of the node that makes it."""
+        """The hash of this session's node, if a pass leaves out the messages of the node that makes it."""
         self.at: float = 0.0
-        """When to look again, monotonic."""
+        """When to check again, monotonic."""
         self.soon = False
 
 
 class Janitor:
-    """Cleans what one session uses."""
+    """Cleans the queues that one session uses."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -91,7 +92,7 @@ class Janitor:
         self._add(Duty(runtime.root + ROOT_DUTY, lambda: SLOTS_EVERY, self._clean_clients))
 
     def follow(self, state: QueueState) -> None:
-        """Take note of a queue that is used, or of its configuration."""
+        """Register a queue that is used, or its changed configuration."""
         duty = self._duties.get(state.paths.janitor)
         if duty is None:
             work = partial(clean_queue, QueueHandle(self._runtime, state), late=LATE)
@@ -122,7 +123,7 @@ class Janitor:
             try:
                 wait = await self._look(duty)
             except (QueueError, ZooKeeperError) as error:
-                log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # the next look tries again
+                log.info("%s could not be cleaned: %s", duty.path, error, extra=duty.extra)  # tried again later
             duty.at = clock.monotonic() + wait
 
     def _add(self, duty: Duty) -> None:
@@ -134,13 +135,13 @@ class Janitor:
         return min(LOOK_EVERY, duty.interval()) * (1 + SPREAD * self._runtime.random.random())
 
     async def _look(self, duty: Duty) -> float:
-        """Clean if it is time and nobody else does; return the seconds until the next look."""
+        """Clean if it is time and no other session does; return the seconds until the next check."""
         record = await self._record(duty)
         if record is None:
             return self._wait(duty)
         left = (record.stat.mtime - self._runtime.server_clock.now()) / 1000 + duty.interval()
         if duty.node is not None and made_by(record.data) == duty.node:
-            left += YIELD * duty.interval()  # a pass of another node covers what the last one left out
+            left += YIELD * duty.interval()  # a pass of another node covers the messages that the last one left out
         if left > 0 and not duty.soon:
             return min(left, LOOK_EVERY) * (1 + SPREAD * self._runtime.random.random())
         token = self._runtime.ids.next().encode()
@@ -158,14 +159,14 @@ class Janitor:
         return SOON if cleaned.more else self._wait(duty)
 
     async def _record(self, duty: Duty) -> Node | None:
-        """Read when it was cleaned last; None when that has just been made up, or there is no such queue."""
+        """Read when it was last cleaned; None if the record was just created, or the queue does not exist."""
         zookeeper = self._runtime.zookeeper
         (record,) = await zookeeper.read_many([duty.path])
         if record is None:
             try:
                 await zookeeper.multi([Create(duty.path)])
             except MultiError as error:
-                # Somebody else was quicker, or the queue is gone.
+                # Another session was faster, or the queue is gone.
                 log.debug("%s: %s", duty.path, error, extra=duty.extra)
         return record
 
@@ -181,20 +182,20 @@ class Janitor:
                 continue
             except MultiError as error:
                 if isinstance(error.error, BadVersionError):
-                    return False  # somebody has cleaned meanwhile
+                    return False  # another session has cleaned meanwhile
                 if not isinstance(error.error, NodeExistsError):
                     raise error.error from error
             (held,) = await zookeeper.read_many([path], generation=generation)
-            if held is None or held.data != token:  # else it is ours, be it by a copy whose reply was lost
+            if held is None or held.data != token:  # otherwise it is ours, perhaps from a copy whose reply was lost
                 return False
             self._runtime.server_clock.observe(held.stat.mtime)
             return True
 
     async def _unlock(self, duty: Duty, told: bytes, generation: int) -> None:
-        """Tell when it was cleaned, and give the lock back; the end of the session does that, too."""
+        """Record the time of the cleaning, and remove the lock, which otherwise ends with the session."""
         zookeeper = self._runtime.zookeeper
         done: list[Operation] = [Delete(f"{duty.path}/lock"), SetData(duty.path, told)]
-        with suppress(MultiError, SessionExpiredError):  # a lost copy has done it; or the lock is gone with the session
+        with suppress(MultiError, SessionExpiredError):  # a lost copy has done it, or the lock ended with the session
             try:
                 await zookeeper.multi(done, generation=generation)
             except ConnectionLossError:
@@ -209,12 +210,12 @@ class Janitor:
 
 
 def interval_of(state: QueueState) -> float:
-    """How often a queue is cleaned, seconds."""
+    """Return the interval between two clean-ups of a queue, seconds."""
     every = state.config.clean_every
     return every if isinstance(every, float) else CLEAN_EVERY
 
 
 def reap_interval_of(state: QueueState) -> float:
-    """How often it is looked for messages of a queue that their nodes leave lying, seconds."""
+    """Return the interval between two checks for messages that their nodes have not taken, seconds."""
     every = state.config.reap_every
     return every if isinstance(every, float) else REAP_EVERY

@@ -1,4 +1,4 @@
-"""What a ledger's znodes hold: locks that are a ledger's, pages that name items, and what is marked below a page."""
+"""The contents of a ledger's znodes: its locks, the pages that name items, and the marks below a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Node, Operation, ZooKeeper
 
 _OWNER: Final = "ledger:"
-#: Into how many parts a batch is divided whose query fails.
+#: The number of parts into which a batch is divided if its query fails.
 _FAN: Final = 8
 
 
@@ -36,34 +36,34 @@ class Entry(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a batch's own znode holds; an empty znode is a batch that is still being made."""
+    """The contents of a batch's own znode; an empty znode is a batch that is still being created."""
 
     items: int | None = None
-    """How many messages it has; None until it is sealed."""
+    """The number of its messages; None until it is sealed."""
     done: bool = False
-    """Whether its messages are being removed: it must be read no more."""
+    """Whether its messages are being removed: it must not be read any more."""
     attempts: int = 0
-    """How often it was handed out to a query."""
+    """The number of times it was passed to a query."""
     chunk: int = 0
-    """How many of its messages may be handed out at once, since one of them may fail the query; 0: all."""
+    """How many of its messages may be passed to a query at once, because one of them may make it fail; 0: all."""
     rejected: int = 0
-    """After how many attempts its message was rejected: it becomes a dead letter. 0: it was not."""
+    """The number of attempts after which its message was rejected and becomes a dead letter; 0: not rejected."""
     parent: int | None = None
-    """The batch that it is being divided from, while messages are moved from there."""
+    """The batch from which it is being split off, while messages are moved from there."""
     parents: tuple[int, ...] = ()
-    """The batches that it was divided from, which the locks of its messages name."""
+    """The batches from which it was split off, which the locks of its messages name."""
 
     @property
     def sealed(self) -> bool:
-        """Whether it will never get another message."""
+        """Whether it is final: no further message will be added."""
         return self.items is not None
 
     def next_attempt(self, most: int | None) -> Manifest:
-        """Return it as it is handed out next, where ``most`` attempts may fail; None: any number.
+        """Return the manifest for the next attempt, if ``most`` attempts may fail; None: any number.
 
-        After that, its first eighth is tried alone, and where that fails once, an eighth of that. The other parts
-        follow in batches of their own. A message that is alone is rejected after ``most`` attempts, so that no message
-        is rejected because of another one.
+        After that, its first eighth is tried alone, and if that fails once, an eighth of that. The other parts follow
+        in batches of their own. A batch of a single message is rejected after ``most`` attempts, so no message is
+        rejected because of another one.
         """
         items, counted = self.items or 0, self._replace(attempts=self.attempts + 1)
         if most is None or self.rejected:
@@ -76,7 +76,7 @@ class Manifest(NamedTuple):
         return self._replace(items=chunk, chunk=chunk) if 0 < chunk < items else counted
 
     def divided(self, number: int, chunk: int, kept: int, moved: int) -> tuple[Manifest, Manifest]:
-        """Return it, as batch ``number``, and its heir, which has got ``moved`` of its messages."""
+        """Return this manifest, as batch ``number``, and its heir, which has received ``moved`` of its messages."""
         left = self._replace(items=kept, chunk=chunk, attempts=0)
         return left, Manifest(moved, chunk=chunk, parents=(*self.parents, number))
 
@@ -87,7 +87,7 @@ class Manifest(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read what is stored. Raises: PayloadError."""
+        """Decode the stored bytes. Raises: PayloadError."""
         if not data:
             return cls()
         try:
@@ -107,27 +107,27 @@ class Manifest(NamedTuple):
 
 
 def owner_of_ledger(group: str) -> str:
-    """The owner that a ledger's locks name."""
+    """Return the owner that a ledger's locks name."""
     return f"{_OWNER}{group}"
 
 
 def is_of_ledger(lock: LockRecord) -> bool:
-    """Whether a lock is a ledger's: it has no end, and is nobody's leftover."""
+    """Whether a lock belongs to a ledger: such a lock has no end, and is not a leftover."""
     return lock.owner.startswith(_OWNER)
 
 
 def is_page(name: str) -> bool:
-    """Whether a child of a manifest is a page; the others are marks of tasks."""
+    """Whether a child of a manifest is a page; the other children are marks of tasks."""
     return name.isdigit()
 
 
 def write_page(entries: Sequence[Entry]) -> bytes:
-    """The bytes of a page: a line for each item."""
+    """Return the bytes of a page: a line for each item."""
     return "\n".join(one.place if not one.version else f"{one.place} {one.version}" for one in entries).encode()
 
 
 async def read_page(read: Callable[[str], Awaitable[Node]], path: str) -> list[Entry]:
-    """Read a page. Raises: NoNodeError; PayloadError: what is stored there is none."""
+    """Read a page. Raises: NoNodeError; PayloadError: the data is not a page."""
     data = (await read(path)).data
     try:
         return [_entry(line) for line in data.decode().split("\n")]
@@ -143,7 +143,7 @@ def _entry(line: str) -> Entry:
 
 
 async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) -> None:
-    """Write down that a message of a page is to be a dead letter when its batch is done; a repetition does nothing.
+    """Mark a message of a page to be dead-lettered when its batch is done; a repetition does nothing.
 
     Raises:
         NoNodeError: the batch is done.
@@ -153,7 +153,10 @@ async def mark(zookeeper: ZooKeeper, page: str, message_id: str, reason: str) ->
 
 
 async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
-    """Take back what was marked, if it was. Raises: NoAuthError, ClientClosedError of the zookeeper package."""
+    """Remove the mark of a message, if there is one.
+
+    Raises: NoAuthError, ClientClosedError of the zookeeper package.
+    """
     await _once(zookeeper, Delete(f"{page}/{message_id}"), NoNodeError)
 
 

@@ -1,4 +1,4 @@
-"""The ledgers of a queue as operators see them: which there are, and how an abandoned one is released."""
+"""The ledgers of a queue for operators: a list, and the release of an abandoned one."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ TOGETHER: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo:
-    """What a stream holds of a queue."""
+    """The messages of a queue that a stream holds."""
 
     group: str
     batches: int
-    """Batches that have not been acknowledged."""
+    """The number of batches that have not been acknowledged."""
     messages: int
-    """Messages in them, which nobody else can take."""
+    """The number of messages in them, which no other consumer can take."""
     client: str
-    """The session that took it over last, and where that ran."""
+    """The session that took it over last, and its host and process."""
     host: str
     pid: int
     changed: datetime
-    """When that was, or when a batch was last begun, in ZooKeeper's time."""
+    """The time of that, or of the last batch begun, in ZooKeeper's time."""
 
 
 async def ledgers(handle: QueueHandle[Runtime]) -> list[LedgerInfo]:
-    """Read what there is of each ledger of a queue that has been used.
+    """Read each used ledger of a queue.
 
-    Raises: AccessDeniedError; PayloadError: a page of one does not decode.
+    Raises: AccessDeniedError; PayloadError: a page of a ledger does not decode.
     """
     with translate_denials(handle.name):
         groups = sorted(await below(handle.zookeeper, handle.paths.ledgers))
@@ -76,7 +76,7 @@ async def _look_at(zookeeper: ZooKeeper, path: str, group: str, node: Node) -> L
         stat = await zookeeper.exists(f"{path}/{name}")
         changed = max(changed, 0 if stat is None else stat.ctime)
         for page in filter(is_page, await below(zookeeper, f"{path}/{name}")):
-            with suppress(NoNodeError):  # it has been acknowledged or given back meanwhile
+            with suppress(NoNodeError):  # it has been acknowledged or released meanwhile
                 messages += len(await read_page(zookeeper.read, f"{path}/{name}/{page}"))
     client, host, pid = session_of(node.data)
     return LedgerInfo(
@@ -101,7 +101,7 @@ async def count_ledgers(handle: QueueHandle[Runtime]) -> int:
 
 
 async def release(handle: QueueHandle[Runtime], group: str) -> int:
-    """Give back what a ledger holds; return how many messages. The stream that used it fails at its next change.
+    """Release the messages of a ledger; return how many. The stream that used it fails at its next change.
 
     A batch that is marked as done stays as it is: `Ledger.finish` removes it.
 
@@ -112,11 +112,11 @@ async def release(handle: QueueHandle[Runtime], group: str) -> int:
 
 
 class _RefusedError(Exception):
-    """A change was refused: what it is about has changed."""
+    """A change was refused: the data has changed."""
 
 
 class _Releasing:
-    """The release of a ledger. Each step is repeatable: a step that a lost reply left in doubt is read again."""
+    """The release of a ledger. Each step is repeatable: after a lost reply, the data is read again."""
 
     def __init__(self, zookeeper: ZooKeeper, state: QueueState, group: str) -> None:
         self._zookeeper = zookeeper
@@ -126,7 +126,7 @@ class _Releasing:
         self._epoch = 0
 
     async def run(self) -> int:
-        """Give all back; return how many messages."""
+        """Release all messages; return how many."""
         await self._take_over()
         released = 0
         for name in sorted(await below(self._zookeeper, self._path)):
@@ -153,8 +153,8 @@ class _Releasing:
                 if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
                     raise error.error from error
                 msg = (
-                    f"queue {self._state.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows those "
-                    "that there are"
+                    f"queue {self._state.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows the "
+                    "ledgers"
                 )
                 raise NotFoundError(msg) from error
             else:
@@ -162,7 +162,7 @@ class _Releasing:
                 return
 
     async def _unmarked(self, manifest: str) -> Check | None:
-        """Return what holds while nobody marks a batch as done; None where that has been done, or it is not there."""
+        """Return a check that a batch is not marked as done; None if it is, or if it does not exist."""
         try:
             node = await self._zookeeper.read(manifest)
         except NoNodeError:
@@ -170,9 +170,9 @@ class _Releasing:
         return None if Manifest.decode(node.data).done else Check(manifest, node.stat.version)
 
     async def _give_back(self, manifest: str, page: str) -> int:
-        """Remove a page, and the locks that it names, unless its batch is done; return how many locks these were."""
+        """Remove a page and the locks that it names, unless its batch is done; return how many locks."""
         paths, count = self._state.paths, 0
-        wakeup = SetData(paths.items, b"")  # what wakes idle consumers
+        wakeup = SetData(paths.items, b"")  # wakes idle consumers
         while True:
             # A stream that takes the ledger over meanwhile may begin to acknowledge the batch.
             unmarked = await self._unmarked(manifest)
@@ -186,7 +186,7 @@ class _Releasing:
                 [paths.lock(item_id(one.place.rpartition("/")[2])) for one in entries]
             )
             count = len(ours)
-            # Whose lock was forced open since may be another's by now, and that one is told by no version.
+            # A lock that was forced open since may now belong to another client, and no version shows that.
             unforced = Check(paths.locks, forced_version)
             marks = [Delete(f"{page}/{name}") for name in await below(self._zookeeper, page)]
             with suppress(_RefusedError):
@@ -194,7 +194,7 @@ class _Releasing:
                 return count
 
     async def _held(self, locks: Sequence[str]) -> tuple[int, list[str]]:
-        """Tell which of these locks are a ledger's, and the version that their folder had before that."""
+        """Return those of these locks that belong to a ledger, and the version of their folder before that read."""
         folder = await self._zookeeper.read(self._state.paths.locks)
         ours: list[str] = []
         for start in range(0, len(locks), TOGETHER):

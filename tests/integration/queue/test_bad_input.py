@@ -394,7 +394,7 @@ async def test_what_cannot_be_awaited_is_refused_before_it_handles_anything(
     jobs = session.queue("jobs")
     with pytest.raises(zq.InvalidOptionError, match="a handler must be awaitable; make it an `async def`"):
         session.listener(jobs, handler)
-    with pytest.raises(zq.InvalidOptionError, match="a middleware is awaited"):
+    with pytest.raises(zq.InvalidOptionError, match="a middleware must be awaitable"):
         session.listener(jobs, no_handler, middleware=[handler])
 
 
