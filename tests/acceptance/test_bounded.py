@@ -103,7 +103,7 @@ async def test_whatever_waits_in_vain_is_told_how_long_it_was_to_wait(on_clock: 
         for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
-    await in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were put back before")
+    await in_vain(jobs.dead_letters.redrive(timeout=600), r"within 600 s;.*1 dead letters were redriven before")
     await in_vain(jobs.put_many([b"4", b"5", b"6"], timeout=600), r"within 600 s")
     async with session.transaction() as tx:
         tx.put(jobs, b"4")
@@ -415,7 +415,7 @@ async def test_dead_letters_are_driven_back_as_far_as_there_is_room(session: zq.
         for message in await tx.take_many(jobs, 2, timeout=30):
             tx.reject(message, "bad")
     await jobs.put(b"3")
-    with pytest.raises(zq.QueueFullError, match="1 dead letters were put back before"):
+    with pytest.raises(zq.QueueFullError, match="1 dead letters were redriven before"):
         await jobs.dead_letters.redrive()
     assert (await jobs.size(), await jobs.dead_letters.size()) == (2, 1)
     waits = asyncio.create_task(jobs.dead_letters.redrive(timeout=None))

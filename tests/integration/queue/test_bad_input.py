@@ -642,7 +642,9 @@ async def test_a_delivery_settled_twice_says_so(session: zq.QueueSession) -> Non
         await rolled_back.rollback(delay=0)
         await rejected.reject("bad")
         for delivery, state in ((committed, "committed"), (rolled_back, "rolled back"), (rejected, "committed")):
-            with pytest.raises(zq.TransactionClosedError, match=f"message {delivery.id} of queue 'jobs' is {state}"):
+            with pytest.raises(
+                zq.TransactionClosedError, match=f"message {delivery.id} of queue 'jobs' is already {state}"
+            ):
                 await delivery.commit()
             with pytest.raises(zq.TransactionClosedError):
                 await delivery.reject("again")
