@@ -118,12 +118,13 @@ docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000, anew with eac
 	@$(MKDOCS) serve --watch aiozkqueue --watch docsite --watch README.md
 
 .PHONY: check
-check: $(STAMP)  ## lint, format, types by mypy and pyright, and audit; all run, whichever fails
+check: $(STAMP)  ## lint, format, types by mypy and pyright, word list, and audit; all run, whichever fails
 	@status=0; \
 	$(BIN)/ruff check --quiet || status=1; \
 	$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; status=1; }; \
 	$(BIN)/mypy || status=1; \
 	$(BIN)/pyright --warnings || status=1; \
+	$(BIN)/python -m tests.docs.prose || status=1; \
 	$(BIN)/python -m tests.packaging.audit constraints.txt || status=1; \
 	exit $$status
 

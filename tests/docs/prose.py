@@ -28,7 +28,7 @@ WORDS: Final = {
     r"\bof which one\b|\bof whom\b": "name the noun",
     r"(?<![Tt]here )\b(?:is|are|was|were) none\b": "does not exist, is invalid",
     r"(?<![Tt]here )\bis no (?:JSON|item|number|queue|message|name|path|address)\b": "is not a",
-    r"\bso many\b": "this many, up to",
+    r"\bso many\b(?![^.]*\bthat\b)": "this many, up to",
     r"(?:^|[.:;] )Who(?:ever)?\b(?![^.?\n]*\?)": "name the subject: a client that, the program that",
     r"\b(?:to|by|for|of|from|with) who\b": "name the person or the program",
     r"(?:^|[.:;] )What(?:ever)? (?!is|are|does|do|to|each|happens|this|you|it|the|a |can|an )": "name the subject",
