@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from collections import deque
+from functools import partial
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -18,9 +21,10 @@ from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.zookeeper import Delete, MultiError, NoNodeError, below
 
 from .batches import visible
+from .collectors import Earliest, sequence_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from aiozkqueue.layout import QueueConfig, QueuePaths
     from aiozkqueue.queue.runtime.clock import Clock
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 LEAD: Final = 60_000
 #: Items of one hour that are known at a time, the earliest; the rest is listed when these are due.
 NEAREST: Final = 50_000
+#: Names kept of an hour beyond those: items that other sessions hold, or that nobody may see yet.
+MORE: Final = 4096
+#: Names of an hour that are parsed before the event loop runs other tasks.
+PARSED: Final = 2048
 #: Items that become candidates at a time.
 RELEASE: Final = 1024
 #: Hours checked at a time, and how many of them are listed, before their items are used.
@@ -38,6 +46,9 @@ LISTED: Final = 16
 #: Seconds between checks for other sessions' delayed items in a session that is never idle; longer for long listings.
 INTERVAL: Final = 1.0
 INTERVAL_PER_LISTING: Final = 50
+
+#: Matches the name of a delayed item up to its due time. `ItemName.parse` takes five times as long.
+_DUE: Final = re.compile(r"item-t([0-9]{1,15})-").match
 
 
 class HourBucket:
@@ -209,30 +220,40 @@ class DelayedIndex:
         """List an hour whose stat was read before."""
         began = self._clock.monotonic()
         folder = later_of(number * HOUR)
-        path = self._queue.paths.at(folder)
-        try:
-            names, locks = await asyncio.gather(
-                self._zookeeper.children(path, generation=generation),
-                self._zookeeper.children(self._queue.paths.locks, generation=generation),
-            )
-        except NoNodeError:
-            self._hours.pop(number, None)
-            return
-        locked = {parse_lock(lock) for lock in locks}
-        if self._queue.config.staged:
-            names = visible(names, locked)
-        self._take(hour, folder, names, locked, now)
+        path, limit = self._queue.paths.at(folder), NEAREST + MORE
+        while True:
+            try:
+                earliest, locks = await asyncio.gather(
+                    self._zookeeper.children_into(path, partial(Earliest, limit, _DUE, _due_of), generation=generation),
+                    self._zookeeper.children(self._queue.paths.locks, generation=generation),
+                )
+            except NoNodeError:
+                self._hours.pop(number, None)
+                return
+            whole = earliest.held < limit
+            locked = {parse_lock(lock) for lock in locks}
+            items = [item async for item in self._parsed(earliest.in_order(), locked)]
+            free = [item for item in items if item.id not in locked]
+            if whole or len(free) > NEAREST:
+                break
+            limit *= 4  # locked and hidden items have taken the place of free ones
+        hour.unsettled = bool(items) and (items[0].due or 0) <= now
+        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
+        for start in range(0, min(NEAREST, len(free)), PARSED):
+            for item in free[start : min(NEAREST, start + PARSED)]:
+                self._add(item, f"{folder}/{item.text}")
+            await asyncio.sleep(0)
         hour.changed = stat.pzxid  # from before the listing: a later item shows as another change
         hour.look_after = self._clock.monotonic() + INTERVAL_PER_LISTING * (self._clock.monotonic() - began)
 
-    def _take(self, hour: HourBucket, folder: str, names: list[str], locked: set[str | None], now: int) -> None:
-        items = [item for name in names if (item := ItemName.parse(name)) is not None and item.due is not None]
-        items.sort(key=_by_due)
-        hour.unsettled = bool(items) and (items[0].due or 0) <= now
-        free = [item for item in items if item.id not in locked]
-        hour.beyond = max(free[NEAREST].due or 0, now + milliseconds_in(INTERVAL)) if len(free) > NEAREST else None
-        for item in free[:NEAREST]:
-            self._add(item, f"{folder}/{item.text}")
+    async def _parsed(self, names: Iterator[str], locked: set[str | None]) -> AsyncIterator[ItemName]:
+        """Yield the delayed items with these names that may be seen; the event loop runs other tasks in between."""
+        while page := list(islice(names, PARSED)):
+            for name in visible(page, locked) if self._queue.config.staged else page:
+                item = ItemName.parse(name)
+                if item is not None and item.due is not None:
+                    yield item
+            await asyncio.sleep(0)
 
     def _add(self, item: ItemName | None, place: str) -> None:
         if item is not None and item.due is not None and place not in self._known:
@@ -255,8 +276,10 @@ class DelayedIndex:
                 raise outcome
 
 
-def _by_due(item: ItemName) -> tuple[int, int]:
-    return item.due or 0, item.sequence
+def _due_of(name: str) -> tuple[int, str]:
+    """Return the sort key of a delayed item's name: its due time, then its sequence number."""
+    match = _DUE(name)
+    return 0 if match is None else int(match[1]), sequence_of(name)
 
 
 def _number(place: str) -> int | None:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.layout import End, ItemName, item_id, parse_lock
@@ -76,23 +78,32 @@ class Duplicates(NamedTuple):
 
 
 class _Lane:
-    """The listing of a lane: its items by key and filters, oldest first."""
+    """The listing of a lane, parsed while it comes in: its items by key and filters."""
 
     __slots__ = ("gone", "keys", "mark", "names")
 
-    def __init__(self, mark: tuple[int, int], names: list[str]) -> None:
+    def __init__(self, mark: tuple[int, int]) -> None:
         self.mark = mark
         self.gone: set[str] = set()  # names known to have been deleted since
         self.names: dict[str, ItemName] = {}
         self.keys: dict[Like, list[ItemName]] = {}
+
+    def take(self, names: list[str]) -> None:
+        """Parse these names."""
         for text in names:
             name = ItemName.parse(text)
             if name is not None:
                 self.names[text] = name
                 if (like := like_of(name)) is not None:
                     self.keys.setdefault(like, []).append(name)
-        for alike in self.keys.values():
-            alike.sort(key=lambda name: name.sequence)
+
+    def alike(self, name: ItemName) -> list[ItemName]:
+        """Return the items with the same key and filters, oldest first."""
+        like = like_of(name)
+        if like is None or like not in self.keys:
+            return []
+        self.keys[like].sort(key=_sequence)
+        return self.keys[like]
 
     def forget(self, text: str) -> None:
         """Record that an item was deleted."""
@@ -193,8 +204,7 @@ class Collapse:
             name = self._lanes[lane].names.get(text)
             if name is None:
                 continue  # it is gone, or was replaced by one chosen before
-            like = like_of(name)
-            alike = [] if like is None else self._lanes[lane].keys.get(like, [])
+            alike = self._lanes[lane].alike(name)
             members = [f"{lane}/{member.text}" for member in alike if free.to_deliver(member)]
             if members:
                 chosen[members[-1]] = members[:-1]
@@ -210,7 +220,7 @@ class Collapse:
         mark = (0, 0) if stat is None else (stat.czxid, stat.cversion + stat.num_children)
         if known is not None and known.mark == mark:
             return known
-        return _Lane(mark, await self._zookeeper.children(path, generation=generation))
+        return await self._zookeeper.children_into(path, partial(_Lane, mark), generation=generation)
 
     async def _duplicates(self, chosen: dict[str, list[str]], generation: int) -> Duplicates:
         pairs = [(newest, older) for newest, replaced in chosen.items() for older in replaced]
@@ -310,6 +320,10 @@ class _Free(NamedTuple):
             and (name.expires is None or name.expires > self.now)
             and (name.due is None or name.due <= self.now)
         )
+
+
+#: The sort key of the items of a key.
+_sequence = attrgetter("sequence")
 
 
 def like_of(name: ItemName) -> Like | None:

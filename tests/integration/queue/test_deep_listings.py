@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import aiozkqueue as zq
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    import aiozkqueue as zq
 
 DEEP = 100_000
 #: Seconds of CPU that the thread may use before the loop gets its next turn. CPU, not time: the machine has other work.
@@ -99,6 +100,44 @@ async def test_dead_letters_and_scheduled_messages_in_great_numbers_hold_up_noth
             await call()
         longest[name] = turns.longest
     assert {name: took for name, took in longest.items() if took > TURN} == {}
+
+
+@pytest.mark.slow
+async def test_consumers_of_scheduled_and_collapsing_messages_in_great_numbers_hold_up_nothing(
+    session: zq.QueueSession,
+) -> None:
+    due = session.queue("due")
+    newest = session.queue("newest")
+    await newest.configure(zq.QueueConfig(collapse=True))
+    for start in range(0, DEEP, 10_000):
+        await due.put_many([b""] * 10_000, delay=1)
+        await newest.put_many([b"%d" % number for number in range(start, start + 10_000)])
+    await asyncio.sleep(1)
+    longest: dict[str, float] = {}
+    for queue in (due, newest):
+        async with watched() as turns, session.begin() as tx:
+            assert len(await tx.take_many(queue, 10, timeout=60)) == 10
+            await tx.rollback()
+        longest[queue.name] = turns.longest
+    assert {name: took for name, took in longest.items() if took > TURN} == {}
+
+
+async def test_of_an_hour_with_more_held_messages_than_a_consumer_knows_the_free_ones_are_found(
+    session: zq.QueueSession, other: zq.QueueSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiozkqueue.queue.candidates.delay.NEAREST", 5)
+    monkeypatch.setattr("aiozkqueue.queue.candidates.delay.MORE", 3)
+    jobs = session.queue("jobs")
+    await jobs.put_many([b"%d" % number for number in range(80)], delay=0.01)
+    async with session.begin() as tx:
+        held = {delivery.body for delivery in await tx.take_many(jobs, 40, timeout=60)}
+        free: set[bytes] = set()
+        while len(free) < 80 - len(held):
+            async with other.begin() as more:
+                taken = await more.take_many(other.queue("jobs"), 10, timeout=60)
+                free |= {delivery.body for delivery in taken}
+        assert len(held | free) == 80
+        await tx.rollback()
 
 
 @pytest.mark.slow
