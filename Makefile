@@ -111,7 +111,7 @@ bench: $(STAMP)  ## measure ours and the peers on one real server (BENCH_ARGS="-
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 .PHONY: docs
 docs: $(STAMP)  ## build the documentation into site/; a link that leads nowhere is an error
-	@$(MKDOCS) build --quiet --strict
+	@$(MKDOCS) build --strict
 
 .PHONY: docs-serve
 docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000, anew with each change

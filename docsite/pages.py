@@ -32,6 +32,7 @@ COPIED: Final = {
     "benchmarks/JOURNAL.md": "benchmarks/journal.md",
     "benchmarks/results/first.json": "benchmarks/first.json",
     "benchmarks/results/first.png": "benchmarks/first.png",
+    "benchmarks/results/slower.json": "benchmarks/slower.json",
 }
 EXAMPLES: Final = "examples.md"
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(#[^)\s]*)?\)")
