@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-HISTORIES = int(os.environ.get("HISTORIES", "10000"))
+HISTORIES = int(os.environ.get("HISTORIES", "4000"))
 ROUGH = 4  # one in so many
 SEED = os.environ.get("SEED")
 #: Two classes, since `make test` gives a class to one process; each in parts, which `make simulate` deals out.
