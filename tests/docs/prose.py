@@ -60,9 +60,10 @@ def blanked(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def markdown(page: Path) -> Iterator[tuple[int, str]]:
-    """Yield the paragraphs of a page without code, each with its first line."""
-    text = blanked(_CODE, blanked(_FENCE, page.read_text()))
+def markdown(page: Path, *, code: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of a page, each with its first line. Only ``code`` keeps the code within a line."""
+    text = blanked(_FENCE, page.read_text())
+    text = text if code else blanked(_CODE, text)
     for match in re.finditer(r"(?:^(?!\s*$).*\n?)+", text, re.MULTILINE):
         yield text.count("\n", 0, match.start()) + 1, match[0]
 
@@ -91,17 +92,20 @@ def _text(value: ast.expr) -> str:
     )
 
 
-def python(module: Path) -> Iterator[tuple[int, str]]:
-    """Yield the docstrings, messages and comments of a module, each with its line."""
-    source = module.read_text()
+def python(module: Path, *, code: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield the docstrings, messages and comments of a module, each with its line. Only ``code`` keeps code in them."""
+    for line, text in _texts(module.read_text()):
+        yield line, text if code else blanked(_CODE, text)
+
+
+def _texts(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
-        for line, text in messages(node):
-            yield line, blanked(_CODE, text)
+        yield from messages(node)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, blanked(_CODE, node.value.value)
+            yield node.lineno, node.value.value
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            yield token.start[0], blanked(_CODE, token.string.lstrip("#: "))
+            yield token.start[0], token.string.lstrip("#: ")
 
 
 def found() -> Iterator[str]:
