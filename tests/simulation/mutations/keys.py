@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from aiozkqueue.layout.names import ItemName
     from aiozkqueue.zookeeper import ZooKeeperError
 
 
@@ -60,14 +61,12 @@ def a_duplicate_removed_whoever_holds_it(patch: pytest.MonkeyPatch) -> None:
 @mutation(keys_collapse)
 def the_newest_goes_in_the_place_of_the_oldest(patch: pytest.MonkeyPatch) -> None:
     """Who keeps the oldest of a set loses what was put last."""
-    made = collapse._Lane.__init__
+    in_order = collapse._Lane.alike
 
-    def backwards(self: collapse._Lane, mark: tuple[int, int], names: list[str]) -> None:
-        made(self, mark, names)
-        for several in self.keys.values():
-            several.reverse()
+    def backwards(self: collapse._Lane, name: ItemName) -> list[ItemName]:
+        return in_order(self, name)[::-1]
 
-    patch.setattr(collapse._Lane, "__init__", backwards)
+    patch.setattr(collapse._Lane, "alike", backwards)
 
 
 @mutation(keys_collapse)
