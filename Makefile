@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 10
-# Hundreds of short processes are started; where this is set, each would compile the whole package anew.
+# Hundreds of short processes are started; where this is set, each would compile the whole package again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retries 10 --timeout 60
 
@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retrie
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-# pip comes last into a new venv, so one without it was left half-made, and is made anew.
+# pip comes last into a new venv, so a venv without it is incomplete and is created again.
 $(BIN)/pip:
 	@echo "Making $(VENV) with $(PYTHON)"
 	@"$(PYTHON)" -m venv --clear $(VENV)
@@ -114,7 +114,7 @@ docs: $(STAMP)  ## build the documentation into site/; a link that leads nowhere
 	@$(MKDOCS) build --strict
 
 .PHONY: docs-serve
-docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000, anew with each change
+docs-serve: $(STAMP)  ## show the documentation on 127.0.0.1:8000 and reload it on each change
 	@$(MKDOCS) serve --watch aiozkqueue --watch docsite --watch README.md
 
 .PHONY: check
