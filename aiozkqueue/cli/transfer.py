@@ -117,7 +117,7 @@ def unload(
     """
     depth = asyncio.run(_depth(connection, queue))
     if depth is None:
-        msg = f"there is no queue {queue!r} below {connection.root}; its first put makes it"
+        msg = f"there is no queue {queue!r} below {connection.root}; its first put creates it"
         raise zq.NotFoundError(msg)
     options = options_of(connection) | {"queue": queue, "maxOffsetsPerTrigger": str(batch)}
     if strict:

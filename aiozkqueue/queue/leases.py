@@ -205,7 +205,7 @@ class Leases(Generic[T]):
             raise error
         if not places:
             return
-        msg = f"queue {self._state.name!r}: {len(places)} leases changed each time they were looked at; try again"
+        msg = f"queue {self._state.name!r}: {len(places)} leases changed each time they were read; try again"
         raise NotCommittedError(msg)
 
     def _places(self, tokens: Iterable[str]) -> list[str]:

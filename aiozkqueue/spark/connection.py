@@ -139,7 +139,7 @@ async def require_queue(link: Link) -> None:
     """Refuse to read what is not there. Raises: NotFoundError."""
     if not await link.state.exists():
         options = link.options
-        msg = f"there is no queue {options.queue!r} below {options.root} of {options.hosts}; its first put makes it"
+        msg = f"there is no queue {options.queue!r} below {options.root} of {options.hosts}; its first put creates it"
         raise NotFoundError(msg)
 
 

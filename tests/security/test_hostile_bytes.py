@@ -340,7 +340,7 @@ def test_an_item_too_large_to_be_moved_is_told_of_and_kept_while_others_come(
             assert [message.body for message in await queue.peek()] == [data]
 
     asyncio.run(consume())
-    assert "item-ihuge-0000000001 by hand" in caplog.text
+    assert "item-ihuge-0000000001 manually" in caplog.text
     writer.client.delete(root, recursive=True)
 
 

@@ -68,7 +68,7 @@ def test_a_row_whose_function_raises_becomes_a_dead_letter_when_it_has_failed_al
     assert Counter(rows) == Counter(range(9))
     [(body, reason)] = dead(options)
     assert body == b"no number"
-    assert reason == "stream 'spark': the query failed 1 times with a batch of this message alone"
+    assert reason == "stream 'spark': the query failed 1 times on a batch of only this message"
     assert left(options) == (0, 0, 0)
 
 
@@ -116,7 +116,7 @@ async def test_of_many_messages_the_few_that_fail_are_found_in_few_attempts(
         letters = await queue.dead_letters.peek(10)
         assert {one.body.decode() for one in letters} == poison
         assert {one.reason for one in letters} == {
-            f"stream 'spark': the query failed {most} times with a batch of this message alone"
+            f"stream 'spark': the query failed {most} times on a batch of only this message"
         }
         assert Counter(query.rows) == Counter(bodies) - Counter(poison)
         assert (await queue.size(), (await queue.stats()).claimed, await ledger.batches()) == (0, 0, [])

@@ -210,7 +210,7 @@ def test_a_stream_of_nothing_or_of_what_json_has_not_is_refused(options: dict[st
     parsed = parse_options(options)
     reader = QueueStreamReader(default_schema(parsed.content), parsed)
     try:
-        with pytest.raises(zq.NotFoundError, match="there is no queue 'orders'; its first put makes it"):
+        with pytest.raises(zq.NotFoundError, match="there is no queue 'orders'; its first put creates it"):
             reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     finally:
         reader.stop()

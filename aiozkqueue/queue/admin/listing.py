@@ -1,7 +1,7 @@
-"""Listings of a queue, for operators: of any length, without holding up the loop.
+"""Listings of a queue for operators, of any length, without blocking the event loop.
 
 A listing of a million items takes seconds to read, and the process that asks for it may hold claims. So names are
-judged while they come in, no more of them are kept than are wanted, and an item is parsed when its page is due.
+filtered as they arrive, only the wanted ones are kept, and an item is parsed when its page is due.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Collector)
 T = TypeVar("T")
 
-#: Items parsed before others get their turn: a few milliseconds.
+#: Items parsed before other tasks run: a few milliseconds of work.
 SLICE: Final = 512
 
 
@@ -42,17 +42,17 @@ class Placed(NamedTuple):
     item: ItemName
     path: str
     generation: int
-    """Of its lane: each begins its sequence again."""
+    """The generation of its lane: each generation has its own sequence."""
 
 
 async def list_children(handle: QueueHandle[Runtime], path: str) -> list[str]:
-    """List what is below a znode of a queue; nothing when there is no such queue. Raises: AccessDeniedError."""
+    """List the children of a znode of a queue; none if the queue does not exist. Raises: AccessDeniedError."""
     with translate_denials(handle.name):
         return await below(handle.zookeeper, path)
 
 
 async def collect_children(handle: QueueHandle[Runtime], path: str, collector: Callable[[], C]) -> C:
-    """Give what is below a znode of a queue to a collector while it comes in; nothing when there is no such queue.
+    """Pass the children of a znode of a queue to a collector as they arrive; none if the queue does not exist.
 
     Raises: AccessDeniedError.
     """
@@ -94,7 +94,7 @@ async def first_items(
         seen_by_all = [one for one in found if not is_closed(one.item.text, now_closed)]
         if len(seen_by_all) == len(found) or len(found) < limit:
             return seen_by_all
-        closed |= now_closed  # what is hidden has taken the place of what comes behind it
+        closed |= now_closed  # hidden items have taken the place of later ones
 
 
 async def first_readable(
@@ -103,7 +103,7 @@ async def first_readable(
     limit: int,
     read: Callable[[Sequence[Placed]], Awaitable[Sequence[T | AccessDeniedError | None]]],
 ) -> tuple[list[T], list[str]]:
-    """Return what ``read`` makes of the first ``limit`` items that it can read, and the ids of those before it cannot.
+    """Return the results of ``read`` for the first ``limit`` readable items, and the ids of the unreadable ones before.
 
     Raises: AccessDeniedError: the folders may not be listed.
     """
@@ -133,10 +133,10 @@ async def walk(
     *,
     ordered: bool = True,
 ) -> AsyncIterator[list[Placed]]:
-    """Give the items in these folders whose names pass, some hundred at a time, however many there are.
+    """Yield the items in these folders whose names pass, some hundred at a time.
 
-    The most urgent come first, and of these the oldest; then, by time, the scheduled; or they come in no order. What
-    belongs to a batch that is not complete is left out. Only the names are held that have passed.
+    The order is by priority, then by age, with scheduled items last, by time; or unspecified. Items of incomplete
+    batches are left out. Only names that have passed are held in memory.
 
     Raises: AccessDeniedError.
     """
@@ -162,13 +162,13 @@ async def list_items(
 
 
 async def closed_stages(handle: QueueHandle[Runtime]) -> set[str]:
-    """Return the locks of the batches that are not complete: an item seen before the call, and in none, is visible."""
+    """Return the locks of incomplete batches: an item seen before the call, and in none of them, is visible."""
     locks = await collect_children(handle, handle.paths.locks, lambda: Matching(_stage))
     return {lock for name in locks.names if (lock := _stage(name)) is not None}
 
 
 async def seen(handle: QueueHandle[Runtime], names: list[str]) -> list[str]:
-    """Leave the items of batches that are not complete out of a listing."""
+    """Leave items of incomplete batches out of a listing."""
     if not any("-b" in name for name in names):
         return names
     return visible(names, await closed_stages(handle))
@@ -199,14 +199,17 @@ def _foreign(state: QueueState, folders: Iterable[str]) -> bool:
 
 
 def _key(state: QueueState, folders: Sequence[str]) -> Callable[[str], Any]:
-    """What the names in folders of one rank are sorted by."""
+    """Return the sort key of names in folders of one rank."""
     if state.dialect is not None and _foreign(state, folders):
         return state.dialect.order
     return _scheduled if folders[0].startswith(f"{state.paths.later}/") else sequence_of
 
 
 def _scheduled(name: str) -> tuple[int, int, str]:
-    """Sort what is put for later by its time, then by its priority. `ItemName.parse` would take five times as long."""
+    """Return the sort key of scheduled items: due time, then priority.
+
+    `ItemName.parse` would take five times as long.
+    """
     match = _DUE(name)
     if match is None:
         item = ItemName.parse(name)
@@ -222,7 +225,7 @@ async def _read(
     *,
     ordered: bool = True,
 ) -> Iterator[tuple[Any, str, str]]:
-    """List folders of one rank; give each name behind what it is sorted by, and with its folder."""
+    """List folders of one rank; yield each name with its sort key and its folder."""
     if handle.state.dialect is not None and _foreign(handle.state, folders):
         passes = _both(handle.state.dialect.is_item, passes)
     if not ordered:
@@ -247,7 +250,7 @@ def _both(one: Callable[[str], object], other: Callable[[str], object] | None) -
 
 
 async def _pages(state: QueueState, names: Iterator[tuple[Any, str, str]]) -> AsyncIterator[list[Placed]]:
-    """Parse a page at a time; others get their turn between two."""
+    """Parse a page at a time; other tasks run between two pages."""
     while page := list(islice(names, SLICE)):
         yield [
             Placed(item, f"{folder}/{name}", generation_of(folder))

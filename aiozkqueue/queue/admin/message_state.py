@@ -1,4 +1,4 @@
-"""Where one message stands, found by its id."""
+"""The state of one message, found by its id."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Status(enum.Enum):
-    """Where a message stands."""
+    """The states of a message."""
 
     WAITING = "waiting"
     """It can be taken now."""
     DELAYED = "delayed"
-    """It can be taken at a later moment only. It was scheduled for that moment, or is retrying until then."""
+    """It can only be taken later: it is scheduled, or waits for a retry."""
     CLAIMED = "claimed"
     """It is in flight: a transaction, a delivery or a ledger holds it."""
     DEAD = "dead-lettered"
@@ -46,12 +46,12 @@ class Status(enum.Enum):
     COLLAPSED = "collapsed"
     REAPED = "reaped"
     UNKNOWN = "unknown"
-    """It is not there: it has never been, or it has ended and no history tells of it."""
+    """It does not exist: it was never put, or it has ended and no history records it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A session of some program; host and number as far as they are known."""
+    """A session of a program, with its host and process id if they are known."""
 
     client: str
     host: str = ""
@@ -60,20 +60,20 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageState:
-    """What is known of one message, read one thing after the other, not at one moment."""
+    """The state of one message. The parts are read one after the other, not at one moment."""
 
     id: str
     status: Status
     put_at: datetime | None = None
     """When it was put, in ZooKeeper's time."""
     put_by: Process | None = None
-    """Whose session made its id; None when another program put it."""
+    """The session that created its id; None if another program put it."""
     attempts: int = 0
-    """How many hand-overs have been counted; see `Message.attempt`."""
+    """The number of counted deliveries; see `Message.attempt`."""
     error: str | None = None
     """How the last attempt failed."""
     due: datetime | None = None
-    """When it can be taken, of one that is delayed."""
+    """When it can be taken, for a delayed message."""
     claimed_at: datetime | None = None
     claimed_by: Process | None = None
     """The client that holds it, or held it when it ended; None if that is another program."""
@@ -83,8 +83,8 @@ class MessageState:
 
 
 async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageState:
-    """Find out where a message stands. Lists the queue, and if it is not there, the history."""
-    for again in (True, False):  # one that is driven back while we look is in neither place
+    """Return the state of a message. Lists the queue, and if the message is not there, the history."""
+    for again in (True, False):  # a message that is redriven during the search may be found in neither place
         item = await _item(handle, message_id, await lanes(handle))
         if item is not None and (living := await _living(handle, item)) is not None:
             return living
@@ -99,7 +99,7 @@ async def state_of(handle: QueueHandle[Runtime], message_id: str) -> MessageStat
 
 async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str]) -> Placed | None:
     def bears_id(name: str) -> bool:
-        # To parse every name of a deep queue costs more than to list it. The id of a negative sequence is n and digits.
+        # Parsing every name of a deep queue costs more than listing it. The id of a negative sequence is n and digits.
         if message_id.removeprefix("n") not in name:
             return False
         item = handle.state.parse_item(name)
@@ -110,7 +110,7 @@ async def _item(handle: QueueHandle[Runtime], message_id: str, folders: list[str
 
 
 async def _comes_first(handle: QueueHandle[Runtime], placed: Placed, config: QueueConfig) -> bool:
-    """Whether a message is the one of its group that the group's lock is for."""
+    """Whether a message is the one that its group's lock holds."""
     group = lock_id(config, placed.item.text)
     first = await first_items(handle, await lanes(handle), 1, lambda name: lock_id(config, name) == group)
     return bool(first) and first[0].item.id == placed.item.id
@@ -124,7 +124,7 @@ async def _living(handle: QueueHandle[Runtime], placed: Placed) -> MessageState 
     if node is None:
         return None
     if is_group(locked_by) and not await _comes_first(handle, placed, config):
-        lock = None  # held by one before it
+        lock = None  # the lock holds an earlier message
     record = record_of_attempts(meta)
     state = MessageState(
         id=message_id,
@@ -180,9 +180,9 @@ async def _ended(handle: QueueHandle[Runtime], record: HistoryRecord) -> Message
 
 
 async def _producer(handle: QueueHandle[Runtime], message_id: str) -> Process | None:
-    """Whose session made an id, by its beginning; its folder tells where that runs, or ran within the last day.
+    """Return the session that created an id, by its prefix; the session's folder has its host for up to a day.
 
-    Ids in other programs' queues do not tell.
+    Ids in other programs' queues have no such prefix.
     """
     client = message_id[:CLIENT_DIGITS]
     if len(message_id) <= CLIENT_DIGITS or handle.state.dialect is not None:
@@ -202,7 +202,7 @@ async def _consumer(handle: QueueHandle[Runtime], client: str) -> Process:
 
 
 def put_at(item: Node) -> int:
-    """When an item was first put, ms."""
+    """Return when an item was first put, ms."""
     try:
         stamp = decode(item.data)[0].enqueued_at
     except MalformedError:

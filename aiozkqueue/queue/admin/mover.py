@@ -1,4 +1,4 @@
-"""One move: the messages it takes along, and how.
+"""Moves the messages of one move, item by item.
 
 Each item goes by one multi that removes it from the source and creates its messages in the target (see `transfer`). So
 each message is always in exactly one of the two, and of several movers only one moves it. A held message, a
@@ -54,29 +54,29 @@ if TYPE_CHECKING:
     from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, Sealed
     from aiozkqueue.queue.state.queue_state import QueueState
 
-#: Seconds after which what others hold is looked at again: at first, and at most.
+#: Seconds until held messages are read again: the first wait, and the longest.
 FIRST_PATIENCE = 0.1
 MOST_PATIENCE = 2.0
-#: Seconds for which an item of another program, once it is read, may wait for room in the target.
+#: Seconds for which an item of another program may wait for room in the target after it was read.
 FOREIGN_PATIENCE: Final = 1.0
 #: Bytes of messages that the multi of one item puts.
 MOST_AT_ONCE: Final = 512 * 1024
 #: The bytes of the rest of that multi: the slot, the lock, the attempts.
 _OVERHEAD: Final = 8 * 1024
-#: After these nobody knows, or nothing has happened: the item is looked at again.
+#: After these errors the outcome is unknown, or nothing was applied: the item is read again.
 _LOOK_AGAIN: Final = (SessionExpiredError, OutcomeUnknownError, QueueFullError)
 
 
 class _Part(NamedTuple):
-    """The next messages of an item that go together."""
+    """The next messages of an item that move together."""
 
     transfer: Transfer
     last: bool
-    """Whether the item goes with them."""
+    """Whether the item is removed with them."""
 
 
 class Mover:
-    """Moves what lay in one queue when a move began."""
+    """Moves the messages that were in one queue when a move began."""
 
     def __init__(
         self, runtime: Runtime, source: QueueState, target: QueueState, record: MoveRecord, began: int
@@ -94,12 +94,12 @@ class Mover:
         """Why messages could not be moved, by the ids of their items."""
 
     async def run(self, progress: Callable[[int], Awaitable[None]]) -> None:
-        """Move all there is to move, and tell ``progress`` in between how many have been moved.
+        """Move all messages, and report to ``progress`` how many have been moved so far.
 
         Raises: AccessDeniedError, SessionClosedError, and the errors of the zookeeper package.
         """
         patience = FIRST_PATIENCE
-        while await self._source.exists():  # otherwise there is nothing to move, and `open` would create it
+        while await self._source.exists():  # otherwise there is nothing to move, and `open` would create the queue
             before = self.moved
             await self._source.open()
             await self._target.open()
@@ -111,7 +111,7 @@ class Mover:
             await asyncio.sleep(patience)
 
     async def _pass(self, progress: Callable[[int], Awaitable[None]]) -> int:
-        """Go through the source once; return how many items must be looked for again."""
+        """Go through the source once; return how many items must be read again."""
         runtime, source, again = self._runtime, self._source, 0
         async for placed in walk(QueueHandle(runtime, source), await lanes(QueueHandle(runtime, source))):
             items = {source.paths.place_of(one.path): one.item for one in placed if one.item.id not in self.failed}
@@ -130,11 +130,11 @@ class Mover:
                 generation = runtime.zookeeper.generation
             for place, error in sealed.items():
                 self.failed[missing.pop(place).id] = error
-            # It was consumed since it was listed; or it was created again under its old number.
+            # The item was consumed since it was listed, or created again under its old number.
             again += sum(item.sequence < self._counter(self._counters, place) for place, item in missing.items())
         return again
 
-    # -- what belongs to the move
+    # -- the messages of the move
 
     async def _valid_counters(self) -> Mapping[str, int]:
         """Return the counters of the record, unless the numbers have begun again since then."""
@@ -144,10 +144,10 @@ class Mover:
         return self._counters if parent is not None and parent.czxid <= self._began else {}
 
     def _was_there(self, found: ItemSnapshot, item: ItemName, counters: Mapping[str, int]) -> bool:
-        """Tell whether a message lay in the source when the move began.
+        """Return whether a message was in the source when the move began.
 
-        What was created later can still be an older message: one that was handed on to all nodes, or a part of an item
-        that a consumer has split. Both keep the sequence number.
+        An item created later can still hold an older message: one reassigned to all nodes, or a part of an item that a
+        consumer has split. Both keep the sequence number.
         """
         if found.item.stat.czxid <= self._began:
             return True
@@ -162,7 +162,7 @@ class Mover:
     # -- moving
 
     async def _move(self, mine: Sequence[ItemSnapshot], items: Mapping[str, ItemName], generation: int) -> int:
-        """Move what nobody holds, in its order; return how many items must be looked at again."""
+        """Move the items that no client holds, in order; return how many items must be read again."""
         waiting = [one for one in mine if not self._held(one)]
         again = len(mine) - len(waiting)
         while waiting:
@@ -175,7 +175,7 @@ class Mover:
                 elif part is not None:
                     again += not await self._drop(part.transfer)
                 if part is not None and not part.last:
-                    break  # its other messages go before what comes behind it
+                    break  # its other messages precede the following items
             waiting = list(rest)
             outcomes = await self._send([part.transfer for _, part in batch])
             again += outcomes.count(False)
@@ -189,7 +189,7 @@ class Mover:
         return again
 
     async def _part_or_failure(self, found: ItemSnapshot, item: ItemName, generation: int) -> _Part | None:
-        """Say which messages of an item go next, or note why they cannot: None."""
+        """Return the next messages of an item to move; None, with a record of the reason, if they cannot be moved."""
         try:
             part = await self._part(found, item, generation)
         except SessionClosedError:
@@ -202,7 +202,7 @@ class Mover:
         return part
 
     async def _drop(self, transfer: Transfer) -> bool:
-        """Remove an item that holds no message; tell whether it is gone. Raises: QueueError."""
+        """Remove an item without messages; return whether it is gone. Raises: QueueError."""
         try:
             (gone,) = await apply(self._runtime, [transfer.change])
         except _LOOK_AGAIN:
@@ -210,7 +210,7 @@ class Mover:
         return gone
 
     async def _send(self, transfers: Sequence[Transfer]) -> list[bool | None]:
-        """Make these; tell for each whether it was made. None: it cannot be."""
+        """Send these transfers; return for each whether it was made. None: it is impossible."""
         told: list[bool | None] = []
         for one, outcome in zip(transfers, await transfer(self._runtime, transfers, self._patience()), strict=True):
             if isinstance(outcome, SessionClosedError):
@@ -231,7 +231,7 @@ class Mover:
         return found.in_flight if self._source.dialect is None else found.lock is not None
 
     async def _part(self, found: ItemSnapshot, item: ItemName, generation: int) -> _Part:
-        """Say which messages of an item go next. Raises: QueueError: they cannot be moved."""
+        """Return the next messages of an item to move. Raises: QueueError: they cannot be moved."""
         runtime, source, target = self._runtime, self._source, self._target
         change = removal(runtime, source, found, self._disposition)
         puts: Sequence[Put]
@@ -254,7 +254,7 @@ class Mover:
         return _Part(Transfer(found.id, puts, change), last)
 
     def _first_of(self, dialect: Dialect, found: ItemSnapshot, item: ItemName) -> tuple[list[Put], bytes | None]:
-        """Put as many messages of an item as go together; return what the item is left with, None: nothing."""
+        """Put as many messages of an item as fit together; return the rest of the item. None: nothing is left."""
         runtime, target = self._runtime, self._target
         converted = convert(runtime, self._source, target, item, found.item)
         bodies, size = converted.bodies, target.config.max_size
@@ -272,8 +272,8 @@ class Mover:
                 return puts, rest
             if len(puts) == 1:
                 msg = (
-                    f"item {found.name} of queue {self._source.name!r} fills its znode: a request has no room for the "
-                    "first of its messages and for the others; let a consumer take that one, and move the others then"
+                    f"item {found.name} of queue {self._source.name!r} fills its znode, so a request cannot hold its "
+                    "first message and the others; let a consumer take the first one, then move the others"
                 )
                 raise MessageTooLargeError(msg)
             del puts[len(puts) // 2 :]
@@ -281,7 +281,7 @@ class Mover:
 
 
 async def survey(runtime: Runtime, source: QueueState, target: QueueState) -> int:
-    """See that the target has a place for all that is in the source; return the number after the last one there.
+    """Check that the target supports every message in the source; return the number after the last item there.
 
     For queues of which at least one is another program's.
 

@@ -1,9 +1,10 @@
-"""Moves of a queue's messages to another queue: persistent, and carried on by another session when one ends.
+"""Moves of a queue's messages to another queue: persistent, and continued by another session when one ends.
 
-A move takes along what is in its source when it begins: the items created up to the zxid of its own znode. How each
-of them goes, and why none is lost or doubled: `mover`.
+A move takes the messages that are in its source when it begins: the items created up to the zxid of its own znode. See
+`mover` for how each is moved, and why none is lost or duplicated.
 
-The session that works on a move says so with an ephemeral znode. It only saves others the work: several may run a move.
+The session that works on a move has an ephemeral znode, which only saves other sessions the work: several may run a
+move.
 """
 
 from __future__ import annotations
@@ -59,19 +60,19 @@ log: Final = logging.getLogger(__name__)
 
 #: Lanes whose counters a record holds. A queue has more of them only if messages are put for many hours.
 MOST_COUNTERS = 1000
-#: How long the record of a move that has ended is kept.
+#: How long the record of an ended move is kept.
 KEPT = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveStatus:
-    """How far a move has got."""
+    """The progress of a move."""
 
     reference: str
     source: str
     target: str
     state: MoveState
-    """``running``, ``done``, or ``failed``: some messages could not be moved, and are where they were."""
+    """``running``, ``done``, or ``failed``: some messages could not be moved, and are still in the source."""
     moved: int
     """Messages that are in the target; a lower bound while the move runs."""
     started: datetime
@@ -90,16 +91,16 @@ class Moves:
         """Begin to move all messages that are in ``source`` now to ``target``; return the move's reference.
 
         Each keeps its id, headers, key, priority, group and time of put; its attempts are counted from 0 again. The
-        work goes on in this session's background, and another session takes it up when this one ends. A target with a
-        size takes as many as fit, and the others wait in the source for room.
+        move runs in this session's background, and another session continues it when this one ends. A target with
+        ``max_size`` takes as many as fit, and the others wait in the source for room.
 
         Either queue may be another program's: give a `Session.curator_queue` or `Session.kazoo_queue`. Messages from
-        there get new ids. Keys, delays and priorities are kept, the latter as their distance from the usual one, and an
-        item of several messages becomes one message each. All of the source is then read first. When a message has
-        something that the target has no place for, this raises an error, and nothing is moved.
+        there get new ids. Keys, delays and priorities are kept (a priority as its distance from the default), and an
+        item of several messages becomes one message each. The whole source is then read first. If the target does not
+        support a property of a message, this raises an error, and nothing is moved.
 
         Raises:
-            InvalidOptionError: both are the same queue, or the target has no place for something.
+            InvalidOptionError: both are the same queue, or the target does not support a property of a message.
             MessageTooLargeError, PayloadError: a message does not fit into the target, or does not decode.
             InvalidNameError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -111,7 +112,7 @@ class Moves:
         return reference
 
     def check(self, source: Destination[Any] | str, target: Destination[Any] | str) -> tuple[str, str]:
-        """Refuse what `start` refuses without looking into the queues; return the names of both. Raises: as `start`."""
+        """Make the checks of `start` that need no read of the queues; return the names of both. Raises: as `start`."""
         ends = self._ends(source, target)
         return ends[0].name, ends[1].name
 
@@ -147,7 +148,7 @@ class Moves:
         return self._runtime.foreign(described(end.name, end.layout))
 
     async def _counters(self, source: QueueState, target: QueueState) -> dict[str, int]:
-        """Read how far the lanes of a queue have come whose items may be created again under their numbers.
+        """Read the counters of the lanes of a queue whose items may be created again under their numbers.
 
         Raises: as `start`.
         """
@@ -157,7 +158,7 @@ class Moves:
             following = await survey(runtime, source, target)
         if source.dialect is not None:
             with translate_denials(source.name):
-                await runtime.zookeeper.sync(source.paths.items)  # a server that lags knows of too few
+                await runtime.zookeeper.sync(source.paths.items)  # a lagging server knows too few items
                 stat = await runtime.zookeeper.exists(source.paths.items)
             # The numbers of a copied queue are larger than the counter of its folder.
             return {} if stat is None else {source.paths.place_of(source.paths.items): max(following, put_into(stat))}
@@ -168,9 +169,9 @@ class Moves:
         return {source.paths.place_of(lane): put_into(stat) for lane, stat in islice(stats.items(), MOST_COUNTERS)}
 
     async def status(self, reference: str) -> MoveStatus:
-        """Tell how far a move has got.
+        """Return the progress of a move.
 
-        Raises: UnknownMoveError: there is none of this reference, or its record has expired; AccessDeniedError,
+        Raises: UnknownMoveError: there is no move with this reference, or its record has expired; AccessDeniedError,
         SessionClosedError, WrongLoopError.
         """
         self._runtime.check()
@@ -188,7 +189,9 @@ class Moves:
         return sorted((one for one in found if one is not None), key=lambda one: one.started)
 
     async def resume(self) -> int:
-        """Take up the moves that nobody works on, and forget those that ended long ago; return how many it took up.
+        """Continue the moves that no session works on, and remove the records of those that ended long ago.
+
+        Return how many it continues.
 
         Raises: AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -221,7 +224,7 @@ class Moves:
             except (ConnectionLossError, ZooKeeperSessionExpiredError):
                 continue
             except SessionClosedError:
-                return  # another session takes it up
+                return  # another session continues it
             except (QueueError, ZooKeeperError, MalformedError) as error:
                 log.warning("move %s: %s", reference, error, extra={"move": reference})
                 await self._note(reference, error=str(error))
@@ -236,7 +239,7 @@ class Moves:
         return node.data == self._runtime.ids.client.encode()
 
     async def _finish(self, reference: str, generation: int) -> None:
-        """Move all there is to move, and say so."""
+        """Move all messages, and record the result."""
         runtime = self._runtime
         node = await runtime.zookeeper.read(self._paths.move(reference), generation=generation)
         record = MoveRecord.decode(node.data)
@@ -258,7 +261,7 @@ class Moves:
     async def _note(
         self, reference: str, *, moved: int | None = None, done: bool = False, error: str | None = None
     ) -> None:
-        """Write down how far it has got; a later state is never taken back."""
+        """Record the progress; a later state is never overwritten."""
         path = self._paths.move(reference)
         while True:
             try:
@@ -311,7 +314,7 @@ class Moves:
         )
 
     async def _write(self, operations: list[Operation]) -> None:
-        """Create a znode of a name that is new, and so may be sent twice."""
+        """Create a znode with a new name, so the request may be sent twice."""
         zookeeper = self._runtime.zookeeper
         while True:
             try:
@@ -334,7 +337,9 @@ class Moves:
         try:
             await self._runtime.zookeeper.multi([Delete(path)])
         except (MultiError, ConnectionLossError, ZooKeeperSessionExpiredError) as error:
-            log.debug("%s is left to the next who looks: %s", path, error, extra={"move": path.rpartition("/")[2]})
+            log.debug(
+                "%s is left to the next session that checks: %s", path, error, extra={"move": path.rpartition("/")[2]}
+            )
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(f"moves under {self._paths.base}: {error}; connect with `auth=` of an allowed user")
+        return AccessDeniedError(f"moves under {self._paths.base}: {error}; use the credentials of an allowed user")

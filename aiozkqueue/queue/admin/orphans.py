@@ -1,7 +1,7 @@
-"""What is left over in ZooKeeper and belongs to nothing: found here, told by the doctor, taken away by clean-up.
+"""Finds orphaned znodes, which the doctor reports and clean-up removes.
 
-Nothing is locked while it is looked for, and a busy queue changes meanwhile. What is left over is therefore listed
-*before* that without which it is left over, and looked at a second time.
+Nothing is locked during the search, and a busy queue changes meanwhile. Possible orphans are therefore listed *before*
+the znodes that they depend on, and checked a second time.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from aiozkqueue.layout import QueuePaths
     from aiozkqueue.zookeeper import Node, Stat, ZooKeeper
 
-#: Seconds after which nobody reads a commit slot any more.
+#: Seconds after which no client reads a commit slot any more.
 SLOT_LIFETIME: Final = 24 * 3600.0
 #: Seconds by which a lock may outlive its item or its end: its holder may be about to remove it.
 LATE: Final = 30.0
 
 
 class Left(NamedTuple):
-    """A znode that is left over, as it was read."""
+    """An orphaned znode, as it was read."""
 
     name: str
     node: Node
 
 
 class Locks(NamedTuple):
-    """Locks that are not as they should be."""
+    """Locks that are orphaned or overdue."""
 
     endless: list[Left]
-    """Those that neither a session nor a time ends."""
+    """Locks that end neither with a session nor at a time."""
     unannounced: list[Left]
-    """Timed ones without the due node that ends them."""
+    """Timed locks without the due node that ends them."""
     vain: list[Left]
-    """Those whose item is gone."""
+    """Locks whose item is gone."""
     overdue: int
-    """How many should have been taken off a while ago."""
+    """The number of locks that should have been removed a while ago."""
 
 
 async def bad_locks(
     zookeeper: ZooKeeper, paths: QueuePaths, locks: Sequence[str], now: float, ids: Collection[str] | None = None
 ) -> Locks:
-    """Look at these locks at a time (seconds since 1970); with the ids of all items, find those in vain too."""
+    """Check these locks at a time (seconds since 1970); given the ids of all items, also find locks without an item."""
     found = Locks([], [], [], 0)
     overdue = 0
     nodes = await read_pages(zookeeper, [f"{paths.locks}/{name}" for name in locks])
@@ -80,7 +80,7 @@ async def bad_locks(
 
 
 async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Sequence[str]) -> list[str]:
-    """Find the due nodes whose lock is gone, and what is no due node."""
+    """Find the due nodes whose lock is gone, and children that are not due nodes."""
     timed = [(name, parsed[1]) for name in dues if (parsed := parse_due(name)) is not None]
     nodes = await read_pages(zookeeper, [f"{paths.due}/{name}" for name, _ in timed])
     waits = [waiting(node, message_id) for node, (_, message_id) in zip(nodes, timed, strict=True)]
@@ -93,18 +93,18 @@ async def stray_dues(zookeeper: ZooKeeper, paths: QueuePaths, dues: Sequence[str
 async def orphan_metas(
     zookeeper: ZooKeeper, paths: QueuePaths, metas: Sequence[str], ids: Collection[str]
 ) -> list[Left]:
-    """Find the records of attempts, listed before the items were, whose item was not among those."""
+    """Find the attempt records whose item does not exist; the records were listed before the items."""
     return await still_there(zookeeper, paths.metas, [name for name in metas if parse_meta(name) not in ids])
 
 
 async def still_there(zookeeper: ZooKeeper, folder: str, names: Sequence[str]) -> list[Left]:
-    """Keep those that have not gone meanwhile."""
+    """Return those that still exist."""
     nodes = await read_pages(zookeeper, [f"{folder}/{name}" for name in names])
     return [Left(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
 
 class OldClient(NamedTuple):
-    """A client's folder that nobody has written to for a day, and its commit slots with their versions."""
+    """A client's folder that has not been written for a day, and its commit slots with their versions."""
 
     folder: str
     slots: list[tuple[str, int]]
@@ -133,5 +133,5 @@ def _due_of(paths: QueuePaths, name: str, node: Node | None) -> str | None:
     record = None if node is None else LockRecord.decode(node.data)
     if lock is None or record is None or record.end is None:
         return None
-    # That of a group has the message that waits as its claim.
+    # A group's lock names the waiting message as its claim.
     return paths.due_node(record.end, record.claim if is_group(lock) else lock)

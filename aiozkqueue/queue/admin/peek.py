@@ -1,4 +1,4 @@
-"""Looking at the first messages of a queue without taking them."""
+"""Reads the first messages of a queue without taking them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ATTEMPTS_UNREADABLE: Final = "its lock or its record of attempts may not be read
 async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
     """Read the oldest items, claimed ones too, with the attempts made so far and when they are due.
 
-    What this user may not read is left out, with a warning in the log, and what comes behind it is read instead.
+    Messages that this user may not read are left out, with a warning in the log, and later ones are read instead.
     """
     folders = await lanes(handle)
     config = await configuration(handle) or QueueConfig()
@@ -47,10 +47,10 @@ async def peek(handle: QueueHandle[Runtime], limit: int) -> list[Content]:
 
 
 def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
-    """Name in the log what a look has left out."""
+    """Log the messages that were left out."""
     if message_ids:
         log.warning(
-            "queue %s: %d messages are left out, since this user may not read them: %s; let this user read them, or "
+            "queue %s: %d messages are left out, because this user may not read them: %s; let this user read them, or "
             "remove them",
             state.name,
             len(message_ids),
@@ -62,7 +62,7 @@ def log_unreadable(state: QueueState, message_ids: Sequence[str]) -> None:
 async def _read(
     handle: QueueHandle[Runtime], placed: Sequence[Placed], config: QueueConfig
 ) -> list[Content | AccessDeniedError | None]:
-    """Read items with what is known of their attempts; None: the item has gone."""
+    """Read items with their attempts; None: the item is gone."""
     paths = handle.paths
     sets = [
         (one.path, paths.meta(one.item.id), paths.lock(handle.state.locked_by(one.item.text, config))) for one in placed

@@ -1,4 +1,4 @@
-"""Emptying a queue of the messages that nobody holds."""
+"""Removes the messages of a queue that no consumer holds."""
 
 from __future__ import annotations
 

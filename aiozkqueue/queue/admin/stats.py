@@ -1,4 +1,4 @@
-"""Actions of operators on a queue: look into it, empty it, force it open."""
+"""The figures of a queue, and the release of its claims by force."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .listing import Placed
 
 
-#: Folders that are asked for together.
+#: Folders that are read in one request.
 PAGE: Final = 200
 
 
@@ -67,9 +67,9 @@ class QueueStats:
     in_flight: int
     """Messages that a transaction, a delivery or a ledger holds."""
     retrying: int
-    """Messages that were delivered before and come again at a known moment: after a failure, or when a lease ends."""
+    """Messages that were delivered before and become available at a known time, after a failure or a lease."""
     scheduled: int
-    """Messages that were put for a later time, which has not come."""
+    """Messages that were put with a due time that has not come."""
     dead_letters: int
     consumers: int
     """Sessions that take from it."""
@@ -81,42 +81,41 @@ class QueueStats:
     """Groups that a transaction or delivery holds, or that wait for a retry. Each counts as one message in
     ``in_flight`` and ``retrying``."""
     unique_keys: int = 0
-    """Unique keys that are taken: of messages that wait or are handled."""
+    """Unique keys in use by messages that wait or are being handled."""
     duplicates: int = 0
-    """Messages that a newer one of their key takes the place of, should they be taken now (`QueueConfig.collapse`)."""
+    """Messages that a newer one of their key would replace if they were taken now (`QueueConfig.collapse`)."""
     expired: int = 0
-    """Messages whose life has ended, and which nobody has removed yet; of queues with `QueueConfig.ttl`."""
+    """Expired messages that have not been removed yet, in queues with `QueueConfig.ttl`."""
     max_size: int | None = None
-    """How many messages it takes; None: any number."""
+    """The maximum number of messages; None: unlimited."""
     waiting_producers: int = 0
     """Sessions that wait for room to put."""
     put: int = 0
-    """Messages put into the lanes that it has now, since these were made: two readings tell a rate."""
+    """Messages ever put into the current lanes: two readings give a rate."""
     removed: int = 0
-    """Those of them that are there no more."""
+    """Those of them that are no longer in the queue."""
     paused: bool = False
-    """Whether nothing is claimed from it (`QueueConfig.paused`)."""
+    """Whether it is paused, so that nothing is claimed (`QueueConfig.paused`)."""
     ledgers: int = 0
     """Streams that hold messages for a batch; these are ``in_flight`` until the batch is done."""
     staged: int = 0
-    """Batches that are not complete. Their messages count in ``size`` and ``waiting``, but nobody can take them yet."""
+    """Incomplete batches. Their messages count in ``size`` and ``waiting``, but cannot be taken yet."""
 
     priorities: Mapping[int, int] = field(default_factory=dict[int, int])
-    """Messages by priority, but for those that are put for later; of a queue that has had none but 0: nothing."""
+    """Messages by priority, except scheduled ones; empty for a queue that has only used priority 0."""
     bound: int = 0
-    """Messages that are for the node that put them alone (`QueueConfig.affinity`)."""
+    """Messages that only the node that put them may take (`QueueConfig.affinity`)."""
     tags: int = 0
-    """Combinations of tags that are stored for its messages."""
+    """Tag combinations stored for its messages."""
     records: int = 0
-    """What is kept of messages that have ended; of queues with `QueueConfig.history`."""
+    """Records of ended messages, in queues with `QueueConfig.history`."""
 
     incomplete: tuple[str, ...] = ()
-    """The figures that were not read to the end within the time budget, by name. Each counts only what was read by
-    then. Empty: all figures are complete."""
+    """The names of figures that the time budget cut short; each covers the part read. Empty: all are complete."""
 
     @property
     def delayed(self) -> int:
-        """Messages that can be taken at a later moment only: those retrying and those scheduled."""
+        """Messages that can only be taken later: retrying and scheduled ones."""
         return self.retrying + self.scheduled
 
     @property
@@ -131,19 +130,19 @@ class QueueStats:
 
     @property
     def room(self) -> int | None:
-        """How many messages more it takes; None: any number."""
+        """How many more messages fit; None: unlimited."""
         return None if self.max_size is None else max(0, self.max_size - self.size)
 
 
 async def count(handle: QueueHandle[Runtime], path: str) -> int:
-    """Count what is below a znode of a queue, without listing it. Raises: AccessDeniedError."""
+    """Count the children of a znode of a queue, without listing them. Raises: AccessDeniedError."""
     with translate_denials(handle.name):
         stat = await handle.zookeeper.exists(path)
     return 0 if stat is None else stat.num_children
 
 
 async def configuration(handle: QueueHandle[Runtime]) -> QueueConfig | None:
-    """Read the configuration of a queue, without making anything; None when there is no such queue.
+    """Read the configuration of a queue without creating anything; None if the queue does not exist.
 
     Raises: AccessDeniedError, PayloadError.
     """
@@ -156,12 +155,12 @@ async def configuration(handle: QueueHandle[Runtime]) -> QueueConfig | None:
 
 
 async def lanes(handle: QueueHandle[Runtime]) -> list[str]:
-    """Return the paths of all that may hold items of a queue, without making anything."""
+    """Return the paths of all folders that may hold items of a queue, without creating anything."""
     return await lanes_of(handle, await configuration(handle))
 
 
 async def lanes_of(handle: QueueHandle[Runtime], config: QueueConfig | None) -> list[str]:
-    """Return the paths of all that may hold items of a queue with this configuration; see `configuration`."""
+    """Return the paths of all folders that may hold items of a queue with this configuration; see `configuration`."""
     if config is None:
         return [handle.paths.items]
     found = [handle.paths.at(lane) for lane in config.lanes]
@@ -179,7 +178,7 @@ async def stat_lanes(handle: QueueHandle[Runtime]) -> dict[str, Stat]:
 
 
 async def _stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], found: dict[str, Stat]) -> None:
-    """Read the stat of each folder that is there into a dictionary, some at a time."""
+    """Read the stat of each existing folder into a dictionary, some at a time."""
     for start in range(0, len(folders), PAGE):
         page = folders[start : start + PAGE]
         with translate_denials(handle.name):
@@ -188,7 +187,7 @@ async def _stat_folders(handle: QueueHandle[Runtime], folders: Sequence[str], fo
 
 
 def put_into(stat: Stat) -> int:
-    """Tell how many znodes have been made in one of this stat: the server tells creations and deletions together."""
+    """Return how many children were ever created, from a stat, which counts creations and deletions together."""
     return (stat.cversion + stat.num_children) % 2**32 // 2
 
 
@@ -198,7 +197,7 @@ async def size(handle: QueueHandle[Runtime]) -> int:
 
 
 async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueStats:
-    """Read a queue's figures; those that are not read within this time are named in `QueueStats.incomplete`."""
+    """Read a queue's figures; `QueueStats.incomplete` names those that could not be read within this time."""
     budget = Budget(seconds)
     paths = handle.paths
     folders = (paths.locks, paths.due, paths.dlq, paths.consumers, paths.waiting, paths.keys, paths.filters)
@@ -240,7 +239,7 @@ async def stats(handle: QueueHandle[Runtime], seconds: float = BUDGET) -> QueueS
 
 
 class _Look:
-    """What the lanes of a queue, its history and its ledgers tell; each part can be cut short."""
+    """Reads the figures from the lanes, history and ledgers of a queue; each part can be cut short."""
 
     def __init__(self, handle: QueueHandle[Runtime], config: QueueConfig | None) -> None:
         self._handle = handle
@@ -257,7 +256,10 @@ class _Look:
         self.named = _Named()
 
     def parts(self, *, timed_locks: bool) -> list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]]:
-        """Return how to read each part, and the figures that it gives. The parts that list most come last."""
+        """Return a reader for each part, and the figures that it provides.
+
+        The parts with the longest listings come last.
+        """
         parts: list[tuple[Callable[[], Awaitable[None]], tuple[str, ...]]] = [
             (self._read_lanes, ("size", "put", "removed", "priorities")),
             (self._count_staged, ("staged", "in_flight")),
@@ -332,7 +334,7 @@ async def _oldest(handle: QueueHandle[Runtime], folders: Sequence[str]) -> int |
 
 
 def _by_priority(held: Mapping[str, int], later: str) -> dict[int, int]:
-    """Sum what is in the lanes of each priority."""
+    """Sum the items in the lanes of each priority."""
     found = Counter[int]()
     for lane, number in held.items():
         if not lane.startswith(later):
@@ -350,7 +352,7 @@ async def _count_records(handle: QueueHandle[Runtime]) -> int:
 
 
 class _Named(NamedTuple):
-    """The figures that only the items' names give."""
+    """The figures that only item names provide."""
 
     groups: int = 0
     groups_held: int = 0
@@ -360,7 +362,7 @@ class _Named(NamedTuple):
 
 
 async def _read_names(handle: QueueHandle[Runtime], config: QueueConfig | None, folders: Sequence[str]) -> _Named:
-    """Count what names tell of; a queue whose configuration knows of nothing such is not listed for it."""
+    """Count figures from item names; a queue whose configuration has no such feature is not listed."""
     if config is None:
         return _Named()
     sticky = config.affinity == "producer"
@@ -384,7 +386,7 @@ async def _read_names(handle: QueueHandle[Runtime], config: QueueConfig | None, 
 
 
 async def count_staged(handle: QueueHandle[Runtime], config: QueueConfig | None) -> int:
-    """Count the batches that are not complete; each has a lock."""
+    """Count the incomplete batches; each has a lock."""
     return len(await closed_stages(handle)) if config is not None and config.staged else 0
 
 
@@ -404,15 +406,18 @@ async def count_scheduled(handle: QueueHandle[Runtime], held: Mapping[str, int])
 
 
 def due_of(item: ItemName, lock: Node | None) -> int | None:
-    """When an item can be taken, ms: its lock ends then, or it was put so; None: at once, or when its holder says."""
+    """Return when an item can be taken, ms: the end of its lock, or its due time.
+
+    None: now, or when its holder decides.
+    """
     record = None if lock is None else LockRecord.decode(lock.data)
     if record is None or (record.end is not None and item.group is not None and record.claim != item.id):
-        return item.due  # it is another one of its group that waits
+        return item.due  # another message of its group waits
     return record.end
 
 
 def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Content:
-    """Return what an item holds; one whose envelope does not decode is shown as it is stored."""
+    """Return the content of an item; if its envelope does not decode, the stored bytes."""
     header: Header
     try:
         if state.dialect is not None and state.dialect.is_item(item.text):
@@ -425,7 +430,7 @@ def content(state: QueueState, item: ItemName, node: Node, attempts: int) -> Con
 
 
 async def release_claims(handle: QueueHandle[Runtime]) -> int:
-    """Force every lock open; return how many. What their holders do from now on fails."""
+    """Force every lock open; return how many. Later operations of the holders fail."""
     paths = handle.paths
     # The answer must include all claims before the call, whichever server answers.
     await handle.zookeeper.sync(paths.base)
@@ -441,7 +446,7 @@ async def release_claims(handle: QueueHandle[Runtime]) -> int:
 
 
 async def _openings(handle: QueueHandle[Runtime]) -> tuple[dict[str, Change], list[str]]:
-    """Return what forces each lock open, by the lock's id; and the locks whose items this user may not read."""
+    """Return the changes that force the locks open, by lock id, and the locks whose items this user may not read."""
     paths = handle.paths
     # Locks first: an item put and locked after the items were listed would be opened without raising its version.
     ids = [one for name in await list_children(handle, paths.locks) if (one := paths.lock_of(name)) is not None]
@@ -452,9 +457,9 @@ async def _openings(handle: QueueHandle[Runtime]) -> tuple[dict[str, Change], li
         for item, path, *_ in page:
             for lock in lock_ids(item):
                 if lock in known:
-                    items.setdefault(lock, path)  # the oldest of a group is what its holder must touch
-    # Of the others nothing lay here: nobody has held a message since before this began. One may come back, as a dead
-    # letter does under its id, and be locked again: that lock must not be taken from its holder unnoticed.
+                    items.setdefault(lock, path)  # the holder of a group must write to its oldest item
+    # The other locks have no item here, so no message has been held since before this began. A message may come back,
+    # such as a dead letter under its id, and be locked again: that lock must not be removed unnoticed.
     ids = [one for one in ids if one in items]
     changes: dict[str, Change] = {}
     refused: list[str] = []
@@ -473,7 +478,7 @@ async def _openings(handle: QueueHandle[Runtime]) -> tuple[dict[str, Change], li
         if one in due:
             change.append(Delete(f"{paths.due}/{due[one]}"))
         if handle.state.dialect is None:
-            # Tells a holder that found nothing under its lock that another may have made one since.
+            # Shows a holder that found no item under its lock that another client may have created the lock since.
             change.append(SetData(paths.locks, b""))
         changes[one] = Change(handle.state, change)
     return changes, refused

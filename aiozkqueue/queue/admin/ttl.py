@@ -1,4 +1,4 @@
-"""Messages whose life has ended and that nobody takes: found by their names, and ended."""
+"""Finds expired messages that no consumer takes, by their names, and ends them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) -> int:
-    """End up to ``limit`` messages of a queue whose lifetime is over and that nobody holds; return how many.
+    """End up to ``limit`` expired messages of a queue that no consumer holds; return how many.
 
-    Each is removed, or made a dead letter, by a multi that fails if anybody takes it meanwhile: by how many processes,
-    and how often, this is done makes no difference.
+    Each is removed, or dead-lettered, by a multi that fails if a consumer takes it meanwhile, so several processes may
+    do this at once.
 
     Raises: AccessDeniedError, OutcomeUnknownError, PayloadError, SessionClosedError.
     """
@@ -41,7 +41,7 @@ async def sweep_expired(handle: QueueHandle[Runtime], *, limit: int = 10_000) ->
             if name is not None and name.expires is not None:
                 ended[f"{lane.removeprefix(f'{handle.paths.base}/')}/{text}"] = name.expires
     swept = 0
-    async for page in find_pages(handle, list(ended), sealed={}):  # what may not be read is `doctor`'s to tell
+    async for page in find_pages(handle, list(ended), sealed={}):  # `doctor` reports unreadable messages
         changes = [_sweeping(handle, one, ended[one.place]) for one in page if not one.held(now)]
         swept += sum(await apply(handle.runtime, changes))
     return swept

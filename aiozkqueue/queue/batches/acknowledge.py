@@ -1,4 +1,4 @@
-"""How the messages of a batch end: plainly, many in one change, or one by one where they have more to them."""
+"""Ends the messages of a batch: plain ones many at a time, and messages with further znodes one by one."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """How a batch holds its messages, and how they end."""
+    """The locks of a batch, and the disposition of its messages."""
 
     claims: frozenset[str]
-    """What their locks name: the batch, and those that it was divided from."""
+    """The names in the locks: the batch, and the batches that it was divided from."""
     rejection: str | None = None
-    """Why all of them become dead letters; None: they do not."""
+    """The reason why all of them become dead letters; None: they do not."""
 
 
 def rejection_of(state: Manifest) -> str | None:
-    """Why the message of a batch becomes a dead letter; None: it does not."""
+    """Return the reason why the message of a batch becomes a dead letter; None: it does not."""
     if not state.rejected:
         return None
-    return f"the query failed {state.rejected} times with a batch of this message alone"
+    return f"the query failed {state.rejected} times on a batch of only this message"
 
 
 class Removing(Epoch):
-    """Ends what a ledger holds."""
+    """Ends the messages that a ledger holds."""
 
     def __init__(self, handle: QueueHandle[SessionCore], group: str) -> None:
         super().__init__(handle, group)
         self._handle = handle
         self._obstacles = Obstacles(handle.state, group)
-        self._one_by_one = asyncio.Lock()  # held while a page's items, payloads and all, are read
+        self._one_by_one = asyncio.Lock()  # held while a page's items are read with their payloads
 
     async def _end_page(self, path: str, batch: Held) -> int:
-        """Remove a page with its items; whatever of it is not ours any more is left."""
+        """Remove a page with its items; items that are no longer ours are left."""
         entries = await self._entries(path)
         paths = self._state.paths
         simple = not self._state.snapshot.end_hooks and not self._state.config.counts
@@ -78,14 +78,17 @@ class Removing(Epoch):
                 await self._change(operations, partial(self._gone, path))
             except RefusedError as refusal:
                 if refusal.index == 0 and isinstance(refusal.error, NotEmptyError):
-                    continue  # a task that nobody waits for any more has marked a message since
+                    continue  # an abandoned task has marked a message since
                 if refusal.index:
                     await self._end_one_by_one(batch, plain, {})
                     await self._change([Delete(path)], partial(self._gone, path))
             return len(entries)
 
     async def _entries(self, page: str) -> list[Entry]:
-        """Read a page of ours. Raises: ClaimLostError: whoever has taken the ledger over was quicker to remove it."""
+        """Read a page of ours.
+
+        Raises: ClaimLostError: another process has taken the ledger over, and removed the page first.
+        """
         try:
             return await read_page(self._zookeeper.read, page)
         except NoNodeError:
@@ -93,7 +96,7 @@ class Removing(Epoch):
             return []
 
     async def _reasons(self, page: str) -> dict[str, str]:
-        """Read which messages of a page are to be dead letters, and why."""
+        """Read which messages of a page are to be dead-lettered, with the reasons."""
         names = await below(self._zookeeper, page)
         nodes = await self._zookeeper.read_many([f"{page}/{name}" for name in names]) if names else []
         return {
@@ -103,7 +106,7 @@ class Removing(Epoch):
         }
 
     async def _end_one_by_one(self, batch: Held, entries: Sequence[Entry], reasons: Mapping[str, str]) -> None:
-        """End items that have more to them: attempts, keys, a history, a reason; or that somebody has forced open."""
+        """End items with attempts, keys, a history or a reason, or whose lock was forced open."""
         places = [one.place for one in entries]
         while places:
             await self._zookeeper.sync(self._path)

@@ -1,4 +1,4 @@
-"""The messages of a queue that a ledger can take: those that nobody holds, in their order."""
+"""The messages of a queue that a ledger can take: those that no consumer holds, in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Frozen(NamedTuple):
 
 
 async def freeze(handle: QueueHandle[SessionCore]) -> Frozen:
-    """Return what is there now."""
+    """Return the current items."""
     now = await handle.runtime.server_clock.learned(handle.paths.due)
     stats = await stat_lanes(handle)
     return Frozen(now, {lane: put_into(stat) for lane, stat in stats.items()})
@@ -40,10 +40,10 @@ async def list_free(
     limit: int,
     wanted: Callable[[list[str]], list[str]],
 ) -> list[str]:
-    """List what is not among ``locked``, the most urgent and oldest first, a lane at a time, at most ``limit`` places.
+    """List up to ``limit`` places that are not ``locked``, the most urgent and oldest first, a lane at a time.
 
-    What belongs to a batch that was not complete when the locks were listed comes into a later list. One that was
-    begun since is looked for among what is left: it was put last.
+    Items of a batch that was incomplete when the locks were listed are left to a later list. A batch begun since then
+    is found among the last items, because it was put last.
     """
     free: list[str] = []
     if not limit:

@@ -1,4 +1,4 @@
-"""A ledger's epoch: who may change it, and how a change is made once, whatever becomes of replies."""
+"""A ledger's epoch: it decides which process may change the ledger, and makes each change exactly once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiozkqueue.zookeeper import Operation, ZooKeeperError
 
 
-#: How the names of manifests begin.
+#: The prefix of the names of manifests.
 BATCH: Final = "batch-"
 
 
@@ -85,7 +85,7 @@ class Epoch:
         return await self._version_of(data)
 
     async def _version_of(self, data: bytes) -> int | None:
-        """The version that the group's znode got by a write of this process; None: it was not the last one."""
+        """Return the version of the group's znode after a write of this process; None: another write followed."""
         await self._zookeeper.sync(self._path)
         try:
             node = await self._zookeeper.read(self._path)
@@ -97,7 +97,7 @@ class Epoch:
         return record.encode({"client": self._runtime.ids.client, **json.loads(self._runtime.about or b"{}")})
 
     async def _note(self, record: LedgerRecord, change: Operation) -> None:
-        """Write the ledger's record, with a change. That is another epoch, and it is ours, too.
+        """Write the ledger's record together with a change. This begins another epoch, which is ours too.
 
         Raises: ClaimLostError.
         """
@@ -123,7 +123,7 @@ class Epoch:
     def _taken_over(self) -> ClaimLostError:
         return ClaimLostError(
             f"queue {self._state.name!r}: the ledger of stream {self._group!r} has been taken over or released; this "
-            "process must not go on"
+            "process must stop"
         )
 
     def _check(self) -> Check:
@@ -131,7 +131,7 @@ class Epoch:
         return Check(self._path, self._epoch)
 
     async def _change(self, operations: Sequence[Operation], done: Callable[[], Awaitable[bool]]) -> None:
-        """Apply a change of the epoch; ``done`` tells whether it has been applied, when a reply was lost.
+        """Apply a change of the epoch; after a lost reply, ``done`` returns whether it was applied.
 
         Raises: ClaimLostError; RefusedError: one of the operations was refused.
         """

@@ -1,15 +1,15 @@
-"""A ledger: messages held for a stream that may ask for the same batch again, in whatever process it runs.
+"""A ledger: messages held for a stream, which may request the same batch again, from any process.
 
-``ledger/<group>`` is written by whoever takes the ledger over: its version is the *epoch*, and every change below
-asserts it, so that a process that was taken for dead and comes back can change nothing. Below it, ``batch-<n>`` is a
-manifest: a batch that is always the same, with pages that name its items. A page is made in one multi with the locks
-of its items, which are persistent and have no end; a manifest whose data is empty is not sealed yet, and is gone on
-with. Acknowledging first marks the manifest as done. It then removes items, locks and pages, a few pages at a time.
-No batch is returned once it is marked, because part of it may be gone: the next process finishes the removal instead.
+A process that takes the ledger over writes ``ledger/<group>``: its version is the *epoch*, and every change below
+asserts it, so a process that was presumed dead and returns can change nothing. Below it, ``batch-<n>`` is a manifest:
+an immutable batch, with pages that name its items. A page is created in one multi with the locks of its items, which
+are persistent and have no end. A manifest with empty data is not sealed yet, and is continued. Acknowledging first
+marks the manifest as done. It then removes items, locks and pages, a few pages at a time. No batch is returned once it
+is marked, because part of it may be gone: the next process finishes the removal instead.
 
-The group's znode also holds the ledger's identity, which is made once, and the highest number acknowledged. Tasks mark
-below a manifest what they have read (`claims.reads`). A batch that keeps failing is divided: its heir is a manifest
-that names it, and gets all messages but the first few (`claims.pages.Manifest`).
+The group's znode also holds the ledger's identity, which is created once, and the highest number acknowledged. Tasks
+create marks below a manifest for the messages that they have read (`read_marks`). A batch that keeps failing is
+divided: its heir is a manifest that names it, and gets all messages but the first few (`ledger_pages.Manifest`).
 
 The group's znode is never removed: its version, and the numbers of manifests that it counts, must never start again.
 """
@@ -53,66 +53,68 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 #: Items of a page. A server keeps its last 500 requests in its heap, with about 0.75 KiB for each operation of a multi:
-#: that is 190 MiB of pages of this many items, and would be more than many a server has of pages of 1,000.
+#: that is 190 MiB for pages of this size; pages of 1,000 items would exceed the heap of many servers.
 PAGE: Final = 250
-#: Pages that are made, or acknowledged, at a time: the server works on one while others are on their way.
+#: Pages that are created or acknowledged at a time: the server works on one while others are in transit.
 UNDER_WAY: Final = 4
-#: Items of a page that others keep taking from.
+#: Items of a page while other consumers keep taking messages.
 SMALLEST: Final = 50
-#: Messages of a batch, at most.
+#: Maximum number of messages in a batch.
 MOST: Final = 100_000
-#: Names kept for the next batches, where these are smaller: each listing of a deep queue stalls the server.
+#: Names kept for the next batches, if these are smaller: each listing of a deep queue stalls the server.
 BACKLOG: Final = 50_000
 
 
 class Page(NamedTuple):
-    """A page of a manifest, and how many items it names."""
+    """A page of a manifest, and the number of items that it names."""
 
     path: str
     items: int
 
 
 class Handed(NamedTuple):
-    """A batch that is handed out to a query."""
+    """A batch that is passed to a query."""
 
     pages: list[Page]
     reading: Reading
-    """What a task needs to mark all of it as read."""
+    """The data with which a task marks all of it as read."""
 
 
 class Ledger(Removing):
-    """One group's ledger, taken over by the first change that is made here."""
+    """One group's ledger; the first change made here takes it over."""
 
     def __init__(self, handle: QueueHandle[SessionCore], group: str) -> None:
         super().__init__(handle, group)
         self._handle = handle
         self._candidates: list[str] = []  # places, as listed
-        self._again: list[Entry] = []  # those of them that were looked at since, and come first
+        self._again: list[Entry] = []  # places that were examined since, and come first
         self._frozen: Frozen | None = None
 
     async def open(self) -> None:
-        """Take the ledger over, unless that has been done: what ran before can change nothing from now on.
+        """Take the ledger over, unless that has been done: earlier processes can then change nothing.
 
-        Raises: NotFoundError, InvalidOptionError: the queue has an order, which batches do not keep.
+        Raises: NotFoundError; InvalidOptionError: the queue has an order, which batches do not keep.
         """
         if self._epoch is not None:
             return
         state = self._state
         if not await state.exists():
-            msg = f"there is no queue {state.name!r}; its first put makes it"
+            msg = f"there is no queue {state.name!r}; its first put creates it"
             raise NotFoundError(msg)
         await self._reopen()
         await self._take_over()
 
     async def freeze(self) -> None:
-        """From now on take only what is there now: of each lane, what was put before."""
+        """From now on take only messages that are in the queue now."""
         await self.open()
         self._frozen = await freeze(self._handle)
 
     async def next_batch(self, after: int, limit: int | None) -> int:
-        """Return the number of the batch that follows on one, which may have been made before; itself if there is none.
+        """Return the number of the batch that follows the given one, which may exist already.
 
-        ``limit`` is the most messages of one that is made now; None: all that are there.
+        The given number if there is none.
+
+        ``limit`` is the maximum number of messages of a new batch; None: all messages.
 
         Raises: ClaimLostError: another has taken the ledger over; AccessDeniedError.
         """
@@ -135,7 +137,9 @@ class Ledger(Removing):
         number = numbers[0] if numbers else await self._new()
         pages = await self.pages(number, sealed=False)
         count = sum(page.items for page in pages)
-        first = int(pages[-1].path.rpartition("/")[2]) + 1 if pages else 0  # one before the last may have been refused
+        first = (
+            int(pages[-1].path.rpartition("/")[2]) + 1 if pages else 0
+        )  # an earlier page than the last may have been refused
         count += await self._fill(number, first, None if limit is None else limit - count)
         if not count:
             await self._delete(self._manifest(number))
@@ -149,7 +153,7 @@ class Ledger(Removing):
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def state(self) -> LedgerState:
-        """Tell where the ledger stands. Raises: as `open`."""
+        """Return the state of the ledger. Raises: as `open`."""
         await self.open()
         await self._zookeeper.sync(self._path)
         stat = await self._zookeeper.exists(self._path)
@@ -170,9 +174,9 @@ class Ledger(Removing):
         await self._change([], self._never)
 
     async def hand_out(self, number: int, stream: str, most: int | None = None, *, again: bool = False) -> Handed:
-        """Return a batch for the tasks of a query to read, and count the attempt, unless it is the same one ``again``.
+        """Return a batch for the tasks of a query, and count the attempt, unless the same attempt asks ``again``.
 
-        ``most`` is how many attempts may fail (see `Manifest.next_attempt`); None: any number.
+        ``most`` is the number of attempts that may fail (see `Manifest.next_attempt`); None: any number.
 
         Raises: ClaimLostError: there is no such batch any more, or another process has taken the ledger over.
         """
@@ -188,17 +192,17 @@ class Ledger(Removing):
         return Handed(pages, Reading(check.path, check.version, self._manifest(number), mark))
 
     async def _attempt(self, number: int, most: int | None) -> None:
-        """Count an attempt at a batch. After too many, leave less in it, or reject the message that is left."""
+        """Count an attempt at a batch. After too many, divide the batch, or reject its only message."""
         queue = self._state.name
         what, extra = f"queue {queue}: batch {number} of stream {self._group!r}", {"queue": queue}
         heirs = [one for one in await self.batches() if (await self._read(one)).parent == number]
         if heirs:
-            await self._divide(number, heirs[0])  # that was cut off
+            await self._divide(number, heirs[0])  # finish an interrupted division
         await self.pages(number)
         before = await self._read(number)
         after = before.next_attempt(most)
         if after.rejected and not before.rejected:
-            log.warning("%s: its one message is rejected after %d attempts", what, after.rejected, extra=extra)
+            log.warning("%s: its only message is rejected after %d attempts", what, after.rejected, extra=extra)
         if after.items != before.items:
             log.warning("%s: %s of its %s messages are tried alone", what, after.items, before.items, extra=extra)
             heir = Manifest(0, parent=number, chunk=after.chunk)
@@ -207,15 +211,15 @@ class Ledger(Removing):
         await self._change([SetData(self._manifest(number), after.encode())], self._never)
 
     async def _divide(self, number: int, heir: int) -> None:
-        """Leave the first messages in a batch, as many as its heir says, and move the others to that heir.
+        """Keep the first messages in a batch, as recorded in its heir, and move the others to that heir.
 
-        Each change can be repeated, so that any process that finds an heir can finish. The locks stay as they are.
+        Each change can be repeated, so any process that finds an heir can finish. The locks are unchanged.
         """
         manifest, target = self._manifest(number), self._manifest(heir)
         state, pages = await self._read(number), await self.pages(number, sealed=False)
         chunk = (await self._read(heir)).chunk
         for name in await below(self._zookeeper, manifest):
-            if not is_page(name):  # a mark of what was read, which is not what the batch will be
+            if not is_page(name):  # a mark for the undivided batch
                 await self._change([Delete(f"{manifest}/{name}")], partial(self._gone, f"{manifest}/{name}"))
         room = chunk
         for page in pages:
@@ -246,8 +250,9 @@ class Ledger(Removing):
                 if not sealed or sum(page.items for page in pages) == state.items:
                     return pages
         msg = (
-            f"queue {self._state.name!r}: batch {number} of stream {self._group!r} is not there: it was acknowledged, "
-            "or its ledger was released. Set failOnDataLoss=false to continue without this batch: messages that were "
+            f"queue {self._state.name!r}: batch {number} of stream {self._group!r} does not exist: it was "
+            "acknowledged, or its ledger was released. Set failOnDataLoss=false to continue without this batch: "
+            "messages that were "
             "released are still in the queue and come in a later batch"
         )
         raise ClaimLostError(msg)
@@ -259,10 +264,10 @@ class Ledger(Removing):
             return Manifest()
 
     async def acknowledge(self, number: int, stream: str | None = None) -> int:
-        """Remove the batches up to this one, with their messages; return how many messages these were.
+        """Remove the batches up to this one, with their messages; return the number of messages.
 
-        With ``stream``, only what tasks of that stream have read is removed. A batch that tasks of an earlier run have
-        read, and tasks of this run have not, stays until a batch after it has been read. See
+        With ``stream``, only messages that tasks of that stream have read are removed. A batch that tasks of an earlier
+        run have read, and tasks of this run have not, stays until a batch after it has been read. See
         `docs/design/28-spark-streams.md`.
 
         Raises:
@@ -270,11 +275,11 @@ class Ledger(Removing):
             UnreadBatchError: no task of the stream has read one of them; nothing is removed.
         """
         await self.open()
-        await self._refresh()  # what each end takes along depends on it
+        await self._refresh()  # the operations of each end depend on it
         removed = 0
         batches = [batch for batch in await self.batches() if batch <= number]
         if not batches:
-            await self._change([], self._never)  # only to hear whether it is still ours
+            await self._change([], self._never)  # only to check whether it is still ours
         elif stream is not None:
             batches = await self._certain(batches, stream)
         for batch in batches:
@@ -286,7 +291,7 @@ class Ledger(Removing):
         return removed
 
     async def _certain(self, batches: Sequence[int], stream: str) -> list[int]:
-        """Return those batches that may be removed. Raises: UnreadBatchError."""
+        """Return the batches that may be removed. Raises: UnreadBatchError."""
         await self._zookeeper.sync(self._path)
         certain = 0
         for index, batch in enumerate(batches):
@@ -296,7 +301,7 @@ class Ledger(Removing):
             if state.done or state.rejected or evidence is Evidence.READ:
                 certain = index + 1
             elif evidence is Evidence.UNREAD:
-                await self._change([], self._never)  # whoever has taken it over may have removed it
+                await self._change([], self._never)  # the process that has taken it over may have removed it
                 msg = (
                     f"queue {self._state.name!r}: Spark committed batch {batch} of stream {self._group!r}, but no task "
                     "of this query has read all of it. A file sink does so when its folder knows the batch number from "
@@ -308,9 +313,9 @@ class Ledger(Removing):
         return list(batches[:certain])
 
     async def finish(self) -> int:
-        """Remove what is left of batches that are done; return how many messages these batches had in all.
+        """Remove the remains of batches that are done; return the total number of messages in these batches.
 
-        A process that was killed while it acknowledged leaves such batches.
+        A process that is killed during an acknowledgement leaves such batches.
 
         Raises: ClaimLostError: another process has taken the ledger over; AccessDeniedError.
         """
@@ -349,7 +354,7 @@ class Ledger(Removing):
                 await self._change([Delete(manifest)], partial(self._gone, manifest))
             except RefusedError as refusal:
                 if isinstance(refusal.error, NotEmptyError):
-                    continue  # a task that nobody waits for any more has marked what it read
+                    continue  # an abandoned task has created a mark
                 raise
             return
 
@@ -372,7 +377,7 @@ class Ledger(Removing):
         return {parse_lock(name) for name in await below(self._zookeeper, self._state.paths.locks)}
 
     async def _new(self, data: bytes = b"") -> int:
-        """Begin a manifest. A lost reply may leave one more, which is empty and taken next.
+        """Begin a manifest. A lost reply may leave an extra empty one, which is used next.
 
         Raises: ClaimLostError: another has taken the ledger over, and may have removed it.
         """
@@ -390,9 +395,9 @@ class Ledger(Removing):
         return made
 
     async def _fill(self, number: int, page: int, wanted: int | None) -> int:
-        """Add pages until there is nothing more, or as much as is wanted; return how many items they name."""
+        """Add pages until no message is left, or the batch is full; return how many items they name."""
         count, size = 0, PAGE
-        lasting = self._left  # what comes meanwhile is for the next batch
+        lasting = self._left  # later messages are for the next batch
         while lasting > 0 and (wanted is None or count < wanted) and self._left:
             room = lasting if wanted is None else min(lasting, wanted - count)
             pages: dict[str, list[Entry]] = {}
@@ -431,7 +436,7 @@ class Ledger(Removing):
         return chosen
 
     async def _add_page(self, number: int, path: str, entries: Sequence[Entry]) -> int | None:
-        """Make a page and lock its items; return how many it names, or None where one of them is not free any more."""
+        """Create a page and lock its items; return how many it names, or None if one of them is no longer free."""
         paths = self._state.paths
         lock = self._lock_of(number).encode()
         operations: list[Operation] = [Create(path, write_page(entries)), self._state.check()]
@@ -456,7 +461,7 @@ class Ledger(Removing):
 
 
 def _enough(limit: int | None) -> int:
-    """How many names to keep: those of one batch, or of several small ones, all of them full."""
+    """Return how many names to keep: those of one batch, or of several small ones, all of them full."""
     if limit is None or limit >= MOST:
         return MOST
     return max(limit, BACKLOG - BACKLOG % limit)

@@ -1,8 +1,8 @@
-"""Which tasks of a stream have read which messages of a batch.
+"""Marks that record which messages of a batch the tasks of a stream have read.
 
-A task that has handed all rows of its share to Spark creates a znode below the batch's manifest. The znode's name says
-which stream and which run of it has read which messages. A batch is acknowledged only when such marks cover it, because
-Spark also commits batches that no task has read: a file sink skips the batch numbers that its folder knows.
+A task that has passed all rows of its share to Spark creates a znode below the batch's manifest. The znode's name holds
+the stream, its run, and the range of messages. A batch is acknowledged only when such marks cover it, because Spark
+also commits batches that no task has read: a file sink skips the batch numbers that its folder knows.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _MARK: Final = re.compile(r"read-([0-9a-z]+)-([0-9a-z]+)-(\d+)-(\d+)")
 
 
 class Evidence(enum.Enum):
-    """What the marks of a batch tell about a stream that says that the batch is done."""
+    """The evidence that the marks of a batch provide for a stream that reports the batch as done."""
 
     READ = "read"
     """Tasks of this run have read all of it."""
     EARLIER = "earlier"
     """Tasks of earlier runs of the stream have read all of it, tasks of this run have not."""
     UNREAD = "unread"
-    """Some of it was read by no task of the stream."""
+    """No task of the stream has read some of it."""
 
 
 class ReadMark(NamedTuple):
-    """What a task has read: the messages of a batch from ``begin`` to before ``stop``, in the order of its pages."""
+    """The messages of a batch that a task has read: from ``begin`` to before ``stop``, in the order of its pages."""
 
     stream: str
     run: str
@@ -55,13 +55,13 @@ class ReadMark(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> ReadMark | None:
-        """Read a znode's name; None: it is no mark."""
+        """Parse a znode's name; None: it is not a mark."""
         found = _MARK.fullmatch(name)
         return None if found is None else cls(found[1], found[2], int(found[3]), int(found[4]))
 
 
 def weigh(names: Iterable[str], items: int, stream: str, run: str) -> Evidence:
-    """Tell from the names of a manifest's children whether tasks of a stream have read all of its ``items``."""
+    """Decide from the names of a manifest's children whether tasks of a stream have read all of its ``items``."""
     marks = [mark for mark in map(ReadMark.parse, names) if mark is not None and mark.stream == stream]
     if _covered([mark for mark in marks if mark.run == run], items):
         return Evidence.READ
@@ -78,17 +78,17 @@ def _covered(marks: Iterable[ReadMark], items: int) -> bool:
 
 
 class Reading(NamedTuple):
-    """What a task needs to mark its share as read."""
+    """The data with which a task marks its share as read."""
 
     ledger: str
     """The path of the ledger's znode."""
     epoch: int
-    """The version which that had when the batch was handed out."""
+    """The version of that znode when the batch was passed to the query."""
     manifest: str
     mark: ReadMark
 
     def of(self, begin: int, stop: int) -> Reading:
-        """Return that of a share of it."""
+        """Return the data for a share of it."""
         return self._replace(mark=self.mark._replace(begin=begin, stop=stop))
 
     async def note(self, zookeeper: ZooKeeper) -> None:
@@ -96,7 +96,7 @@ class Reading(NamedTuple):
 
         Raises:
             ClaimLostError: another process has taken the ledger over.
-            NoNodeError: the batch is not there any more.
+            NoNodeError: the batch no longer exists.
             NoAuthError, ClientClosedError: of the zookeeper package.
         """
         while True:
@@ -108,7 +108,7 @@ class Reading(NamedTuple):
                 await zookeeper.wait_connected()
             except MultiError as refusal:
                 if refusal.index == 0:
-                    msg = f"{self.ledger}: this ledger has been taken over or released; its task must not go on"
+                    msg = f"{self.ledger}: this ledger has been taken over or released; its task must stop"
                     raise ClaimLostError(msg) from refusal
                 if not isinstance(refusal.error, NodeExistsError):
                     raise refusal.error from refusal

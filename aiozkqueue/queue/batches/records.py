@@ -1,4 +1,4 @@
-"""What the znode of a group's ledger holds, and what follows from it. Pure."""
+"""The record in the znode of a group's ledger, and the state derived from it. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class LedgerRecord(NamedTuple):
     """The data of ``ledger/<group>``."""
 
     identity: str = ""
-    """Made once, when the ledger is made; empty where an older program made it."""
+    """The identity, created with the ledger; empty if an older program created it."""
     run: str = ""
-    """Which process has taken it over last."""
+    """The process that took it over last."""
     done: int = -1
-    """The highest number of a batch that was acknowledged."""
+    """The highest number of an acknowledged batch."""
 
     def encode(self, about: Mapping[str, object]) -> bytes:
-        """Return the bytes to store, with what tells about the process."""
+        """Return the bytes to store, with a description of the process."""
         return json.dumps({**about, "epoch": self.run, "ledger": self.identity, "done": self.done}).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> LedgerRecord:
-        """Read what is stored. What does not decode has no identity, so that it gets one that no checkpoint has."""
+        """Decode the stored bytes. A record that does not decode gets a new identity, which no checkpoint has."""
         try:
             fields: object = json.loads(data or b"{}")
         except (ValueError, RecursionError):
@@ -40,14 +40,14 @@ class LedgerRecord(NamedTuple):
 
 
 class LedgerState(NamedTuple):
-    """Where a ledger stands."""
+    """The state of a ledger."""
 
     identity: str
     made: int
-    """Numbers of batches that were made are less than this."""
+    """All existing batches have numbers below this."""
     done: int
-    """The highest number of a batch that was acknowledged, or -1."""
+    """The highest number of an acknowledged batch, or -1."""
     used: bool
-    """Whether a batch was acknowledged, or handed out to a query."""
+    """Whether a batch was acknowledged, or passed to a query."""
     batches: int
-    """How many batches are not acknowledged."""
+    """The number of batches that are not acknowledged."""

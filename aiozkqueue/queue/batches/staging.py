@@ -1,10 +1,10 @@
-"""Batches put by many at once that become visible as a whole, each once, however often it is tried.
+"""Batches that several processes put together, and that become visible as a whole, exactly once.
 
-A `BatchWriter` is one writer's place at one queue. Every process that puts for a batch joins it by `begin`, and asserts
-the `Fence` in each multi. `complete` opens the batch: one multi says that it is complete and removes the one lock that
-hides it, so that all of it can be taken at once, and a second try finds it done. `abort` raises the fence first, so
-that nothing is put after it, and then removes what was put. What is stored is in `operators.writers`, and why nobody
-sees a batch before it is complete in `candidates.staged`.
+A `BatchWriter` stands for one writer on one queue. Every process that puts for a batch joins it with `begin`, and
+asserts the `Fence` in each multi. `complete` opens the batch: one multi marks it as complete and removes the one lock
+that hides it, so all of it becomes available at once, and a repetition has no effect. `abort` raises the fence first,
+so no further put succeeds, and then removes the items. `admin.batch_writers` describes the stored data, and
+`candidates.batches` explains why incomplete batches are invisible.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 
 class Fence(NamedTuple):
-    """The batch that every writer's task asserts, and that is part of the names of its items."""
+    """The version of a batch that every task of a writer asserts, and whose name is part of its items' names."""
 
     path: str
     version: int
     stage: str
-    """What the batch is locked by, and the field of its items' names."""
+    """The name of the batch in its lock and in its items' names."""
 
     def check(self) -> Operation:
-        """Return the assertion that the batch is still under way."""
+        """Return the check that the batch is still pending."""
         return Check(self.path, self.version)
 
     def staged(self, put: Put) -> Put:
-        """Return a put as one of the batch."""
+        """Return the put with the batch's field in its name."""
         return put._replace(prefix=with_field(put.prefix, self.stage))
 
 
@@ -64,11 +64,11 @@ class OvertakenError(NotCommittedError):
 
 
 class FencedError(NotCommittedError):
-    """The batch is not under way any more, or its writer's znode was written to for another reason."""
+    """The batch is no longer pending, or its writer's znode was written for another reason."""
 
 
 class FencedPuts(PutWrite):
-    """Items of a batch, and the progress that says that they are there, while the batch is under way."""
+    """Puts items of a pending batch together with the progress that records them."""
 
     __slots__ = ("_before",)
 
@@ -85,14 +85,14 @@ class FencedPuts(PutWrite):
     def refused(
         self, index: int, operation: Operation, error: ZooKeeperError
     ) -> Coroutine[object, object, None] | None:
-        """Give up when the batch is over or another was quicker; else as any put."""
+        """Fail if the batch is over or another attempt was faster; otherwise as for any put."""
         if index < len(self._before):
             kind = OvertakenError if index else FencedError
             raise kind(f"{operation.path}: {error}") from error
         return super().refused(index - len(self._before), operation, error)
 
     def applied(self, results: Sequence[Result] | None) -> None:
-        """As any put."""
+        """Note the sequence numbers, as for any put."""
         super().applied(None if results is None else results[len(self._before) :])
 
 
@@ -111,14 +111,13 @@ class BatchWriter:
         """The writer's znode; its parts store their progress below it."""
 
     async def begin(self, batch: int, run: str, origin: str = "") -> Fence | None:
-        """Begin a batch, or join it; None when it is complete, or one after it has begun.
+        """Begin a batch, or join it; return None if it is complete, or if a later one has begun.
 
-        ``run`` tells one attempt at the whole batch from the next: who joins the batch of another run takes it over,
-        with what is stored of it, and a run whose batch was given up cannot begin it again. ``origin`` is what somebody
-        who does not know the writer's name may find it by (`operators.writers.began_by`).
+        ``run`` identifies one attempt at the whole batch: a process that joins the batch of another run takes it over,
+        with its stored items, and a run whose batch was discarded cannot begin it again. ``origin`` is another key to
+        find the batch by (`batch_writers.began_by`).
 
-        Raises:
-            NotCommittedError: the batch has been given up. Also as `QueueState.open`.
+        Raises: NotCommittedError: the batch has been discarded. Also as `QueueState.open`.
         """
         await self._state.admit_staged()
         while True:
@@ -133,9 +132,9 @@ class BatchWriter:
             await self._begin(record, version, batch=batch, run=run, origin=origin)
 
     async def renew(self, batch: int, run: str) -> Fence | None:
-        """Look whether a batch is still under way in this run, when its fence has refused; None: it is complete.
+        """Check whether a batch is still pending in this run after its fence refused a put; None: it is complete.
 
-        Raises: NotCommittedError: it has been given up, or is another run's.
+        Raises: NotCommittedError: it has been discarded, or belongs to another run.
         """
         record, version = await self._read()
         if record is None or (record.batch == batch and not record.complete):
@@ -145,9 +144,9 @@ class BatchWriter:
         return None
 
     async def complete(self, batch: int) -> None:
-        """Let everybody see a batch, all of it at once. Nothing happens when that has been done.
+        """Make a batch visible, all of it at once. A repetition has no effect.
 
-        Raises: NotCommittedError: it has been given up.
+        Raises: NotCommittedError: it has been discarded.
         """
         state = self._state
         while True:
@@ -169,9 +168,9 @@ class BatchWriter:
         await clear_away(QueueHandle(self._runtime, state), self.writer)
 
     async def _bells(self) -> list[str]:
-        """Return what to write to so that every idle consumer hears: the items, and a lane of each priority.
+        """Return the znodes to write to so that every idle consumer wakes: the items, and a lane of each priority.
 
-        A consumer at work watches the lanes of more urgent priorities only. A priority that has no lane has no message.
+        A busy consumer only watches the lanes of more urgent priorities. A priority without a lane has no messages.
         """
         paths = self._state.paths
         there = {"items", *(f"lanes/{name}" for name in await below(self._zookeeper, paths.lanes))}
@@ -181,27 +180,27 @@ class BatchWriter:
         return [paths.at(lane) for lane in dict.fromkeys(lanes)]
 
     async def abort(self, batch: int) -> int:
-        """Give a batch up, and remove what was put of it; return how many messages that were."""
+        """Discard a batch, and remove its messages; return how many."""
         if (await self._read())[0] is None:
             return 0
         return await give_up(self._handle, self.writer, batch)
 
     async def parts(self) -> list[str]:
-        """List what the parts of its batches have written down, by name."""
+        """Return the records of the parts of its batches, by name."""
         return sorted(await below(self._zookeeper, self.path))
 
     async def forget_parts(self) -> None:
-        """Remove what its parts have written down; which batch it is at stays."""
+        """Remove the records of its parts; its current batch is unchanged."""
         for name in await self.parts():
             await self._write([Delete(f"{self.path}/{name}")])
 
     async def forget(self) -> None:
-        """Remove all that is known of it, which must have no batch under way: it would begin again."""
+        """Remove its record. It must have no pending batch, which would otherwise begin again."""
         await self.forget_parts()
         await self._write([Delete(self.path)])
 
     async def _begin(self, record: WriterRecord | None, version: int, *, batch: int, run: str, origin: str) -> None:
-        """Try once to begin a batch under a new name, or to take it over; the caller looks whether it took."""
+        """Try once to begin a batch under a new name, or to take it over; the caller checks the result."""
         if record is not None and record.batch == batch and record.stage is not None:
             mine = replace(record, run=run, client=self._runtime.ids.client)
             await self._write([SetData(self.path, mine.encode(), version)])
@@ -217,14 +216,15 @@ class BatchWriter:
 
     def _given_up(self, batch: int) -> NotCommittedError:
         return NotCommittedError(
-            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been given up, or another run is at it"
+            f"queue {self._state.name!r}: batch {batch} of {self._name!r} has been discarded, or another run is "
+            "writing it"
         )
 
     def _record(self, batch: int, before: WriterRecord | None) -> WriterRecord:
         """Return the record of a batch that is complete."""
         aborted = () if before is None else before.aborted
         if before is not None and before.batch < batch and before.stage is not None:
-            aborted = (*aborted, before.stage)  # nobody will go on with it
+            aborted = (*aborted, before.stage)  # no process will continue it
         return WriterRecord(name=self._name, batch=batch, aborted=aborted, client=self._runtime.ids.client)
 
     async def _read(self) -> tuple[WriterRecord | None, int]:
@@ -241,7 +241,7 @@ class BatchWriter:
         return record, stat.version
 
     async def _write(self, operations: Sequence[Operation]) -> None:
-        """Try once; the caller looks what came of it."""
+        """Try once; the caller checks the result."""
         try:
             await self._zookeeper.multi(operations)
         except (ConnectionLossError, SessionExpiredError):

@@ -1,4 +1,4 @@
-"""Messages that a stream can neither read nor remove: each is told of once, and the stream goes on."""
+"""Messages that a stream can neither read nor remove: each is logged once, and the stream continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class Obstacles:
-    """What is in the way of one stream of one queue."""
+    """The unreadable and undeletable messages of one stream of one queue."""
 
     def __init__(self, state: QueueState, group: str) -> None:
         self._state = state
@@ -24,15 +24,15 @@ class Obstacles:
         self._sealed: set[str] = set()
 
     async def look(self, zookeeper: ZooKeeper, path: str) -> Stat | None:
-        """Look at an item; one that this user may not read is passed by, as if it were not there."""
+        """Read an item; an item that this user may not read is skipped, as if it did not exist."""
         try:
             return await zookeeper.exists(path)
         except NoAuthError as error:
             if path not in self._sealed:
                 self._sealed.add(path)
                 log.warning(
-                    "queue %s: stream %r passes a message by that may not be read by this user: %s; let this user read "
-                    "it, or remove it",
+                    "queue %s: stream %r skips a message that this user may not read: %s; let this user read it, or "
+                    "remove it",
                     self._state.name,
                     self._group,
                     error,
@@ -41,16 +41,16 @@ class Obstacles:
             return None
 
     def without_sealed(self, places: list[str]) -> list[str]:
-        """Leave out what is known to be closed to this user."""
+        """Leave out places that this user is known not to be allowed to read."""
         if not self._sealed:
             return places
         return [place for place in places if self._state.paths.at(place) not in self._sealed]
 
     def tell_kept(self, found: ItemSnapshot, path: str) -> None:
-        """Tell of a message that has been handled and cannot be deleted. It stays locked: nobody is handed it again."""
+        """Log a message that has been handled and cannot be deleted. It stays locked, and is not delivered again."""
         log.error(
-            "queue %s: stream %r has handled message %s, which cannot be removed, since there are znodes below %s: it "
-            "stays locked; delete it and %s by hand",
+            "queue %s: stream %r has handled message %s, which cannot be removed, because there are znodes below %s: "
+            "it stays locked; delete it and %s manually",
             self._state.name,
             self._group,
             found.id,

@@ -1,1 +1,1 @@
-"""The doctor: it examines a queue and says what is wrong with it."""
+"""The doctor: it examines queues and reports problems."""
