@@ -1,9 +1,8 @@
-"""The `aiozkqueue` command: one module for each group of commands, on the package's public API alone.
+"""The `aiozkqueue` command: one module for each group of commands, built on the package's public API only.
 
-`commands` lists them, and `lazy` imports the one that is run. `connection` has the options every command takes,
-`output` what is printed, `exits` what scripts are told, `spark` the session that those commands need which work through
-Spark.
-typer and rich come with the extra ``cli``, and are imported only when the command runs, rich only to draw.
+`commands` lists them, and `lazy` imports the one that is run. `connection` has the options of every command, `output`
+prints the results, `exits` defines the exit statuses, and `spark` opens the session of commands that use Spark. typer
+and rich come with the extra ``cli``, and are imported only when the command runs, rich only to draw.
 """
 
 from __future__ import annotations

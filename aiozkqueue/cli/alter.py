@@ -1,4 +1,4 @@
-"""`aiozkqueue cancel` and `aiozkqueue update`: messages that wait, removed or replaced."""
+"""`aiozkqueue cancel` and `aiozkqueue update`: remove or replace waiting messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two queues of a command that goes from one to the other: ours by name, another program's by path.
+"""The source and target queue of a command: our queues by name, another program's by path.
 
 The names are the first two arguments. `--from-curator PATH` or `--from-kazoo PATH` replaces the first of them, and
 `--to-curator PATH` or `--to-kazoo PATH` the second.
@@ -54,7 +54,7 @@ def asks_both_queues(
                 raise typer.BadParameter(message)
             asked.append(AskedQueue(names.pop(0)) if other is None else other)
         if names:
-            message = f"{names[0]!r} is one argument too many: options name {' and '.join(_named(others))}"
+            message = f"unexpected argument {names[0]!r}: options already name {' and '.join(_named(others))}"
             raise typer.BadParameter(message)
         return await cast("Callable[..., Coroutine[None, None, Exit]]", command)(connection, *asked, **given)
 

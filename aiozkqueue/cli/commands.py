@@ -118,7 +118,7 @@ COMMANDS: Final = (
     Command("audit", "audit.command:audit", "Move the histories of queues to Parquet files and report on them.", SPARK),
     Commands(
         "ledgers",
-        "Inspect and release what Spark streams hold.",
+        "Inspect and release messages that Spark streams hold.",
         (
             Command(
                 "list",
@@ -136,9 +136,9 @@ COMMANDS: Final = (
     ),
     Commands(
         "pins",
-        "Inspect what protects histories from clean-up.",
+        "Inspect the pins that protect histories from clean-up.",
         (
-            Command("list", "pins:list_", "List what protects histories from clean-up, and since when."),
+            Command("list", "pins:list_", "List the pins that protect histories from clean-up, and their age."),
             Command("remove", "pins:remove", "Remove a pin, which abandons an interrupted audit."),
         ),
         SPARK,

@@ -1,4 +1,4 @@
-"""The options that every command takes to find its ZooKeeper, each also an environment variable."""
+"""The connection options of every command; each is also an environment variable."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where ZooKeeper is and how to be let in, as the user gave it; None where a command may choose."""
+    """The user's connection options; None: the command may choose."""
 
     hosts: str | None
     root: str
@@ -56,7 +56,7 @@ class Connection:
     auth: tuple[zq.Auth, ...]
 
     def open(self, *, node: str | None = None) -> AbstractAsyncContextManager[zq.QueueSession]:
-        """A session with these servers, of this node (None: of this host). Raises: typer.BadParameter."""
+        """Open a session with these servers, for this node (None: this host). Raises: typer.BadParameter."""
         tls = self._tls()
         if tls is None and any(one.scheme == "digest" for one in self.auth) and not self._is_local():
             output.note("the password goes over the network unencrypted: use --tls or --tls-ca, or sasl: credentials")
@@ -72,7 +72,7 @@ class Connection:
 
     @asynccontextmanager
     async def look_at(self, queue: AskedQueue | str, *, node: str | None = None) -> AsyncIterator[zq.Queue[bytes]]:
-        """Open a session for what is asked of one queue, and say so if there is none of this name."""
+        """Open a session for a request about one queue, and print a note if the queue does not exist."""
         async with self.open(node=node) as session:
             asked = AskedQueue(queue) if isinstance(queue, str) else queue
             target = asked.of(session)
@@ -81,15 +81,15 @@ class Connection:
             yield target
 
     def note_absent(self, queue: AskedQueue | str) -> None:
-        """Say that there is no such queue, and where it was looked for."""
+        """Print that the queue does not exist, with the path that was searched."""
         if isinstance(queue, str) or queue.program is None:
             name = queue if isinstance(queue, str) else queue.name
             output.note(f"there is no queue {name!r} below {self.root}")
         else:
-            output.note(f"there is no queue of {queue.program.capitalize()}'s at {queue.name!r}")
+            output.note(f"there is no {queue.program.capitalize()} queue at {queue.name!r}")
 
     def environment(self) -> dict[str, str]:
-        """The variables that give the same connection to a child process, whose arguments anybody could read."""
+        """Return variables with the same connection for a child process, whose arguments other users could read."""
         variables = {
             HOSTS: self.hosts,
             ROOT: self.root,
@@ -104,7 +104,7 @@ class Connection:
         return {name: str(value) for name, value in variables.items() if value is not None}
 
     def credentials(self) -> str:
-        """The credentials as one text, which `Auth.parse_all` reads."""
+        """Return the credentials as one text, which `Auth.parse_all` reads."""
         return "\n".join(f"{one.scheme}:{one.user}:{one.password}" for one in self.auth)
 
     def _is_local(self) -> bool:
@@ -123,7 +123,7 @@ class Connection:
             if self.tls_cert is not None:
                 context.load_cert_chain(self.tls_cert, self.tls_key)
         except ssl.SSLError as error:
-            message = f"--tls-ca, --tls-cert or --tls-key is no usable PEM file: {error}"
+            message = f"--tls-ca, --tls-cert or --tls-key is not a usable PEM file: {error}"
             raise typer.BadParameter(message) from error
         return context
 
@@ -138,7 +138,7 @@ def connection(
         typer.Option(
             envvar=HOSTS,
             metavar="HOST:PORT,…",
-            help=f"The servers, and a chroot behind the last, if any. [dim]default: {DEFAULT_HOSTS}[/dim]",
+            help=f"The servers, with an optional chroot after the last. [dim]default: {DEFAULT_HOSTS}[/dim]",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -194,13 +194,16 @@ def connection(
         ),
     ] = None,
 ) -> Connection:
-    """Put the options together. Raises: typer.BadParameter, which never shows a password."""
+    """Return the connection of these options. Raises: typer.BadParameter, which never shows a password."""
     credentials = _credentials(auth)
     return Connection(hosts, root, session_timeout, connect_timeout, tls_ca, tls_cert, tls_key, tls, credentials)
 
 
 def _credentials(given: list[str] | None) -> tuple[zq.Auth, ...]:
-    """Return what the options say, or else the variable. Typer would split the variable at the spaces in a password."""
+    """Return the credentials of the options, or else of the variable.
+
+    Typer would split the variable at the spaces in a password.
+    """
     try:
         if given:
             return tuple(map(zq.Auth.parse, given))
@@ -211,7 +214,7 @@ def _credentials(given: list[str] | None) -> tuple[zq.Auth, ...]:
 
 
 def with_connection(command: Callable[Concatenate[Connection, P], Exit]) -> Callable[P, Exit]:
-    """Turn ``def command(connection, …)`` into a command with the connection's options besides its own."""
+    """Turn ``def command(connection, …)`` into a command with the connection's options in addition to its own."""
     shared = inspect.signature(connection, eval_str=True).parameters
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
@@ -231,7 +234,7 @@ def with_connection(command: Callable[Concatenate[Connection, P], Exit]) -> Call
 def connected(
     command: Callable[Concatenate[Connection, P], Coroutine[None, None, Exit]],
 ) -> Callable[P, Exit]:
-    """Turn ``async def command(connection, …)`` into such a command, run on a loop of its own."""
+    """Turn ``async def command(connection, …)`` into such a command, run on its own event loop."""
 
     @functools.wraps(command)
     def run(settings: Connection, /, *arguments: P.args, **options: P.kwargs) -> Exit:

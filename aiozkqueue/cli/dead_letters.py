@@ -1,4 +1,4 @@
-"""`aiozkqueue dlq`: what a queue's policy gave up on."""
+"""`aiozkqueue dlq`: the dead letters of a queue."""
 
 from __future__ import annotations
 

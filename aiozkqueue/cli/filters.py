@@ -19,24 +19,27 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 def parse_tags(texts: Iterable[str]) -> dict[str, str | int] | None:
-    """The tags of a put; digits are an integer. Raises: typer.BadParameter."""
+    """Return the tags of a put; a value of digits is an integer. Raises: typer.BadParameter."""
     return {name: _value(text) for name, text in parse_pairs("--filter", texts, "TAG=VALUE").items()} or None
 
 
 def parse_pairs(option: str, texts: Iterable[str], metavar: str) -> dict[str, str]:
-    """What an option that may be repeated names, each once. Raises: typer.BadParameter."""
+    """Return the names and values of a repeated option; each name may occur once. Raises: typer.BadParameter."""
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals or name in pairs:
-            message = f"{option} {text}: give {metavar}, each name once"
+            message = f"{option} {text}: expected {metavar}, with each name once"
             raise typer.BadParameter(message)
         pairs[name] = value
     return pairs
 
 
 def parse_filters(texts: Iterable[str], enums: Iterable[str]) -> Condition | None:
-    """What a consumer takes: all that pass every filter. Raises: typer.BadParameter, InvalidOptionError."""
+    """Return the condition of a consumer that takes messages that pass every filter.
+
+    Raises: typer.BadParameter, InvalidOptionError.
+    """
     ordered: dict[str, zq.OrderedEnum] = {}
     for text in enums:
         name, _, values = text.partition("=")

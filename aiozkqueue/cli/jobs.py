@@ -1,4 +1,4 @@
-"""`aiozkqueue jobs`: what is put again and again, and when."""
+"""`aiozkqueue jobs`: recurring jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aiozkqueue move` and `aiozkqueue moves`: a queue's messages to another queue."""
+"""`aiozkqueue move` and `aiozkqueue moves`: move messages to another queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aiozkqueue import MoveStatus, QueueSession
 
 LOOK = 0.2
-"""Seconds between two looks at how far a move has got."""
+"""Seconds between two reads of a move's progress."""
 
 
 @connected
@@ -56,7 +56,10 @@ async def move(connection: Connection, source: AskedQueue, target: AskedQueue, a
 async def moves(
     connection: Connection,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an unfinished move that nobody works on, and wait for its end.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue the unfinished moves that no session works on, and wait for their end."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> Exit:
@@ -71,7 +74,7 @@ async def moves(
             await session.moves.resume()
             for status in await session.moves.all():
                 if status.state == "running":
-                    # The path of another program's queue tells nothing of its layout.
+                    # The path of another program's queue does not show its layout.
                     theirs = status.source.startswith("/")
                     total = 0 if theirs else await session.queue(status.source).size()
                     await _watched(session, status.reference, total)

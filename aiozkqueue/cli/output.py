@@ -1,6 +1,6 @@
-"""What is printed: results to stdout, as tables or as JSON, one object a line; all else to stderr.
+"""Output: results go to stdout, as tables or as JSON with one object a line; everything else goes to stderr.
 
-Rich is imported only to draw something, which most commands in scripts never do.
+Rich is imported only to draw, which most commands in scripts never do.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _PREVIEW: Final = 60
 
 
 def print_json(record: Mapping[str, Json]) -> None:
-    """One object, on one line, sent at once."""
+    """Print one object on one line, and flush it."""
     sys.stdout.write(json_line(record) + "\n")
     sys.stdout.flush()
 
 
 def json_line(record: Mapping[str, Json]) -> str:
-    """One object on one line, with every character escaped that is not printable.
+    """Return one object on one line, with all unprintable characters escaped.
 
-    Programs that split at line separators other than a newline read one object a line, and a terminal is not steered.
+    So programs that split at other line separators than a newline still read one object a line, and a terminal
+    interprets no control characters.
     """
     text = json.dumps(record, ensure_ascii=False)
     if text.isprintable():
@@ -42,14 +43,14 @@ def json_line(record: Mapping[str, Json]) -> str:
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-#: Columns whose cells go into the next command: they stay whole while the window is wide enough for them.
+#: Columns whose cells are arguments of other commands: they are not cut while the window is wide enough.
 _COPIED: Final = {"id", "reference"}
-#: What a column takes besides its cells: a line, and a space at either side.
+#: The width of a column besides its cells: a line, and a space on either side.
 _BORDER: Final = 3
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> None:
-    """A table for people; in a window too narrow for its columns' names, one below the other for each row.
+    """Print a table for people; in a window that is too narrow for the column names, one block of lines per row.
 
     Cells are shown as they are: no markup, no control characters.
     """
@@ -76,7 +77,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
 
 
 def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:
-    """How many messages something was done to."""
+    """Print the number of affected messages."""
     if as_json:
         print_json({"queue": queue, done: count})
     else:
@@ -84,20 +85,20 @@ def print_count(done: str, count: int, queue: str, *, as_json: bool) -> None:
 
 
 def print_verdict(text: str, *, good: bool) -> None:
-    """How it ended, in one coloured sentence."""
+    """Print the result in one coloured sentence."""
     from rich.console import Console  # noqa: PLC0415 - see above
 
     Console().print(text, style="bold green" if good else "bold red")
 
 
 def note(text: str) -> None:
-    """One line to stderr: an error, or the state of the work. Characters that are not printable are escaped."""
+    """Print one line to stderr: an error, or the progress. Unprintable characters are escaped."""
     sys.stderr.write(f"aiozkqueue: {visible(' '.join(text.split()))}\n")
     sys.stderr.flush()
 
 
 def message_record(message: Message[bytes]) -> dict[str, Json]:
-    """A message as JSON: the payload as text if it is UTF-8, in base64 under another name if not."""
+    """Return a message as JSON: the payload as text if it is UTF-8, otherwise in base64 under another name."""
     record: dict[str, Json] = {
         "id": message.id,
         "queue": message.queue,
@@ -121,62 +122,62 @@ def message_record(message: Message[bytes]) -> dict[str, Json]:
 
 
 def preview(body: bytes) -> str:
-    """The beginning of a payload, for a table's cell."""
+    """Return the beginning of a payload, for a table cell."""
     return shortened(body[: 4 * _PREVIEW].decode(errors="backslashreplace"))
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text, for a table's cell."""
+    """Return the beginning of a text, for a table cell."""
     return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
 
 
 def visible(text: str) -> str:
-    """The text with control characters escaped: a payload must not steer the terminal."""
+    """Return the text with control characters escaped: a payload must not control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def when(moment: datetime | None) -> str:
-    """A time for a table's cell, in the reader's zone."""
+    """Return a time for a table cell, in the local time zone."""
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed.
+    """Ask for confirmation before data is deleted.
 
-    Raises: typer.Exit when the answer is no; typer.BadParameter when nobody is there to give one.
+    Raises: typer.Exit when the answer is no; typer.BadParameter when stdin is not a terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        message = "nobody is there to ask: say --yes to do it"
+        message = "confirmation needs a terminal; add --yes to proceed without it"
         raise typer.BadParameter(message)
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
 
 
 class Bar:
-    """How far the work has come."""
+    """A progress bar."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
         self._progress = progress
         self._task = task
 
     def advance(self, amount: float = 1) -> None:
-        """So much more is done."""
+        """Add to the completed work."""
         self._progress.advance(self._task, amount)
 
     def reach(self, done: float, total: float) -> None:
-        """So much is done, of so much that is known of by now."""
+        """Set the completed work, and the total known so far."""
         self._progress.update(self._task, completed=done, total=total)
 
     def tell(self, text: str) -> None:
-        """What is being done now."""
+        """Set the description of the current step."""
         self._progress.update(self._task, description=text)
 
 
 @contextmanager
 def progress(text: str, total: float | None) -> Iterator[Bar]:
-    """A bar on stderr while the work lasts, if somebody watches."""
+    """Show a bar on stderr during the work, if it is a terminal."""
     from rich.console import Console  # noqa: PLC0415 - see above
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415 - see above
 

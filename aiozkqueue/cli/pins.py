@@ -1,4 +1,4 @@
-"""`aiozkqueue pins`: what keeps clean-up from histories, and how that of an audit that never came back is given up."""
+"""`aiozkqueue pins`: the pins that protect histories from clean-up, and the removal of an interrupted audit's pin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _Queues = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE…]", help=
 
 @connected
 async def list_(connection: Connection, queues: _Queues = None, as_json: AsJson = False) -> Exit:
-    """List what protects histories from clean-up, and since when.
+    """List the pins that protect histories from clean-up, and their age.
 
-    Exit status 1: nothing does.
+    Exit status 1: there are none.
 
     [dim]aiozkqueue pins list[/dim]
     """
@@ -61,11 +61,11 @@ async def remove(
 
     [dim]aiozkqueue pins remove audit --yes[/dim]
     """
-    output.confirm(f"Give up what {name!r} keeps of histories?", yes=yes)
+    output.confirm(f"Remove the pin {name!r}, which protects histories?", yes=yes)
     async with connection.open() as session:
         removed = [queue for queue in queues or await session.queues() if await session.queue(queue).unpin(name)]
     if as_json:
         output.print_json({"name": name, "queues": list(removed)})
     else:
-        output.note(f"{name!r} taken off {', '.join(removed)}" if removed else f"nothing is kept by {name!r}")
+        output.note(f"removed the pin {name!r} from {', '.join(removed)}" if removed else f"there is no pin {name!r}")
     return Exit.OK if removed else Exit.NOTHING

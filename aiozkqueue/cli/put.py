@@ -22,7 +22,7 @@ from aiozkqueue.cli.durations import TIME, parse_duration
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.filters import parse_pairs, parse_tags
 
-# What is read at once, and so stored at once, bytes.
+# Bytes that are read, and so stored, at a time.
 _CHUNK: Final = 64 * 1024
 
 
@@ -67,7 +67,9 @@ async def put(
     key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The search key.")] = None,
     unique: Annotated[
         Literal["raise", "ignore"] | None,
-        typer.Option(help="Put only if no message with its key (or its payload) is there; otherwise fail, or skip it."),
+        typer.Option(
+            help="Put only if the queue has no message with the same key (or payload); otherwise fail, or skip it."
+        ),
     ] = None,
     ttl: Annotated[
         float | None,

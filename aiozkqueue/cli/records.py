@@ -15,7 +15,7 @@ from aiozkqueue.cli.connection import Connection, connected
 from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.output import Json
 
-#: The node of a session that is opened for an operator: no message is put under it, so that it has none of its own.
+#: The node of a session that is opened for an operator. It puts no messages, so none of them is its own.
 _OPERATOR: Final = "/operator"
 
 _Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]

@@ -1,4 +1,4 @@
-"""A Spark for the commands that need one: their user's cluster, or one on this machine that leaves no trace."""
+"""The Spark session of commands that need one: on the user's cluster, or a temporary one on this machine."""
 
 from __future__ import annotations
 
@@ -54,12 +54,15 @@ _ON_THIS_MACHINE: Final = {
 }
 _LOOK: Final = 0.2
 
-#: What is not on this machine: a path with a scheme.
+#: A path that is not on this machine: one with a scheme.
 ELSEWHERE: Final = re.compile(r"\w[\w+.-]*:")
 
 
 def options_of(connection: Connection) -> dict[str, str]:
-    """The connection as the options of Spark's format; credentials go by the environment, never among them."""
+    """Return the connection as options of the Spark format.
+
+    Credentials are passed in the environment, never as options.
+    """
     if connection.auth:
         os.environ[AUTH] = connection.credentials()
     given = {
@@ -75,13 +78,16 @@ def options_of(connection: Connection) -> dict[str, str]:
 
 
 def place(path: str) -> str:
-    """The path of a file, a folder or a pattern for Spark, whose JVM may run elsewhere; one with a scheme as it is."""
+    """Return the path of a file, folder or pattern for Spark, whose JVM may run elsewhere.
+
+    A path with a scheme is unchanged.
+    """
     return path if ELSEWHERE.match(path) else os.path.abspath(path)  # noqa: PTH100 - it may be a pattern
 
 
 @contextmanager
 def spark_session(master: str, conf: Sequence[str] | None) -> Iterator[SparkSession]:
-    """A session for as long as the block lasts; one that the process has already is used, and left.
+    """Open a session for the block; an existing session of the process is used, and left open.
 
     Raises: typer.BadParameter; MissingExtraError; CommandFailedError: Spark does not start, or fails.
     """
@@ -111,7 +117,7 @@ def _settings(conf: Sequence[str]) -> dict[str, str]:
     for one in conf:
         key, equals, value = one.partition("=")
         if not key or not equals:
-            msg = f"{one!r}: give KEY=VALUE"
+            msg = f"{one!r}: expected KEY=VALUE"
             raise typer.BadParameter(msg, param_hint="--conf")
         settings[key] = value
     return settings
@@ -151,7 +157,7 @@ def _stop(session: SparkSession) -> None:
 
 @contextmanager
 def _errors_to(path: Path) -> Iterator[None]:
-    """Give the JVM, and with it the tasks, a file as stderr: ours is for what the command has to say."""
+    """Redirect stderr of the JVM, and so of the tasks, to a file: our stderr is for the command's own messages."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -165,7 +171,7 @@ def _errors_to(path: Path) -> Iterator[None]:
 
 @contextmanager
 def watched(spark: SparkSession, text: str) -> Iterator[output.Bar]:
-    """A bar that tells how many tasks of Spark's jobs are done, while the block lasts."""
+    """Show a bar with the completed tasks of Spark's jobs during the block."""
     over = threading.Event()
     with output.progress(text, None) as bar:
         watcher = threading.Thread(target=_watch, args=(spark, bar, over), daemon=True)

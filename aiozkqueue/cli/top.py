@@ -1,4 +1,4 @@
-"""`aiozkqueue top`: queues in figures, again and again."""
+"""`aiozkqueue top`: a live view of the queues' figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aiozkqueue.cli.signals import draining
 from aiozkqueue.queue.internals import core_of
 from aiozkqueue.zookeeper import State
 
-#: Seconds after which the figures of one queue are shown as far as they have been read.
+#: Seconds after which the partial figures of one queue are shown.
 _PATIENCE = 5.0
 _COLUMNS = (
     "queue",
@@ -51,10 +51,10 @@ async def top(
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", "-i", parser=duration_from(0.1), metavar=TIME, help="The interval between two looks."
+            "--interval", "-i", parser=duration_from(0.1), metavar=TIME, help="The interval between two refreshes."
         ),
     ] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, show the result and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read twice, show the result and exit.")] = False,
     as_json: AsJson = False,
 ) -> Exit:
     """Show all queues live; Ctrl-C ends it.
@@ -93,7 +93,7 @@ async def top(
 
 
 async def _look(session: zq.QueueSession, queues: Sequence[str] | None) -> dict[str, zq.QueueStats | str]:
-    """Return the figures of each queue, or why it cannot be read."""
+    """Return the figures of each queue, or the reason why it cannot be read."""
     found: dict[str, zq.QueueStats | str] = {}
     for name in queues or await session.queues():
         try:

@@ -1,4 +1,4 @@
-"""`aiozkqueue why`: the story of one message, as far as it is known."""
+"""`aiozkqueue why`: the known events of one message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class _Event(NamedTuple):
-    """Something that happened to a message; None: nobody wrote down when."""
+    """An event in the life of a message; None: its time is not recorded."""
 
     at: datetime | None
     what: str
@@ -90,26 +90,26 @@ def _end(outcome: str, attempts: int, reason: str) -> str:
 
 
 def _now(state: zq.MessageState, stats: zq.QueueStats) -> str:
-    """Why it is where it is."""
+    """Return the reason for its current state."""
     said = {
-        zq.Status.UNKNOWN: "unknown: it has never been here, or it has ended and the queue keeps no history of it",
+        zq.Status.UNKNOWN: "unknown: it was never in this queue, or it has ended and the queue keeps no record of it",
         zq.Status.WAITING: _waiting(stats),
         zq.Status.CLAIMED: f"claimed by {_name(state.claimed_by, 'another program')}, which has not settled it yet",
         zq.Status.DELAYED: f"delayed until {output.when(state.due)}, "
         + ("before its next attempt, or leased" if state.attempts else "as it was put"),
-        zq.Status.DEAD: "a dead letter: `aiozkqueue dlq redrive` puts it back",
+        zq.Status.DEAD: "dead letter: `aiozkqueue dlq redrive` puts it back",
     }
     return said.get(state.status, str(state.status.value))
 
 
 def _waiting(stats: zq.QueueStats) -> str:
     if stats.paused:
-        return "waiting: the queue is paused; `aiozkqueue resume` lets it go on"
+        return "waiting: the queue is paused; `aiozkqueue resume` resumes it"
     if not stats.consumers:
-        return "waiting: nobody takes from the queue"
+        return "waiting: the queue has no consumers"
     return (
         f"waiting for its turn: {stats.waiting} messages wait in the queue, {stats.in_flight} are in flight; "
-        f"{stats.consumers} consumers take from it"
+        f"the queue has {stats.consumers} consumers"
     )
 
 

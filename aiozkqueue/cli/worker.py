@@ -104,7 +104,8 @@ async def worker(
         if health_port is not None:
             await stack.enter_async_context(health)
             output.note(f"health at http://{health.address}")
-        # Until services run, nothing is in hand; the first process of a container is ended by no signal it ignores.
+        # Until services run, no message is being handled; the first process of a container only ends by signals that it
+        # handles.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         stack.enter_context(dumping())
         session = await stack.enter_async_context(connection.open())
@@ -119,7 +120,7 @@ async def worker(
 
 
 def _find_modules_of(folder: Path) -> None:
-    """Have Python look for modules in a folder, before what is installed and after the standard library's own."""
+    """Make Python search a folder for modules, before installed packages and after the standard library."""
     here = str(folder)
     if here not in sys.path:
         installed = (index for index, path in enumerate(sys.path) if Path(path).name.endswith("-packages"))
@@ -137,10 +138,10 @@ def _metrics(session: zq.QueueSession) -> Metrics | None:
 def _factory(
     function: Callable[..., Any], queue: str | None, concurrency: int | None, drain_timeout: float
 ) -> Callable[[zq.QueueSession], object]:
-    """Return what makes the services: the user's function, or one that listens with it."""
+    """Return the function that creates the services: the user's, or one that creates a listener for a handler."""
     if queue is None:
         if concurrency is not None:
-            message = "--concurrency goes with --queue: the function that makes the listeners decides theirs"
+            message = "--concurrency requires --queue: a function that returns listeners sets their concurrency itself"
             raise typer.BadParameter(message)
         return function
     type_: Any = type_of_deliveries(function)

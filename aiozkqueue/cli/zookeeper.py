@@ -15,7 +15,7 @@ from aiozkqueue.cli.exits import Exit
 from aiozkqueue.cli.signals import draining
 from aiozkqueue.testing import EmbeddedEnsemble, EmbeddedZooKeeper
 
-# How often to see whether the servers still run, seconds.
+# Seconds between two checks that the servers still run.
 _LOOK: Final = 0.5
 
 
@@ -61,5 +61,5 @@ async def _serve(servers: EmbeddedEnsemble, *, as_json: bool) -> Exit:
                 except TimeoutError:
                     continue
                 return Exit.OK
-            output.note("a server ended by itself")
+            output.note("a server stopped unexpectedly")
             return Exit.NOTHING

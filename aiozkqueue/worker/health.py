@@ -152,7 +152,7 @@ class Health:
             return "503 Service Unavailable", "connecting"
         if path == b"/metrics":
             return "501 Not Implemented", "this needs aiozkqueue[observability]"
-        return "404 Not ItemSnapshot", "/live, /ready or /metrics"
+        return "404 Not Found", "/live, /ready or /metrics"
 
 
 class _Told:

@@ -94,7 +94,7 @@ def test_what_has_no_place_in_another_programs_queue_is_not_moved(cli: Cli, path
         ((), "Missing argument 'FROM'. Give its name, or --from-curator PATH or --from-kazoo PATH"),
         (("orders",), "Missing argument 'TO'. Give its name, or --to-curator PATH or --to-kazoo PATH"),
         (("--from-kazoo", "/a"), "Missing argument 'TO'"),
-        (("one", "two", "--to-kazoo", "/a"), "'two' is one argument too many: options name TO"),
+        (("one", "two", "--to-kazoo", "/a"), "unexpected argument 'two': options already name TO"),
         (("--from-kazoo", "/a", "--from-curator", "/b", "one"), "--from-curator and --from-kazoo exclude each other"),
         (("one", "two", "--to-kind", "id"), "give its path with --to-curator PATH"),
     ],

@@ -98,7 +98,7 @@ def test_a_path_at_which_there_is_no_queue_is_reported_and_nothing_is_made_there
 ) -> None:
     done = cli("peek", "--curator", path)
     assert done.status == 1
-    assert f"there is no queue of Curator's at {path!r}" in done.stderr
+    assert f"there is no Curator queue at {path!r}" in done.stderr
     assert cli("stats", "--kazoo", path).status == 1
     assert client.exists(path.rpartition("/")[0]) is None
 

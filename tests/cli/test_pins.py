@@ -35,5 +35,5 @@ def test_what_an_audit_that_never_came_back_keeps_is_shown_and_given_up(
         {"name": "audit", "queues": ["orders"]}
     ]
     assert [one["queue"] for one in cli("pins", "list", "--json").records] == ["invoices"]
-    assert cli("pins", "remove", "audit", "--yes").stderr == "aiozkqueue: 'audit' taken off invoices\n"
+    assert cli("pins", "remove", "audit", "--yes").stderr == "aiozkqueue: removed the pin 'audit' from invoices\n"
     assert cli("pins", "remove", "audit", "--yes").status == 1

@@ -23,7 +23,7 @@ async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeep
         await queue.configure(zq.QueueConfig(history=zq.History(), policy=zq.ConsumeTimes(2, backoff=zq.Fixed(0.05))))
         message_id = await queue.put(b"x")
         status, events, now = await _why(cli, message_id)
-        assert (status, now) == ("waiting", "waiting: nobody takes from the queue")
+        assert (status, now) == ("waiting", "waiting: the queue has no consumers")
         assert len(events) == 1
         assert events[0].startswith("put by ")
         assert ", process " in events[0]
@@ -37,7 +37,7 @@ async def test_each_step_of_a_message_is_told_with_who_and_why(cli: Cli, zookeep
             assert "has not settled it yet" in now
             await tx.rollback(delay=0)
         status, _, now = await _why(cli, message_id)
-        assert (status, now) == ("waiting", "waiting: the queue is paused; `aiozkqueue resume` lets it go on")
+        assert (status, now) == ("waiting", "waiting: the queue is paused; `aiozkqueue resume` resumes it")
 
         await queue.configure(zq.QueueConfig(paused=False))
         async with session.transaction() as tx:

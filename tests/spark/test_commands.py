@@ -110,7 +110,7 @@ def test_what_is_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text("body,colour\nx,red\n")
     refused(2, "column 'colour'", "load", str(bad), "--queue", "orders")
-    refused(2, "give KEY=VALUE", "load", str(bad), "--queue", "orders", "--conf", "x")
+    refused(2, "expected KEY=VALUE", "load", str(bad), "--queue", "orders", "--conf", "x")
     refused(3, "127.0.0.1:1", "load", str(bad), "--queue", "o", "--hosts", "127.0.0.1:1", "--connect-timeout", "0.2")
     refused(2, "holds something else (bad.csv)", "audit", "--to", str(tmp_path))
 

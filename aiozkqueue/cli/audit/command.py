@@ -1,4 +1,4 @@
-"""`aiozkqueue audit`: what is known of messages that have ended, moved to Parquet files and told in figures."""
+"""`aiozkqueue audit`: moves the records of ended messages to Parquet files, and reports figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aiozkqueue.cli.spark import LOCAL, Conf, Master, options_of, place, spark_s
 if TYPE_CHECKING:
     from aiozkqueue.spark.audit import Figures, Moved, Percentiles, Report
 
-#: In a local folder the page has a name that no reader of the files looks at.
+#: In a local folder the page has a name that readers of the files ignore.
 PAGE: Final = "_report.html"
 _MOST_REASONS: Final = 10
 _Moment = Annotated[datetime | None, typer.Option(help="Local time unless it names a zone.")]
@@ -31,7 +31,7 @@ _STEPS: Final = {
     "write": "writing files",
     "commit": "committing",
     "publish": "publishing files",
-    "remove": "removing what is written",
+    "remove": "removing the written records",
     "end": "ending",
 }
 
@@ -48,13 +48,13 @@ def audit(
         ),
     ],
     queues: Annotated[
-        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Only this one; may be repeated.")
+        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Only this queue; may be repeated.")
     ] = None,
     since: _Moment = None,
     until: _Moment = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", dir_okay=False, help=f"Where the page goes. [dim]default: {PAGE} in DIR[/dim]"),
+        typer.Option(metavar="FILE", dir_okay=False, help=f"The path of the page. [dim]default: {PAGE} in DIR[/dim]"),
     ] = None,
     as_json: AsJson = False,
     master: Master = LOCAL,
@@ -98,7 +98,7 @@ def _print(moved: Moved, told: Report, html: Path | None, *, as_json: bool) -> N
             output.print_json(record)
         return
     if moved.finished:
-        output.note("an audit that had been cut off was finished first")
+        output.note("an interrupted audit was finished first")
     output.note(f"{amount(moved.records)} records moved to {told.folder}")
     if told.total is not None:
         _print_tables(told, told.total)

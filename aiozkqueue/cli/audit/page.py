@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing but itself: no script, no network, dark or light as its reader is."""
+"""The report as one self-contained HTML page: no scripts, no network, and a dark and a light theme."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from aiozkqueue.cli.audit.plots import Bar, Column, Range, amount, bars, columns
 if TYPE_CHECKING:
     from aiozkqueue.spark.audit import Figures, Percentiles, Reason, Report
 
-#: Queues that a plot shows; the table has all.
+#: Maximum number of queues in a plot; the table has all.
 MOST_QUEUES: Final = 12
 _MOST_REASONS: Final = 12
-#: Of a plot of reasons, which are longer than names: pixels for them, and letters for the queue before each.
+#: For a plot of reasons, which are longer than names: pixels for the labels, and letters for the queue's name.
 _REASONS: Final = 470
 _LONGEST_QUEUE: Final = 18
 _KINDS: Final = ("finished", "dead", "other")
@@ -24,7 +24,7 @@ _NAMES: Final = {"finished": "finished", "dead": "dead letters", "other": "expir
 
 
 def page(report: Report) -> str:
-    """Make the page; it tells when there is nothing to tell of."""
+    """Return the page; without records, it says so."""
     style = files("aiozkqueue.cli.audit").joinpath("page.css").read_text(encoding="utf-8")
     body = _nothing() if report.total is None else "".join(_sections(report, report.total))
     return (
@@ -38,7 +38,7 @@ def page(report: Report) -> str:
 
 def _nothing() -> str:
     return (
-        "<p>There are no records. A queue keeps them when it is told to: "
+        "<p>There are no records. A queue keeps them if it is configured to: "
         "<code>aiozkqueue configure QUEUE --history 604800</code></p>"
     )
 
@@ -50,7 +50,7 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
     legend = "".join(f'<span><i class="{kind}"></i>{_NAMES[kind]}</span>' for kind in _KINDS)
     yield _section(
         "Throughput",
-        f"Messages that ended in each {per}; at the most {amount(peak / report.span.total_seconds())} a second.",
+        f"Messages that ended in each {per}; up to {amount(peak / report.span.total_seconds())} a second.",
         columns("Messages that ended over time", _KINDS, list(_columns(report)), report.span),
         legend,
     )
@@ -65,10 +65,10 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
     for title, what, found in (
         (
             "Waiting",
-            "From the put until whoever ended it had claimed it; the scale is logarithmic.",
+            "From the put until the claim; the scale is logarithmic.",
             _ranges(busiest, "waiting"),
         ),
-        ("Handling", "From that claim until the end; the scale is logarithmic.", _ranges(busiest, "handling")),
+        ("Handling", "From the claim until the end; the scale is logarithmic.", _ranges(busiest, "handling")),
     ):
         if found:
             yield _section(title, what, ranges(f"{title} time by queue", found), times)
@@ -77,7 +77,7 @@ def _sections(report: Report, total: Figures) -> Iterable[str]:
         shown = [Bar(_reason(one), one.messages, amount(one.messages)) for one in most]
         yield _section("Dead letters by reason", "", bars("Dead letters by reason", "dead", shown, labels=_REASONS))
         rows = [(one.queue, one.reason or "no reason", amount(one.messages)) for one in report.reasons]
-        yield f"<details><summary>All of it</summary>{_table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
+        yield f"<details><summary>All</summary>{_table(('Queue', 'Reason', 'Messages'), rows, texts=2)}</details>"
     yield (
         "<section><h2>All queues</h2>"
         + _table(_COLUMNS, [_cells(*one) for one in report.queues.items()])
@@ -154,7 +154,7 @@ def _time(part: Percentiles | None, which: str) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1) -> str:
-    """A table whose first columns are texts, and the others figures."""
+    """Return a table whose first columns are texts, and whose other columns are figures."""
 
     def line(kind: str, cells: Sequence[str]) -> str:
         return "".join(

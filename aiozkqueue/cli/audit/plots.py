@@ -1,4 +1,4 @@
-"""Plots as inline SVG: no script draws them, and their text can be read aloud, searched and copied. Pure."""
+"""Plots as inline SVG, without scripts; their text can be read aloud, searched and copied. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LABELS: Final = 230
 _VALUES: Final = 130
 _AXIS: Final = 26
 _LETTER: Final = 7.8
-"""How wide a letter is, about."""
+"""The approximate width of a letter."""
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-#: The marks of a scale of time.
+#: The tick marks of a time scale.
 _TICKS: Final = {
     0.001: "1 ms",
     0.01: "10 ms",
@@ -42,7 +42,7 @@ class Column(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A name, which is told in full when pointed at, and its amount."""
+    """A name, shown in full on hover, and its amount."""
 
     label: str
     value: float
@@ -50,7 +50,7 @@ class Bar(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A name and three times, in seconds: of half, 95 % and 99 %."""
+    """A name and three percentiles in seconds: p50, p95 and p99."""
 
     label: str
     p50: float
@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 
 def duration(seconds: float) -> str:
-    """A time for people, to three figures."""
+    """Format a time for people, with three digits."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
@@ -69,12 +69,12 @@ def duration(seconds: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A number for people: thousands apart, small ones to two places."""
+    """Format a number for people: thousands are separated, small numbers have two decimals."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.2f}"  # noqa: PLR2004 - places
 
 
 def columns(told: str, kinds: Sequence[str], shown: Sequence[Column], span: timedelta) -> str:
-    """Stacked columns over time; ``kinds`` are their classes, from the bottom up."""
+    """Draw stacked columns over time; ``kinds`` are their classes, from the bottom up."""
     left, top, height = 64, 10, 220
     first = shown[0].begin
     count = round((shown[-1].begin - first) / span) + 1
@@ -106,7 +106,7 @@ def columns(told: str, kinds: Sequence[str], shown: Sequence[Column], span: time
 
 
 def bars(told: str, kind: str, shown: Sequence[Bar], *, labels: int = _LABELS) -> str:
-    """Horizontal bars, each with its name before it, in this many pixels, and its amount behind it."""
+    """Draw horizontal bars, each with its name on the left, in this many pixels, and its amount on the right."""
     most = max((one.value for one in shown), default=0) or 1
     room = WIDTH - labels - _VALUES
     parts: list[str] = []
@@ -122,7 +122,7 @@ def bars(told: str, kind: str, shown: Sequence[Bar], *, labels: int = _LABELS) -
 
 
 def ranges(told: str, shown: Sequence[Range]) -> str:
-    """For each name a line from its median to its 99th percentile, on a logarithmic scale of time."""
+    """Draw a line for each name from its median to its 99th percentile, on a logarithmic time scale."""
     ticks = _ticks(min(one.p50 for one in shown), max(one.p99 for one in shown))
     low, high = math.log10(ticks[0]), math.log10(ticks[-1])
     room = WIDTH - _LABELS - 40
@@ -149,7 +149,7 @@ def ranges(told: str, shown: Sequence[Range]) -> str:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """The marks of a scale on which both have a place; two at least."""
+    """Return at least two tick marks of a scale that covers both values."""
     marks = list(_TICKS)
     first = max((index for index, mark in enumerate(marks) if mark <= least), default=0)
     last = min((index for index, mark in enumerate(marks) if mark >= most), default=len(marks) - 1)
@@ -166,7 +166,7 @@ def _label(label: str, y: float, wide: int) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text without its middle where it is long: names that begin alike often differ at their end."""
+    """Shorten a long text in its middle: names that begin alike often differ at the end."""
     if len(text) <= most:
         return text
     end = most // 3
@@ -178,7 +178,7 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next number above that an axis can end at, and half of which can be told of, too."""
+    """Return the next round number above for the end of an axis, half of which is round too."""
     size = 10.0 ** math.floor(math.log10(max(1.0, value)))
     steps = (2, 4, 6, 8, 10) if size == 1 else (1, 2, 3, 4, 5, 6, 8, 10)
     return next(size * step for step in steps if size * step >= value)

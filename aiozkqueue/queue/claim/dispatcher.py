@@ -285,7 +285,7 @@ class ClaimDispatcher:
         if fate is GONE and self._collapse is not None:
             self._collapse.forget([claim.place])
         if claim.generation != self._generation:
-            return  # its locks ended with its session, splitting this one listed the items
+            return  # its locks ended with its session while this one listed the items
         if fate is not FREE:
             self._candidate_source.settled(claim.id, gone=True, place=claim.place)
             return
@@ -384,7 +384,7 @@ class ClaimDispatcher:
     async def _wait_for_resume(self) -> None:
         """Claim nothing until the queue's configuration changes; answer takers that do not wait.
 
-        Batches in flight were refused by the configuration version, or were applied splitting the pause.
+        Batches in flight were refused by the configuration version, or were applied before the pause.
         """
         self._waiters.answer_asking(self._waiters.arrivals)
         if self._pause is None:

@@ -266,7 +266,7 @@ def _of_budget(ensemble: EnsembleFacts, unexamined: Sequence[str]) -> Iterator[F
 def _of_queue(facts: QueueFacts, ensemble: EnsembleFacts) -> Iterator[Finding]:
     name = facts.name
     if not facts.exists:
-        yield Finding(Severity.ERROR, name, "there is no such queue", "its first put or take makes it")
+        yield Finding(Severity.ERROR, name, "there is no such queue", "its first put or take creates it")
         return
     if facts.trouble is not None:
         yield Finding(Severity.ERROR, name, facts.trouble, "until then nobody can put into it or take from it")
