@@ -2,7 +2,7 @@
 
 - `events` says how an event is named and read: its own type first, then the types that it is one of. Pure.
 - `groups` keeps the subscriber groups of a bus: each gets every event, in a queue of its own.
-- `registered` tells which buses there are.
+- `registered` lists the buses.
 - `bus` posts, alone or in a transaction, and runs the subscribers; a retry runs only those that failed.
 """
 

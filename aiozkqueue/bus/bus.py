@@ -1,4 +1,4 @@
-"""A bus: post an event, and have every subscriber of its type called, in every group."""
+"""A bus: a posted event is delivered to every subscriber of its type, in every group."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Bus(Generic[E]):
     """A persistent bus of events: ``Bus(session, "orders", OrderEvent)``, whose events are the subclasses.
 
     Each event is handled by one process of each group, which calls every subscriber of its type or a type above it, one
-    after the other. One that fails does not stop the others, and a retry calls only those that failed. An event without
-    subscribers is done; one that cannot be read is a dead letter. At least once: a process that dies leaves no word of
-    whom it has called.
+    after the other. A failing subscriber does not stop the others, and a retry calls only those that failed. An event
+    without subscribers is done; an undecodable event becomes a dead letter. Delivery is at least once: a process that
+    dies leaves no record of the subscribers called.
 
     ``policy`` is stored with a queue of the bus that has none yet. A queue that has one keeps it, and a process whose
     ``policy`` differs follows the stored one, with a warning in the log. `Queue.configure` changes it for all processes
@@ -100,16 +100,16 @@ class Bus(Generic[E]):
         """Post an event to the bus and to every group, all or nothing; return the messages' ids.
 
         Alone it is stored on return. With ``tx``, a transaction or delivery, it is posted when that commits; if a group
-        joins or leaves between the two, the commit raises `ConflictError`, and doing it again is safe.
+        joins or leaves between the two, the commit raises `ConflictError`, and repeating it is safe.
 
-        ``timeout`` is how many seconds to wait for room where one of these queues has a size (0: not at all; None: for
-        ever); with ``tx``, its commit waits.
+        ``timeout`` is how many seconds to wait for room if one of these queues has ``max_size`` (0: not at all; None:
+        no limit); with ``tx``, its commit waits.
 
         Raises:
-            QueueFullError: one of them has no room; the event is in none.
-            PayloadError, InvalidOptionError: it is no event of this bus, or does not fit its own type.
-            MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
-            AccessDeniedError, SessionClosedError, WrongLoopError.
+            QueueFullError: one of the queues has no room; the event was put into none.
+            PayloadError, InvalidOptionError: it is not an event of this bus, or does not fit its own type.
+                MessageTooLargeError, TransactionTooLargeError, TransactionClosedError, OutcomeUnknownError,
+                AccessDeniedError, SessionClosedError, WrongLoopError.
         """
         runtime = core_of(self._session)
         if tx is not None:
@@ -118,7 +118,7 @@ class Bus(Generic[E]):
         names, body = self._types.encode(event, self.name)
         headers = dict(options.pop("headers", None) or {})
         if EVENT in headers or DONE in headers:
-            msg = f"the headers {EVENT!r} and {DONE!r} are the bus's own; take other names"
+            msg = f"the headers {EVENT!r} and {DONE!r} are reserved by the bus; use other names"
             raise InvalidOptionError(msg)
         given: dict[str, Any] = {**options, "headers": {**headers, EVENT: names}}
         while True:
@@ -153,13 +153,14 @@ class Bus(Generic[E]):
         name: str | None = None,
         group: str | None = None,
     ) -> None:
-        """Have ``handler(event)`` called for each event of this type, or of one below it, in listeners of ``group``.
+        """Call ``handler(event)`` for each event of this type, or of a subclass, in listeners of ``group``.
 
-        ``name`` is what a retry knows it by, the function's own by default: the same in every process and version. What
-        it raises is a failure of it alone; `Retry` says when it is called again.
+        ``name`` identifies the subscriber in retries, by default the function's name; keep it the same in every process
+        and version. An error that it raises affects only this subscriber; `Retry` sets when it is called again.
 
         Raises:
-            InvalidOptionError: no event of this bus, or not a name, or a handler that cannot be awaited.
+            InvalidOptionError: the type is not an event of this bus, the name is invalid, or the handler cannot be
+                awaited.
             AlreadyExistsError: the group has a subscriber of this name here.
         """
         self._types.require(kind, self.name)
@@ -170,7 +171,7 @@ class Bus(Generic[E]):
             msg = f"{known_by!r} cannot name a subscriber: give name=, 1 to 100 of A-Z a-z 0-9 . _ : -"
             raise InvalidOptionError(msg)
         if any(one.name == known_by and one.group == group for one in self._subscribers):
-            msg = f"bus {self.name!r} has a subscriber {known_by!r} already; give name= to tell them apart"
+            msg = f"bus {self.name!r} already has a subscriber {known_by!r}; give name= to distinguish them"
             raise AlreadyExistsError(msg)
         self._subscribers.append(_Subscriber(known_by, kind, cast("Callable[[Any], Awaitable[None]]", handler), group))
 
@@ -206,7 +207,7 @@ class Bus(Generic[E]):
         return queue
 
     def _compare(self, state: QueueState, policy: Policy) -> None:
-        """Warn, once for each, of a policy in force that is not the one named here."""
+        """Warn, once per queue, of a stored policy that differs from the one given here."""
         if state.config.policy not in (None, policy, self._compared[state.name]):
             self._compared[state.name] = state.config.policy
             log.warning(
@@ -248,7 +249,7 @@ class Bus(Generic[E]):
                 )
                 failures.append(error)
             else:
-                # Every end from here on, except the death of the process.
+                # From here on this covers every end except the death of the process.
                 done.add(one.name)
                 add_headers(delivery, {DONE: " ".join(sorted(done))})
         if not failures:
@@ -264,14 +265,14 @@ class Bus(Generic[E]):
     # -- groups
 
     async def join(self, group: str) -> None:
-        """Register a subscriber group, unless it is: it gets every event that is posted from now on, wherever.
+        """Register a subscriber group, unless it exists: it gets every event that any process posts from now on.
 
         Raises: InvalidNameError, AccessDeniedError, PayloadError, SessionClosedError, WrongLoopError.
         """
         await self._groups.join(group)
 
     async def leave(self, group: str) -> None:
-        """Remove a subscriber group. What it has been given stays in its queue.
+        """Remove a subscriber group. Its events stay in its queue.
 
         Raises: NotFoundError: there is no such group; as `join`.
         """

@@ -1,7 +1,7 @@
 """Events: pydantic models below one class, known by their class's name. Pure.
 
-A message says which event it is in the header `EVENT`: the names of its class and of those above it, the nearest first.
-So a process that does not know the class yet reads it as the nearest one that it knows.
+The header `EVENT` of a message holds the names of the event's class and its base classes, the nearest first. So a
+process that does not know the class reads the event as the nearest class that it knows.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound=BaseModel)
 
-#: Names the event's class and those above it, spaces between.
+#: The names of the event's class and its base classes, separated by spaces.
 EVENT = "bus-event"
-#: Names the subscribers that need not be called again, spaces between.
+#: The names of the subscribers that need not be called again, separated by spaces.
 DONE = "bus-done"
 
 
 class EventTypes(Generic[E]):
-    """The events of one bus: a class and all below it, those defined later too."""
+    """The events of one bus: a class and all its subclasses, including those defined later."""
 
     def __init__(self, base: type[E]) -> None:
         given: object = base
@@ -57,14 +57,17 @@ class EventTypes(Generic[E]):
         raise PayloadError(msg)
 
     def require(self, kind: type[BaseModel], bus: str) -> None:
-        """Refuse what is no event of this bus, or cannot be told from another. Raises: InvalidOptionError."""
+        """Reject a class that is not an event of this bus, or that shares its name with another event.
+
+        Raises: InvalidOptionError.
+        """
         given: object = kind
         if not (isinstance(given, type) and issubclass(given, self.base)):
             msg = f"bus {bus!r} takes {self.base.__name__} and its subclasses, not {getattr(kind, '__name__', kind)}"
             raise InvalidOptionError(msg)
         for other in self._all(self.base):
             if other.__name__ == kind.__name__ and other is not kind:
-                msg = f"bus {bus!r} has two events named {kind.__name__}: rename one, they are known by their names"
+                msg = f"bus {bus!r} has two events named {kind.__name__}: rename one; names identify events"
                 raise InvalidOptionError(msg)
 
     def _line(self, kind: type[BaseModel]) -> list[type[BaseModel]]:

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class GroupsChangedError(ConflictError):
-    """A group joined or left the bus while an event was posted; nothing was committed, doing it again is safe."""
+    """A group joined or left the bus while an event was posted; nothing was committed; repeating it is safe."""
 
 
 class Groups:
-    """What a session knows of a bus's groups."""
+    """A session's view of a bus's groups."""
 
     def __init__(self, runtime: SessionCore, paths: BusPaths) -> None:
         self._runtime = runtime
@@ -42,17 +42,17 @@ class Groups:
         self._known = False
 
     async def known(self) -> tuple[tuple[str, ...], GroupsCheck]:
-        """Return the groups, and what must go with each event put to them. Raises: AccessDeniedError, PayloadError."""
+        """Return the groups, and the check to put with each event for them. Raises: AccessDeniedError, PayloadError."""
         while not self._known:
             await self._read()
         return self._record.groups, GroupsCheck(self._paths.base, self._version, self.forget)
 
     def forget(self) -> None:
-        """Take note that they have changed."""
+        """Record that the groups have changed."""
         self._known = False
 
     async def join(self, group: str) -> None:
-        """Add a group, unless it is there. Raises: InvalidNameError, AccessDeniedError, PayloadError."""
+        """Add a group, unless it exists. Raises: InvalidNameError, AccessDeniedError, PayloadError."""
         self._paths.queue(group)
         await self._change(lambda groups: groups if group in groups else (*groups, group))
 
@@ -98,7 +98,7 @@ class Groups:
         except (ConnectionLossError, SessionExpiredError):
             await zookeeper.wait_connected()
         except NoAuthError as error:
-            msg = f"{base}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"{base}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
         except MalformedError as error:
             msg = f"{base}: {error}"
@@ -122,15 +122,15 @@ class GroupsCheck(PutHook):
         return Check(self._path, self._version)
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None] | None:
-        """A group has come or gone: whoever posts decides again where the event goes.
+        """A group has joined or left: the post must be repeated for the new groups.
 
         Raises: GroupsChangedError, AccessDeniedError.
         """
         if isinstance(error, NoAuthError):
-            msg = f"{self._path}: {error}; connect with `auth=` of a user whom the ACL allows"
+            msg = f"{self._path}: {error}; use the credentials of a user whom the ACL allows"
             raise AccessDeniedError(msg) from error
         self._changed()
         raise GroupsChangedError(
             f"{operation.path}: a group joined or left the bus while an event was posted ({error}); "
-            "nothing was committed, do it again"
+            "nothing was committed; repeat it"
         )

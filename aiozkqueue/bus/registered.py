@@ -1,4 +1,4 @@
-"""Which buses there are, and their groups, for whoever looks on."""
+"""Lists buses and their groups, for operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Buses:
-    """The buses below a session's root: ``Buses(session)``. Looking makes nothing."""
+    """The buses below a session's root: ``Buses(session)``. Reading creates nothing."""
 
     def __init__(self, session: QueueSession) -> None:
         self._runtime = core_of(session)
@@ -43,7 +43,7 @@ class Buses:
             node = await self._runtime.zookeeper.read(paths.base)
             groups = BusRecord.decode(node.data).groups
         except NoNodeError as error:
-            msg = f"there is no bus {bus!r}: nothing has been posted to it, and nobody has joined"
+            msg = f"there is no bus {bus!r}: nothing has been posted to it, and no group has joined"
             raise NotFoundError(msg) from error
         except NoAuthError as error:
             raise _denied(paths.base, error) from error
@@ -54,4 +54,4 @@ class Buses:
 
 
 def _denied(path: str, error: NoAuthError) -> AccessDeniedError:
-    return AccessDeniedError(f"{path}: {error}; connect with `auth=` of a user whom the ACL allows")
+    return AccessDeniedError(f"{path}: {error}; use the credentials of a user whom the ACL allows")

@@ -1,6 +1,6 @@
-"""What happens at a time: recurring jobs, and notifications. On top of `aiozkqueue.queue`.
+"""Recurring jobs and notifications, built on `aiozkqueue.queue`.
 
-- `cron` says when: expressions, time zones, what of the missed is made up for. Pure.
+- `cron` computes the times: expressions, time zones, missed occurrences. Pure.
 - `jobs` keeps the jobs: add, declare, change, pause, remove, list.
 - `scheduler` puts each occurrence's message, exactly once among any number of schedulers.
 

@@ -1,11 +1,11 @@
-"""When a job occurs: a cron expression in a time zone. Pure; the clock is the caller's.
+"""The times of a job: a cron expression in a time zone. Pure; the caller provides the clock.
 
 The expressions and the rules for clock changes are those of Debian's cron, by the library cronsim:
 
 - a job at fixed times (neither minute nor hour begins with ``*``) that the clock skips in spring occurs at the first
   moment after the gap, and one whose time comes twice in autumn occurs the first time only;
-- any other follows the time that passes: ``*/15 * * * *`` occurs every 15 minutes, through both hours in autumn;
-- several occurrences that fall on one moment, as those of a skipped hour do, are one.
+- any other job follows elapsed time: ``*/15 * * * *`` occurs every 15 minutes, through both hours in autumn;
+- several occurrences at the same moment, such as those of a skipped hour, count as one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from aiozkqueue.layout.jobs import Missed
 
-#: How far `Cron.latest` looks back at first, milliseconds; each time it has found too few, four times as far.
+#: How far `Cron.latest` first looks back, milliseconds; whenever it finds too few occurrences, four times as far.
 FIRST_LOOK: Final = 60_000
-#: Occurrences that are not late decided at once; the rest is looked at when these have been put.
+#: Maximum number of occurrences decided at a time that are not late; the rest follows when these have been put.
 MOST_AT_ONCE: Final = 1000
-#: After this no moment is asked for: the reckoning of dates must not run over.
+#: The latest moment considered: date arithmetic must not overflow.
 _LAST_YEAR: Final = 9900
-#: The names of some expressions in crontab(5) of Debian's cron.
+#: Nicknames of expressions, as in crontab(5) of Debian's cron.
 _NICKNAMES: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -59,8 +59,8 @@ class Cron:
         self._expression = expression
         self._zone = _zone(zone)
         given: object = expression
-        if not isinstance(given, str):  # as a file of settings may have it
-            msg = f"{expression!r} is no cron expression: give a text, such as '0 8 * * *'"
+        if not isinstance(given, str):  # as a settings file may contain it
+            msg = f"{expression!r} is not a cron expression: give a text, such as '0 8 * * *'"
             raise InvalidScheduleError(msg)
         try:
             next(self.after(0))
@@ -69,22 +69,22 @@ class Cron:
             raise InvalidScheduleError(msg) from None
 
     def after(self, moment: int) -> Iterator[int]:
-        """The occurrences later than a moment, in their order."""
+        """Return the occurrences after a moment, in order."""
         start = moment_at(moment)
         if start.year > _LAST_YEAR:
             return
         last = moment
         for occurrence in _occurrences(self._expression, start.astimezone(self._zone)):
             found = milliseconds_at(occurrence)
-            # A start within a repeated hour yields what was before it, a skipped hour several times one moment.
+            # A start within a repeated hour yields earlier moments, and a skipped hour yields one moment several times.
             if found > last:
                 yield found
                 last = found
 
     def latest(self, after: int, until: int, most: int) -> list[int]:
-        """The last occurrences later than ``after`` and not later than ``until``, ``most`` at most, in order.
+        """Return up to ``most`` of the last occurrences after ``after`` and not later than ``until``, in order.
 
-        It costs about as much as there are to give, however long ago ``after`` is.
+        The cost depends on the number of results, not on how long ago ``after`` is.
         """
         look = FIRST_LOOK
         while True:
@@ -96,17 +96,17 @@ class Cron:
 
 
 async def load(expression: str, zone: str) -> Cron:
-    """`Cron`, with the files of a zone that is not known yet read in a thread. Raises: InvalidScheduleError."""
+    """Return a `Cron`; the files of a new time zone are read in a thread. Raises: InvalidScheduleError."""
     if zone in _zones and "cronsim" in sys.modules:
         return Cron(expression, zone)
     return await asyncio.to_thread(Cron, expression, zone)
 
 
 def to_put(cron: Cron, *, last: int, now: int, missed: Missed, tolerance: int, limit: int) -> list[int]:
-    """The occurrences later than ``last`` that are to be put now, in their order.
+    """Return the occurrences after ``last`` that must be put now, in order.
 
-    What is at most ``tolerance`` (ms) late is put. Of what is later than that, the missed, ``"skip"`` puts none,
-    ``"all"`` the newest ``limit``, and ``"last"`` the newest one, unless one that is not late stands for it.
+    Occurrences up to ``tolerance`` (ms) late are put. Later ones are missed: ``"skip"`` puts none of them, ``"all"``
+    the newest ``limit``, and ``"last"`` the newest one, unless an occurrence that is not late replaces it.
     """
     later = takewhile(lambda moment: moment <= now, cron.after(max(last, now - tolerance - 1)))
     timely = list(islice(later, MOST_AT_ONCE))
@@ -122,11 +122,11 @@ def _occurrences(expression: str, start: datetime) -> Iterator[datetime]:
     try:
         return CronSim(_NICKNAMES.get(expression, expression), start)
     except CronSimError as error:
-        msg = f"{expression!r} is no cron expression: {error}; give minute, hour, day, month and weekday, or @daily"
+        msg = f"{expression!r} is not a cron expression: {error}; give minute, hour, day, month and weekday, or @daily"
         raise InvalidScheduleError(msg) from error
 
 
-#: The zones met so far; there are some six hundred.
+#: The zones used so far; there are about six hundred in total.
 _zones: dict[str, tzinfo] = {"UTC": UTC}
 
 
@@ -135,7 +135,7 @@ def _zone(name: str) -> tzinfo:
     if zone is None:
         try:
             zone = _zones[name] = ZoneInfo(name)
-        except (KeyError, OSError, ValueError) as error:  # not found, a folder, or no name at all
-            msg = f"{name!r} is no time zone known here; give one as 'Europe/Berlin' or 'UTC'"
+        except (KeyError, OSError, ValueError) as error:  # not found, a folder, or not a valid name
+            msg = f"{name!r} is not a known time zone; give one such as 'Europe/Berlin' or 'UTC'"
             raise InvalidScheduleError(msg) from error
     return zone

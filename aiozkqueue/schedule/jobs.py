@@ -1,4 +1,4 @@
-"""Recurring jobs: what is put, where to, and when. `Scheduler` puts it."""
+"""Recurring jobs: their payload, queue and times. `Scheduler` puts the messages."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ T = TypeVar("T")
 #: Jobs read at a time.
 _PAGE = 100
 
-#: Seconds: with less, a scheduler that is busy for a moment would leave out what is due.
+#: Minimum tolerance in seconds: with less, a scheduler that is busy for a moment would skip occurrences.
 LEAST_TOLERANCE = 1.0
 
-#: Headers of every message that a job puts: the job's name, and the date it was due, in ISO format, UTC.
+#: Headers of every message that a job puts: the job's name, and the due date in ISO format, UTC.
 JOB = "job"
 OCCURRENCE = "occurrence"
 
@@ -81,26 +81,26 @@ class Job:
     """Seconds that an occurrence may be late before it counts as missed."""
     paused: bool
     last: datetime
-    """The occurrence up to which everything has been decided; at first, when the job was added."""
+    """The last occurrence that has been decided; at first, the time when the job was added."""
     next: datetime | None
-    """When it occurs next, whether paused or not; None when it never does."""
+    """The next occurrence, even if the job is paused; None: it never occurs."""
 
 
 class JobOptions(PutOptions, total=False):
-    """How a job occurs, and how each of its messages is put. Every one has a default."""
+    """The options of a job's occurrences and puts. Every option has a default."""
 
     zone: str
-    """The time zone of ``cron``, by its IANA name; UTC when it is left out."""
+    """The time zone of ``cron``, by its IANA name; default: UTC."""
     missed: Missed
     """The missed occurrences to put; by default the last one."""
     limit: int
-    """The most missed occurrences that ``missed="all"`` makes up for; 100 when it is left out."""
+    """The maximum number of missed occurrences that ``missed="all"`` puts later; default: 100."""
     tolerance: Seconds
-    """Seconds that an occurrence may be late before it counts as missed; 60 when it is left out."""
+    """Seconds that an occurrence may be late before it counts as missed; default: 60."""
 
 
 class JobChangedError(QueueError):
-    """A job was changed by somebody else meanwhile; for the package's own use."""
+    """Another client has changed the job meanwhile; for the package's own use."""
 
 
 class Jobs:
@@ -120,17 +120,17 @@ class Jobs:
     async def add(
         self, name: str, cron: str, queue: Queue[Any] | str, value: Any, **options: Unpack[JobOptions]
     ) -> Job:
-        """Add a job: put ``value`` to ``queue``, with these options, whenever ``cron`` says so in ``zone``.
+        """Add a job: put ``value`` to ``queue``, with these options, at the times of ``cron`` in ``zone``.
 
-        ``cron`` has five fields (minute, hour, day, month, weekday), or six with seconds before them, or is a
-        nickname such as ``@daily``. It occurs from now on. An occurrence that is more than ``tolerance`` seconds late,
-        since no scheduler ran, is missed: ``missed="skip"`` leaves it out, ``"all"`` makes up for the newest ``limit``
-        of them, and ``"last"`` for the newest one, unless another occurrence is due anyway. Each message has the
-        headers ``job``, its name, and ``occurrence``, its date.
+        ``cron`` has five fields (minute, hour, day, month, weekday), or six with seconds before them, or is a nickname
+        such as ``@daily``. It occurs from now on. An occurrence that is more than ``tolerance`` seconds late, because
+        no scheduler ran, is missed: ``missed="skip"`` skips it, ``"all"`` puts the newest ``limit`` missed ones, and
+        ``"last"`` puts the newest one, unless another occurrence is due anyway. Each message has the headers ``job``,
+        its name, and ``occurrence``, its date.
 
         Raises:
             AlreadyExistsError: there is a job of this name.
-            InvalidScheduleError: no cron expression, an unknown time zone, or one that never occurs.
+            InvalidScheduleError: the cron expression is invalid or never occurs, or the time zone is unknown.
             MissingExtraError: the extra ``schedule`` is not installed.
             PayloadError, MessageTooLargeError, InvalidNameError, InvalidOptionError, AccessDeniedError,
             OutcomeUnknownError, SessionClosedError, WrongLoopError.
@@ -144,7 +144,7 @@ class Jobs:
 
         def explain(_: int, error: ZooKeeperError) -> QueueError:
             if isinstance(error, NodeExistsError):
-                return AlreadyExistsError(f"there is a job {name!r} already; change it, or remove it first")
+                return AlreadyExistsError(f"job {name!r} already exists; change it, or remove it first")
             return QueueError(f"{path}: {error}")
 
         await apply(runtime, [Create(path, record.encode())], explain)
@@ -157,10 +157,10 @@ class Jobs:
     async def declare(
         self, name: str, cron: str, queue: Queue[Any] | str, value: Any, **options: Unpack[JobOptions]
     ) -> Job:
-        """Add a job, or change the one of this name to be as given: what every process may do when it starts.
+        """Add a job, or update the job of this name; every process may do this when it starts.
 
-        A job that is so already is left alone. One whose ``cron`` or ``zone`` changes occurs by them from now on.
-        Whether it is paused stays.
+        An identical job is unchanged. A job whose ``cron`` or ``zone`` changes follows the new times from now on. A
+        paused job stays paused.
 
         Raises: as `add`, but for AlreadyExistsError.
         """
@@ -175,7 +175,7 @@ class Jobs:
                 pass
             try:
                 return await self.add(name, cron, queue, value, **options)
-            except AlreadyExistsError:  # another process was quicker
+            except AlreadyExistsError:  # another process was faster
                 continue
 
     async def change(
@@ -188,9 +188,9 @@ class Jobs:
         limit: int | None = None,
         tolerance: Seconds | None = None,
     ) -> Job:
-        """Change when a job occurs, or what is made up for; what is None stays.
+        """Change the times of a job, or the handling of missed occurrences; None: unchanged.
 
-        With another ``cron`` or ``zone`` it occurs by them from now on.
+        A new ``cron`` or ``zone`` applies from now on.
 
         Raises: InvalidScheduleError, InvalidOptionError, OutcomeUnknownError; as `get`.
         """
@@ -209,11 +209,11 @@ class Jobs:
         return await self._change(name, changed)
 
     async def pause(self, name: str) -> Job:
-        """Let a job occur no more until it is resumed. Raises: OutcomeUnknownError; as `get`."""
+        """Pause a job until it is resumed. Raises: OutcomeUnknownError; as `get`."""
         return await self._change(name, lambda old: replace(old, paused=True))
 
     async def resume(self, name: str) -> Job:
-        """Let a paused job occur again, from now on: nothing of the pause is made up for.
+        """Resume a paused job from now on; occurrences during the pause are not put later.
 
         Raises: InvalidScheduleError: its time zone is not known here; OutcomeUnknownError; as `get`.
         """
@@ -243,7 +243,7 @@ class Jobs:
         return await _shown(name, record)
 
     async def list(self) -> list[Job]:
-        """Read all jobs, by name. What does not decode is left out.
+        """Read all jobs, sorted by name. Jobs that do not decode are left out.
 
         Raises: MissingExtraError, AccessDeniedError, SessionClosedError, WrongLoopError.
         """
@@ -290,7 +290,7 @@ def readable(path: str) -> Iterator[None]:
     try:
         yield
     except NoAuthError as error:
-        msg = f"{path}: {error}; connect with `auth=` of a user whom the ACL allows"
+        msg = f"{path}: {error}; use the credentials of a user whom the ACL allows"
         raise AccessDeniedError(msg) from error
     except MalformedError as error:
         msg = f"{path}: {error}"
@@ -300,14 +300,14 @@ def readable(path: str) -> Iterator[None]:
 async def apply(
     runtime: SessionCore, operations: list[Operation], explain: Callable[[int, ZooKeeperError], QueueError]
 ) -> None:
-    """Apply operations exactly once. Raises: what ``explain`` makes of a refusal; as `Queue.put`."""
+    """Apply operations exactly once. Raises: the result of ``explain`` for a refusal; as `Queue.put`."""
     await runtime.settle(RegistrationWrite(runtime.ids.next(), operations, explain))
 
 
 async def read_jobs(
     runtime: SessionCore, paths: SchedulePaths, names: set[str] | None
 ) -> dict[str, tuple[JobRecord, int]]:
-    """Read jobs (None: all) with their versions; those that are not there, or do not decode, are left out."""
+    """Read jobs (None: all) with their versions; missing and undecodable jobs are left out."""
     zookeeper = runtime.zookeeper
     if names is None:
         names = set(await below(zookeeper, paths.base))
@@ -327,7 +327,7 @@ async def read_jobs(
 
 
 def occurrence_options(name: str, record: JobRecord, occurrence: int) -> dict[str, Any]:
-    """The options to put one occurrence's message with."""
+    """Return the put options of one occurrence's message."""
     headers = cast("Mapping[str, str]", record.options.get("headers") or {})
     due = moment_at(occurrence).isoformat()
     return {**record.options, "headers": {**headers, JOB: name, OCCURRENCE: due}}
@@ -349,12 +349,12 @@ async def _record(
     await load(cron, zone)
     for option, given in {"at": options.get("at"), "delay": options.get("delay")}.items():
         if given is not None:
-            msg = f"{option}={given!r}: a job's message is due when the job occurs; leave it out"
+            msg = f"{option}={given!r}: a job's message is due when the job occurs; remove this option"
             raise InvalidOptionError(msg)
     stored = {option: _storable(given) for option, given in options.items() if given is not None}
     headers = cast("Mapping[str, str]", options.get("headers") or {})
     if JOB in headers or OCCURRENCE in headers:
-        msg = f"the headers {JOB!r} and {OCCURRENCE!r} are the job's own; take other names"
+        msg = f"the headers {JOB!r} and {OCCURRENCE!r} are reserved; use other names"
         raise InvalidOptionError(msg)
     if isinstance(queue, Destination) and queue.owner is not runtime:
         raise not_own(queue.name)

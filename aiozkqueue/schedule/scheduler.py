@@ -1,8 +1,9 @@
-"""Puts the messages of recurring jobs: each occurrence once, however many schedulers run.
+"""Puts the messages of recurring jobs: each occurrence once, for any number of schedulers.
 
 There is no leader. A scheduler that finds a job due sends one multi: set the job's ``last`` at the version read, and
-create the message. Of several who try, one succeeds; it goes under a commit slot, so that a lost reply is not a second
-message. A scheduler that comes too late reads the job again. It sleeps until the next occurrence or a change of a job.
+create the message. Of several schedulers that try, one succeeds; the multi uses a commit slot, so a lost reply does not
+cause a second message. A scheduler that is too late reads the job again. Schedulers sleep until the next occurrence or
+a change of a job.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger(__name__)
 
-#: Seconds after which a job whose message could not be put is tried again.
+#: Seconds until a failed put of a job's message is tried again.
 AGAIN = 5.0
-#: Seconds slept at most: the local clock may run slower than the server's.
+#: Maximum seconds of sleep: the local clock may run slower than the server's.
 LONGEST_SLEEP = 600.0
 #: Maximum bytes of the puts in one multi.
 TOGETHER_BYTES = 256 * 1024
@@ -53,8 +54,8 @@ TOGETHER_BYTES = 256 * 1024
 class Scheduler:
     """Puts the messages of all jobs below the session's root, when they occur: ``async with Scheduler(session):``.
 
-    Or run it with `run`, or beside listeners with `aiozkqueue.run`. Run one in as many processes as must be there to
-    stand in for each other: each occurrence is put exactly once. Lost connections and sessions are waited out.
+    Or run it with `run`, or together with listeners with `aiozkqueue.run`. Run one in several processes for high
+    availability: each occurrence is put exactly once. It waits out lost connections and sessions.
     """
 
     def __init__(self, session: QueueSession) -> None:
@@ -69,12 +70,12 @@ class Scheduler:
         self._background: Background | None = None
 
     def stop(self) -> None:
-        """Put nothing more; what is under way is finished. Idempotent."""
+        """Put nothing more, and finish the puts in flight. Idempotent."""
         self._stopped = True
         self._wake.set()
 
     def abort(self) -> None:
-        """Stop, waiting for nothing. Idempotent."""
+        """Stop at once, without waiting. Idempotent."""
         self.stop()
         if self._scope is not None:
             self._scope.cancel()
@@ -82,13 +83,12 @@ class Scheduler:
     async def run(self) -> None:
         """Serve until stopped.
 
-        Raises:
-            AccessDeniedError, SessionClosedError, WrongLoopError: what waiting cannot cure.
+        Raises: AccessDeniedError, SessionClosedError, WrongLoopError: errors that do not go away by waiting.
             MissingExtraError: the extra ``schedule`` is not installed.
-            RuntimeError: it runs already.
+            RuntimeError: it is already running.
         """
         if self._scope is not None:
-            msg = "the scheduler runs already"
+            msg = "the scheduler is already running"
             raise RuntimeError(msg)
         await load("* * * * *", "UTC")
         # A task cancelled by itself would end the session's other tasks with it; a scope ends this one alone.
@@ -138,7 +138,7 @@ class Scheduler:
         self._wake.set()
 
     async def _look(self) -> float:
-        """Put what is due; return for how many seconds there is nothing to do."""
+        """Put the due messages; return the seconds until the next check."""
         runtime = core_of(self._session)
         names, self._changed = self._changed, set()
         try:
@@ -157,12 +157,12 @@ class Scheduler:
         return max(0.0, min(pauses, default=LONGEST_SLEEP))
 
     async def _serve(self, name: str, record: JobRecord, version: int, now: int) -> float:
-        """Put what of one job is due; return the seconds until it is due again."""
+        """Put the due messages of one job; return the seconds until it is due again."""
         if record.paused:
             return LONGEST_SLEEP
         try:
             cron = await load(record.cron, record.zone)
-        except InvalidScheduleError as error:  # of a newer version, or a zone that is not installed here
+        except InvalidScheduleError as error:  # from a newer version, or with a zone that is not installed here
             log.warning("job %s is left alone: %s", name, error, extra={"job": name})
             return LONGEST_SLEEP
         due = to_put(
@@ -179,7 +179,7 @@ class Scheduler:
         return LONGEST_SLEEP if following is None else min((following - now) / 1000 + 0.001, LONGEST_SLEEP)
 
     async def _put(self, name: str, record: JobRecord, version: int, due: list[int]) -> float:
-        """Put the first of these, as many as go into one multi, unless another scheduler is quicker."""
+        """Put the first of these, as many as fit into one multi, unless another scheduler is faster."""
         runtime = core_of(self._session)
         try:
             puts: list[Put] = []
@@ -189,7 +189,7 @@ class Scheduler:
                     break
                 puts.append(put)
             await make_ready(puts)
-            if puts[0].state.snapshot.capacity is not None:  # which lets no more in at once
+            if puts[0].state.snapshot.capacity is not None:  # the queue accepts no more at once
                 puts = puts[: credits_of(puts[0].state.config.max_size or 1)]
             decided = replace(record, last=due[len(puts) - 1])
             change = Change(puts[0].state, [SetData(self._paths.job(name), decided.encode(), version)])
@@ -202,7 +202,7 @@ class Scheduler:
                 if not atomic_write.left:
                     raise
         except QueueError as error:
-            runtime.check()  # when the session is over, that is what ends this
+            runtime.check()  # the end of the session ends this
             told = {"job": name, "queue": record.queue}
             log.warning("job %s: the message due at %s was not put: %s", name, _date(due[0]), error, extra=told)
             self._forget(name)

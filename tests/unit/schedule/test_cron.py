@@ -100,7 +100,7 @@ def test_what_is_no_expression_or_never_occurs_is_refused(expression: str) -> No
 
 @pytest.mark.parametrize("expression", [5, None, ["* * * * *"]])
 def test_what_is_no_text_is_no_expression(expression: Any) -> None:
-    with pytest.raises(zq.InvalidScheduleError, match=r"is no cron expression: give a text, such as '0 8 \* \* \*'"):
+    with pytest.raises(zq.InvalidScheduleError, match=r"is not a cron expression: give a text, such as '0 8 \* \* \*'"):
         Cron(expression)
 
 
