@@ -131,7 +131,7 @@ def waits_of(
     return run_virtual(main)
 
 
-@pytest.mark.parametrize("sessions", [2, 8, 12, 16, 32, 64])
+@pytest.mark.parametrize("sessions", [2, 8, 12, 16, 32, 64, 128])
 @pytest.mark.parametrize("put", [together, one_by_one])
 def test_as_many_idle_sessions_as_messages_begin_them_all_at_once(sessions: int, put: Put) -> None:
     waits = waits_of(sessions, put)
