@@ -2,8 +2,8 @@
 
 The modules, from the outside in:
 
-- `interface` is the narrow protocol that the layers above program against, `errors` what it raises, and `reading` what
-  is read through it in more than one request.
+- `interface` is the narrow protocol that the layers above program against, `errors` what it raises, `reading` what
+  is read through it in more than one request, and `sending` what is sent through it until it is answered.
 - `client` implements it; `connect` opens one.
 - `session` keeps a ZooKeeper session on one connection after another: `states` is its state machine, `handshake` how a
   connection comes to carry it, `heartbeat` what keeps it alive, `watches` what is armed again,
@@ -63,6 +63,7 @@ from aiozkqueue.zookeeper.interface import (
     new_delete,
 )
 from aiozkqueue.zookeeper.reading import PAGE, below, read_apart, read_pages
+from aiozkqueue.zookeeper.sending import until_answered
 
 __all__ = [
     "PAGE",
@@ -109,4 +110,5 @@ __all__ = [
     "parse_hosts",
     "read_apart",
     "read_pages",
+    "until_answered",
 ]

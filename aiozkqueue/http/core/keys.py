@@ -20,15 +20,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from aiozkqueue.errors import AccessDeniedError, InvalidOptionError, NotCommittedError
 from aiozkqueue.layout import check_queue_name
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     below,
+    until_answered,
 )
 
 from .permissions import Permissions
@@ -104,9 +103,7 @@ class Keys:
         zookeeper = self._runtime.zookeeper
         while True:
             try:
-                await zookeeper.multi([Create(self._path(digest), data)])
-            except (ConnectionLossError, SessionExpiredError):
-                await zookeeper.wait_connected()
+                await until_answered(zookeeper, lambda: zookeeper.multi([Create(self._path(digest), data)]))
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
                     break  # an earlier copy was applied, its reply lost: nobody else has these 256 bits
@@ -176,17 +173,13 @@ class Keys:
 
     async def _delete(self, entry: str) -> bool:
         zookeeper = self._runtime.zookeeper
-        while True:
-            try:
-                await zookeeper.multi([Delete(f"{self._base}/{entry}")])
-            except (ConnectionLossError, SessionExpiredError):
-                await zookeeper.wait_connected()
-            except MultiError as error:
-                if isinstance(error.error, NoAuthError):
-                    raise self._denied(error.error) from error
-                return False
-            else:
-                return True
+        try:
+            await until_answered(zookeeper, lambda: zookeeper.multi([Delete(f"{self._base}/{entry}")]))
+        except MultiError as error:
+            if isinstance(error.error, NoAuthError):
+                raise self._denied(error.error) from error
+            return False
+        return True
 
     def _path(self, digest: str) -> str:
         return f"{self._base}/{digest[:_NAME_DIGITS]}"

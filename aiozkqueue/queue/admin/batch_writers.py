@@ -22,15 +22,14 @@ from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,
-    ConnectionLossError,
     Delete,
     MultiError,
     NoAuthError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
     below,
     read_pages,
+    until_answered,
 )
 
 from .listing import collect_children
@@ -298,17 +297,13 @@ async def _delete(handle: QueueHandle[Runtime], paths: Sequence[str]) -> int:
 
 async def _write(handle: QueueHandle[Runtime], operations: Sequence[Operation]) -> bool:
     """Apply a repeatable change; return whether this call applied it. Raises: AccessDeniedError."""
-    while True:
-        try:
-            await handle.zookeeper.multi(operations)
-        except (ConnectionLossError, SessionExpiredError):
-            await handle.zookeeper.wait_connected()
-        except MultiError as refusal:
-            if isinstance(refusal.error, NoAuthError):
-                raise access_denied(handle.name, refusal.error) from refusal
-            return False
-        else:
-            return True
+    try:
+        await until_answered(handle.zookeeper, lambda: handle.zookeeper.multi(operations))
+    except MultiError as refusal:
+        if isinstance(refusal.error, NoAuthError):
+            raise access_denied(handle.name, refusal.error) from refusal
+        return False
+    return True
 
 
 async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:

@@ -28,6 +28,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     SetData,
     ZooKeeperError,
+    until_answered,
 )
 
 from .affinity import REAP_EVERY, hand_on
@@ -172,24 +173,19 @@ class Janitor:
 
     async def _lock(self, duty: Duty, version: int, token: bytes, generation: int) -> bool:
         zookeeper, path = self._runtime.zookeeper, f"{duty.path}/lock"
-        while True:
-            try:
-                await zookeeper.multi(
-                    [Check(duty.path, version), Create(path, token, ephemeral=True)], generation=generation
-                )
-            except ConnectionLossError:
-                await zookeeper.wait_connected(generation=generation)
-                continue
-            except MultiError as error:
-                if isinstance(error.error, BadVersionError):
-                    return False  # another session has cleaned meanwhile
-                if not isinstance(error.error, NodeExistsError):
-                    raise error.error from error
-            (held,) = await zookeeper.read_many([path], generation=generation)
-            if held is None or held.data != token:  # otherwise it is ours, perhaps from a copy whose reply was lost
-                return False
-            self._runtime.server_clock.observe(held.stat.mtime)
-            return True
+        lock: list[Operation] = [Check(duty.path, version), Create(path, token, ephemeral=True)]
+        try:
+            await until_answered(zookeeper, lambda: zookeeper.multi(lock, generation=generation), generation=generation)
+        except MultiError as error:
+            if isinstance(error.error, BadVersionError):
+                return False  # another session has cleaned meanwhile
+            if not isinstance(error.error, NodeExistsError):
+                raise error.error from error
+        (held,) = await zookeeper.read_many([path], generation=generation)
+        if held is None or held.data != token:  # otherwise it is ours, perhaps from a copy whose reply was lost
+            return False
+        self._runtime.server_clock.observe(held.stat.mtime)
+        return True
 
     async def _unlock(self, duty: Duty, told: bytes, generation: int) -> None:
         """Record the time of the cleaning, and remove the lock, which otherwise ends with the session."""

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import PayloadError
 from aiozkqueue.layout import item_id
 from aiozkqueue.zookeeper import (
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
+    until_answered,
 )
 
 if TYPE_CHECKING:
@@ -161,14 +160,8 @@ async def unmark(zookeeper: ZooKeeper, page: str, message_id: str) -> None:
 
 
 async def _once(zookeeper: ZooKeeper, operation: Operation, done: type[Exception]) -> None:
-    while True:
-        try:
-            await zookeeper.multi([operation])
-        except (ConnectionLossError, SessionExpiredError):
-            await zookeeper.wait_connected()
-        except MultiError as refusal:
-            if not isinstance(refusal.error, done):
-                raise refusal.error from refusal
-            return
-        else:
-            return
+    try:
+        await until_answered(zookeeper, lambda: zookeeper.multi([operation]))
+    except MultiError as refusal:
+        if not isinstance(refusal.error, done):
+            raise refusal.error from refusal

@@ -23,6 +23,7 @@ from aiozkqueue.zookeeper import (
     SetData,
     below,
     read_pages,
+    until_answered,
 )
 
 if TYPE_CHECKING:
@@ -143,23 +144,20 @@ class _Releasing:
 
     async def _take_over(self) -> None:
         """Begin another epoch. Raises: NotFoundError."""
-        while True:
-            try:
-                node = await self._zookeeper.read(self._path)
-                (stat,) = await self._zookeeper.multi([SetData(self._path, node.data)])
-            except (ConnectionLossError, SessionExpiredError):
-                await self._zookeeper.wait_connected()
-            except (NoNodeError, MultiError) as error:
-                if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
-                    raise error.error from error
-                msg = (
-                    f"queue {self._state.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows the "
-                    "ledgers"
-                )
-                raise NotFoundError(msg) from error
-            else:
-                self._epoch = getattr(stat, "version", -1)
-                return
+        try:
+            self._epoch = await until_answered(self._zookeeper, self._next_epoch)
+        except (NoNodeError, MultiError) as error:
+            if isinstance(error, MultiError) and not isinstance(error.error, NoNodeError):
+                raise error.error from error
+            msg = (
+                f"queue {self._state.name!r} has no ledger {self._group!r}; `aiozkqueue ledgers list` shows the ledgers"
+            )
+            raise NotFoundError(msg) from error
+
+    async def _next_epoch(self) -> int:
+        node = await self._zookeeper.read(self._path)
+        (stat,) = await self._zookeeper.multi([SetData(self._path, node.data)])
+        return getattr(stat, "version", -1)
 
     async def _unmarked(self, manifest: str) -> Check | None:
         """Return a check that a batch is not marked as done; None if it is, or if it does not exist."""

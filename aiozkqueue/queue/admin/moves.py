@@ -42,6 +42,7 @@ from aiozkqueue.zookeeper import (
     SetData,
     ZooKeeperError,
     below,
+    until_answered,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -318,9 +319,7 @@ class Moves:
         zookeeper = self._runtime.zookeeper
         while True:
             try:
-                await zookeeper.multi(operations)
-            except (ConnectionLossError, ZooKeeperSessionExpiredError):
-                await zookeeper.wait_connected()
+                await until_answered(zookeeper, lambda: zookeeper.multi(operations))
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
                     return  # an earlier copy was applied, its reply lost

@@ -19,6 +19,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
+    until_answered,
 )
 
 from .records import LedgerRecord
@@ -101,23 +102,17 @@ class Epoch:
 
         Raises: ClaimLostError.
         """
-        data, in_doubt = self._encoded(record), False
-        while True:
-            check = self._check()
-            try:
-                await self._zookeeper.multi([SetData(check.path, data, check.version), change])
-            except MultiError as refusal:
-                version = await self._version_of(data) if in_doubt and refusal.index == 0 else None
-                if version is None:
-                    raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
-                self._epoch = version
-                break
-            except (ConnectionLossError, SessionExpiredError):
-                in_doubt = True
-                await self._zookeeper.wait_connected()
-            else:
-                self._epoch = check.version + 1
-                break
+        data, check = self._encoded(record), self._check()
+        write = SetData(check.path, data, check.version)
+        try:
+            await until_answered(self._zookeeper, lambda: self._zookeeper.multi([write, change]))
+        except MultiError as refusal:
+            version = await self._version_of(data) if refusal.in_doubt and refusal.index == 0 else None
+            if version is None:
+                raise self._taken_over() if refusal.index == 0 else refusal.error from refusal
+            self._epoch = version
+        else:
+            self._epoch = check.version + 1
         self._record = record
 
     def _taken_over(self) -> ClaimLostError:
@@ -135,21 +130,13 @@ class Epoch:
 
         Raises: ClaimLostError; RefusedError: one of the operations was refused.
         """
-        in_doubt = False
-        while True:
-            try:
-                await self._zookeeper.multi([self._check(), *operations])
-            except MultiError as refusal:
-                if refusal.index == 0:
-                    raise self._taken_over() from refusal
-                if in_doubt and await done():
-                    return
+        try:
+            await until_answered(self._zookeeper, lambda: self._zookeeper.multi([self._check(), *operations]))
+        except MultiError as refusal:
+            if refusal.index == 0:
+                raise self._taken_over() from refusal
+            if not (refusal.in_doubt and await done()):
                 raise RefusedError(refusal.index - 1, refusal.error) from refusal
-            except (ConnectionLossError, SessionExpiredError):
-                in_doubt = True
-                await self._zookeeper.wait_connected()
-            else:
-                return
 
     async def _there(self, path: str) -> bool:
         return await self._zookeeper.exists(path) is not None

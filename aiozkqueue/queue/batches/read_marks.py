@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiozkqueue.errors import ClaimLostError
 from aiozkqueue.zookeeper import (
     Check,
-    ConnectionLossError,
     Create,
     MultiError,
     NodeExistsError,
-    SessionExpiredError,
+    until_answered,
 )
 
 if TYPE_CHECKING:
@@ -99,19 +98,12 @@ class Reading(NamedTuple):
             NoNodeError: the batch no longer exists.
             NoAuthError, ClientClosedError: of the zookeeper package.
         """
-        while True:
-            try:
-                await zookeeper.multi(
-                    [Check(self.ledger, self.epoch), Create(f"{self.manifest}/{self.mark.name}", b"")]
-                )
-            except (ConnectionLossError, SessionExpiredError):
-                await zookeeper.wait_connected()
-            except MultiError as refusal:
-                if refusal.index == 0:
-                    msg = f"{self.ledger}: this ledger has been taken over or released; its task must stop"
-                    raise ClaimLostError(msg) from refusal
-                if not isinstance(refusal.error, NodeExistsError):
-                    raise refusal.error from refusal
-                return
-            else:
-                return
+        check, create = Check(self.ledger, self.epoch), Create(f"{self.manifest}/{self.mark.name}", b"")
+        try:
+            await until_answered(zookeeper, lambda: zookeeper.multi([check, create]))
+        except MultiError as refusal:
+            if refusal.index == 0:
+                msg = f"{self.ledger}: this ledger has been taken over or released; its task must stop"
+                raise ClaimLostError(msg) from refusal
+            if not isinstance(refusal.error, NodeExistsError):
+                raise refusal.error from refusal

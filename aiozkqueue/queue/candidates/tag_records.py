@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Final
 from aiozkqueue.layout import decode_tags, name_digest, tags_digest
 from aiozkqueue.zookeeper import (
     BadVersionError,
-    ConnectionLossError,
     Create,
     Delete,
     MultiError,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
-    SessionExpiredError,
     SetData,
     below,
     read_apart,
+    until_answered,
 )
 
 from .collectors import Matching
@@ -74,20 +73,21 @@ class TagRecords:
         path = self._paths.tags(digest)
         while True:
             try:
-                [node] = await self._zookeeper.read_many([path])
-                if node is None:
-                    await self._zookeeper.ensure(self._paths.filters)
-                    await self._zookeeper.multi([Create(path, data)])
-                elif node.stat.version or node.data != data:  # about to be swept, or inconsistent with its name
-                    await self._zookeeper.multi([Delete(path, node.stat.version), Create(path, data)])
+                await until_answered(self._zookeeper, lambda: self._store(path, data))
                 break
-            except (ConnectionLossError, SessionExpiredError):
-                await self._zookeeper.wait_connected()
             except MultiError as refusal:
                 _raise_unless_overtaken(refusal)
         if len(self._declared) >= MOST_KNOWN:
             self._declared.clear()
         self._declared.add(digest)
+
+    async def _store(self, path: str, data: bytes) -> None:
+        [node] = await self._zookeeper.read_many([path])
+        if node is None:
+            await self._zookeeper.ensure(self._paths.filters)
+            await self._zookeeper.multi([Create(path, data)])
+        elif node.stat.version or node.data != data:  # about to be swept, or inconsistent with its name
+            await self._zookeeper.multi([Delete(path, node.stat.version), Create(path, data)])
 
     def forget(self, digest: str) -> None:
         """Record that a record may have been removed."""

@@ -14,12 +14,12 @@ from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.commit.orphan_locks import RemoveOrphanLock
 from aiozkqueue.zookeeper import (
     ClientClosedError,
-    ConnectionLossError,
     NoAuthError,
     NoNodeError,
     SessionExpiredError,
     SetData,
     ZooKeeperError,
+    until_answered,
 )
 
 if TYPE_CHECKING:
@@ -175,10 +175,5 @@ class OrphanLocks:
         return False
 
     async def _wake(self) -> None:
-        while True:
-            try:
-                await self._zookeeper.multi([SetData(self._state.paths.items, b"")])
-            except (ConnectionLossError, SessionExpiredError):
-                await self._zookeeper.wait_connected()
-            else:
-                return
+        wakeup = SetData(self._state.paths.items, b"")
+        await until_answered(self._zookeeper, lambda: self._zookeeper.multi([wakeup]))

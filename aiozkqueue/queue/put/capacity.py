@@ -36,6 +36,7 @@ from aiozkqueue.zookeeper import (
     NoAuthError,
     ZooKeeperError,
     below,
+    until_answered,
 )
 from aiozkqueue.zookeeper import SessionExpiredError as ZooKeeperSessionExpiredError
 
@@ -363,15 +364,12 @@ class CapacityGate:
 
     async def _write(self, operation: Operation, generation: int) -> None:
         """Send the operation until it is answered; otherwise its znode could remain until the session ends."""
-        while True:
-            try:
-                await self._zookeeper.multi([operation], generation=generation)
-            except MultiError:  # an earlier copy was applied and its reply lost; or the ACL refuses it
-                return
-            except ConnectionLossError:
-                await self._zookeeper.wait_connected(generation=generation)
-            else:
-                return
+        with suppress(MultiError):  # an earlier copy was applied and its reply lost; or the ACL refuses it
+            await until_answered(
+                self._zookeeper,
+                lambda: self._zookeeper.multi([operation], generation=generation),
+                generation=generation,
+            )
 
     def _entry(self, generation: int) -> str:
         return self._state.paths.waiter(f"{self._client}-{generation}")

@@ -33,7 +33,7 @@ class ConfiguredQueue(Protocol):
     async def open(self) -> None:
         """Read the configuration, unless it is known."""
 
-    async def replace_config(self, config: QueueConfig) -> None:
+    async def replace_config(self, config: QueueConfig) -> bool:
         """Try once to store a configuration in place of the known one."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiozkqueue.errors import (
@@ -42,6 +43,7 @@ from aiozkqueue.zookeeper import (
     SessionExpiredError,
     SetData,
     ZooKeeper,
+    until_answered,
 )
 
 from .config_rules import PolicyChoice, check_change, with_lane
@@ -283,10 +285,9 @@ class QueueState:
         """
         while True:
             await self.ensure_lane(priority, scheduled=True)
+            create = [self.check(), Create(self.paths.at(folder))]
             try:
-                await self._zookeeper.multi([self.check(), Create(self.paths.at(folder))])
-            except (ConnectionLossError, SessionExpiredError):
-                await self._zookeeper.wait_connected()
+                await until_answered(self._zookeeper, partial(self._zookeeper.multi, create))
             except MultiError as error:
                 if isinstance(error.error, NodeExistsError):
                     return
@@ -310,8 +311,12 @@ class QueueState:
         """
         await open_next_generation(self._zookeeper, self, path)
 
-    async def replace_config(self, config: QueueConfig, operations: Sequence[Operation] = ()) -> None:
-        """Try once to store a configuration in place of the known one; the caller checks whether that worked."""
+    async def replace_config(self, config: QueueConfig, operations: Sequence[Operation] = ()) -> bool:
+        """Try once to store a configuration in place of the known one.
+
+        Return whether that is known to have worked. If not, the caller checks whether it has.
+        """
+        applied = False
         try:
             await self._zookeeper.multi([SetData(self.paths.base, config.encode(), self.version), *operations])
         except (ConnectionLossError, SessionExpiredError):
@@ -319,7 +324,10 @@ class QueueState:
         except MultiError as error:
             if isinstance(error.error, NoAuthError):
                 raise access_denied(self.name, error.error) from error
+        else:
+            applied = True
         self.invalidate()
+        return applied
 
     def repair(self, operation: Operation, error: ZooKeeperError) -> Coroutine[object, object, None]:
         """Return the repair for a refusal: of a changed configuration, a missing znode, or an exhausted lane.
@@ -419,20 +427,9 @@ class QueueState:
         while True:
             check_change(self.name, self.config, config)
             merged = self.config.changed(config)
-            try:
-                await self._zookeeper.multi([SetData(self.paths.base, merged.encode(), self.version)])
-            except (ConnectionLossError, SessionExpiredError):
-                await self._zookeeper.wait_connected()
-            except MultiError as error:
-                if isinstance(error.error, NoAuthError):
-                    raise access_denied(self.name, error.error) from error
-            else:
-                self.invalidate()
-                await self.open()
-                return
-            self.invalidate()
+            applied = await self.replace_config(merged)
             await self.open()
-            if self.config == merged:
+            if applied or self.config == merged:
                 return
 
     def retry_at(self, due: int, message_id: str) -> None:

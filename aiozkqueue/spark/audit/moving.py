@@ -51,6 +51,7 @@ from aiozkqueue.zookeeper import (
     NoNodeError,
     SessionExpiredError,
     SetData,
+    until_answered,
 )
 
 from .records import SCHEMA, Reading, Removing, tasks_of
@@ -240,24 +241,21 @@ class _State:
         data = run.encode()
         version = self._version
         change = Create(path, data) if version is None else SetData(path, data, version)
-        in_doubt = False
-        while True:
-            try:
-                await zookeeper.ensure(root)
-                await zookeeper.multi([change])
-            except (ConnectionLossError, SessionExpiredError):
-                in_doubt = True
-                await zookeeper.wait_connected()
-            except MultiError as refusal:
-                if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
-                    raise refusal.error from refusal
-                if in_doubt and await self.read() == run:
-                    return
-                msg = f"another audit of {root} has begun meanwhile: this one must not go on"
-                raise ClaimLostError(msg) from refusal
-            else:
-                self._version = 0 if version is None else version + 1
+
+        async def send() -> None:
+            await zookeeper.ensure(root)
+            await zookeeper.multi([change])
+
+        try:
+            await until_answered(zookeeper, send)
+        except MultiError as refusal:
+            if not isinstance(refusal.error, BadVersionError | NodeExistsError | NoNodeError):
+                raise refusal.error from refusal
+            if refusal.in_doubt and await self.read() == run:
                 return
+            msg = f"another audit of {root} has begun meanwhile: this one must not go on"
+            raise ClaimLostError(msg) from refusal
+        self._version = 0 if version is None else version + 1
 
 
 def _path(runtime: SessionCore) -> str:
