@@ -58,8 +58,10 @@ from .names import (
     ItemName,
     check_queue_name,
     id_at,
+    item_field,
     item_group,
     item_id,
+    item_node,
     item_prefix,
     item_sequence,
     key_hash,
@@ -67,6 +69,9 @@ from .names import (
     plain_prefix,
     scheduled_prefix,
     unscheduled_prefix,
+    with_field,
+    without_end,
+    without_node,
 )
 from .paths import ClientPaths, QueuePaths, check_root, parse_due, parse_lock, parse_meta
 from .policy import (
@@ -154,8 +159,10 @@ __all__ = [
     "id_at",
     "is_lane",
     "is_later",
+    "item_field",
     "item_group",
     "item_id",
+    "item_node",
     "item_prefix",
     "item_sequence",
     "key_hash",
@@ -178,4 +185,7 @@ __all__ = [
     "scheduled_prefix",
     "tags_digest",
     "unscheduled_prefix",
+    "with_field",
+    "without_end",
+    "without_node",
 ]

@@ -236,6 +236,39 @@ def item_group(text: str) -> str | None:
     return None if match is None or len(text) > _LONGEST else match[1]
 
 
+def item_field(name: str, letter: str) -> str:
+    """Return the first field with this letter in an item's name, without the letter; empty if there is none."""
+    return name.partition(f"-{letter}")[2].partition("-")[0]
+
+
+def item_node(name: str) -> str | None:
+    """Return the hash of the node in an item's name; None: any node may take the item."""
+    # Fields are separated by dashes and contain none. The id is the last field.
+    head, _, _ = name.rpartition("-i")
+    _, mark, rest = head.partition("-n")
+    return rest.partition("-")[0] if mark else None
+
+
+def with_field(prefix: str, field: str) -> str:
+    """Return an item's name up to its sequence, with a field added before its id."""
+    head, _, rest = prefix.rpartition("-i")
+    return f"{head}-{field}-i{rest}"
+
+
+def without_end(prefix: str) -> str:
+    """Return an item's name up to its sequence, without the time of expiry."""
+    head, end, rest = prefix.partition("-e")
+    return f"{head}-{rest.partition('-')[2]}" if end and rest.partition("-")[0].isdigit() else prefix
+
+
+def without_node(name: str) -> str:
+    """Return an item's name without the node's field."""
+    head, mark, rest = name.rpartition("-i")
+    before, _, after = head.partition("-n")
+    _, dash, fields = after.partition("-")
+    return f"{before}{dash}{fields}{mark}{rest}"
+
+
 def key_hash(key: str) -> str:
     """Return the hash of a key or group for names: the first 160 bits of SHA-256 as 32 lower-case base32 characters.
 

@@ -23,6 +23,7 @@ from aiozkqueue.layout import (
     decode,
     key_hash,
     parse_lock,
+    with_field,
 )
 from aiozkqueue.layout.errors import MalformedError
 from aiozkqueue.moments import milliseconds_at, moment_at
@@ -40,7 +41,6 @@ from aiozkqueue.queue.commit.unclaimed import ItemSnapshot, attempts_of, find, r
 from aiozkqueue.queue.internals import core_of, state_of, work_of
 from aiozkqueue.queue.middleware import check_awaited
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.put.ttl import with_field
 from aiozkqueue.queue.runtime.deadline import AT_ONCE
 from aiozkqueue.queue.state.config_rules import check_change
 from aiozkqueue.zookeeper import BadVersionError, Create, NodeExistsError, NoNodeError, SetData

@@ -16,12 +16,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiozkqueue.errors import InvalidOptionError, NotCommittedError
+from aiozkqueue.layout import with_field
 from aiozkqueue.queue.admin.batch_writers import marks_of
 from aiozkqueue.queue.batches.staging import FencedError, FencedPuts, OvertakenError
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.put.capacity import credits_of
 from aiozkqueue.queue.put.prepare import make_ready, prepare
-from aiozkqueue.queue.put.ttl import with_field
 from aiozkqueue.queue.runtime.deadline import Deadline
 from aiozkqueue.zookeeper import (
     ConnectionLossError,

@@ -20,7 +20,9 @@ from aiozkqueue.layout import (
     MalformedError,
     decode,
     encode,
+    item_node,
     parse_lock,
+    without_node,
 )
 from aiozkqueue.moments import milliseconds_in
 from aiozkqueue.queue.admin.listing import by_rank, list_children, walk
@@ -30,7 +32,6 @@ from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.history import HistoryHook
 from aiozkqueue.queue.commit.register import server_time
 from aiozkqueue.queue.commit.unclaimed import as_claim, find
-from aiozkqueue.queue.put.affinity import node_of, without_node
 from aiozkqueue.zookeeper import Create, Delete, SetData
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ async def _left_lying(
     """Yield the places of other nodes' messages that no consumer holds, the oldest first, a few at a time."""
 
     def of_another(name: str) -> bool:
-        return node_of(name) not in (None, handle.runtime.node)
+        return item_node(name) not in (None, handle.runtime.node)
 
     async for listed in walk(handle, folders, of_another):
         places = [
@@ -123,7 +124,7 @@ async def _handing_on(handle: QueueHandle[Runtime], found: ItemSnapshot) -> Chan
     ]
     for end_hook in handle.state.snapshot.end_hooks:
         if isinstance(end_hook, HistoryHook):  # for other features it stays in the queue: it frees no key and no room
-            disposition = Disposition("remove", reason=f"not taken by node {node_of(found.name)}", outcome=End.REAPED)
+            disposition = Disposition("remove", reason=f"not taken by node {item_node(found.name)}", outcome=End.REAPED)
             for attached_op in end_hook.attached_ops(
                 as_claim(handle.state, found, handle.runtime), disposition, handle.runtime.server_clock.now
             ):

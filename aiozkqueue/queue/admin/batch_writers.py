@@ -17,6 +17,7 @@ from pydantic_core import SchemaValidator, ValidationError, to_json
 from pydantic_core import core_schema as schema
 
 from aiozkqueue.errors import NotFoundError
+from aiozkqueue.layout import item_field
 from aiozkqueue.queue.candidates.batches import stage_of
 from aiozkqueue.queue.candidates.collectors import Matching
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
@@ -311,7 +312,7 @@ async def marks_of(handle: QueueHandle[Runtime], stage: str) -> set[str]:
     marks: set[str] = set()
     for folder in await lanes(handle):
         for name in await _of_stage(handle, folder, stage):
-            marks.add("r" + name.partition("-r")[2].partition("-")[0])
+            marks.add("r" + item_field(name, "r"))
     return marks
 
 

@@ -18,6 +18,7 @@ from aiozkqueue.layout import (
     MalformedError,
     QueueConfig,
     decode,
+    item_node,
     parse_due,
     parse_hour,
     parse_lock,
@@ -28,7 +29,6 @@ from aiozkqueue.queue.claim.collapse import like_of
 from aiozkqueue.queue.commit.conditional import Change, settle_allowed
 from aiozkqueue.queue.commit.unclaimed import read_all, read_sets
 from aiozkqueue.queue.message import Content
-from aiozkqueue.queue.put.affinity import node_of
 from aiozkqueue.queue.redelivery.timed_locks import waiting
 from aiozkqueue.queue.runtime.acl_errors import partly_denied, translate_denials
 from aiozkqueue.queue.state.queue_state import configuration_of
@@ -376,7 +376,7 @@ async def _read_names(handle: QueueHandle[Runtime], config: QueueConfig | None, 
             if config.grouped and is_group(lock := lock_id(config, one.item.text)):
                 groups.add(lock)
             expired += one.item.expires is not None and one.item.expires <= now
-            bound += sticky and node_of(one.item.text) is not None
+            bound += sticky and item_node(one.item.text) is not None
             like = like_of(one.item) if config.collapse else None
             if like is not None and (one.item.due or 0) <= now and one.item.id not in held:
                 place = (one.path.rpartition("/")[0], like)

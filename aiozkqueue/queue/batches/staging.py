@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiozkqueue.errors import NotCommittedError
-from aiozkqueue.layout import LockRecord, key_hash
+from aiozkqueue.layout import LockRecord, key_hash, with_field
 from aiozkqueue.queue.admin.batch_writers import WriterRecord, clear_away, give_up, unlocking
 from aiozkqueue.queue.commit.handle import QueueHandle
 from aiozkqueue.queue.commit.puts import PutWrite
 from aiozkqueue.queue.commit.write import OPERATION_WEIGHT
-from aiozkqueue.queue.put.ttl import with_field
 from aiozkqueue.queue.runtime.acl_errors import access_denied, translate_denials
 from aiozkqueue.zookeeper import (
     Check,

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from aiozkqueue.layout import item_field
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -27,9 +29,8 @@ def is_staged(lock: str | None) -> bool:
 
 def stage_of(name: str) -> str | None:
     """Return the lock of an item's batch, from the item's name; None when it is in no batch."""
-    _, field, rest = name.partition("-b")
-    lock = "b" + rest.partition("-")[0]
-    return lock if field and is_staged(lock) else None
+    lock = "b" + item_field(name, "b")
+    return lock if is_staged(lock) else None
 
 
 def visible(names: Iterable[str], locks: Collection[str | None]) -> list[str]:

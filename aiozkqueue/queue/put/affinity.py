@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from aiozkqueue.layout import key_hash
+from aiozkqueue.layout import item_node, key_hash, with_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,28 +25,11 @@ def node_hash(node: str) -> str:
     return key_hash(node)[:_LETTERS]
 
 
-def node_of(name: str) -> str | None:
-    """Return the hash of the node in an item's name; None: any node may take the item."""
-    # Fields are separated by dashes and contain none. The id is the last field.
-    head, _, _ = name.rpartition("-i")
-    _, mark, rest = head.partition("-n")
-    return rest.partition("-")[0] if mark else None
-
-
 def with_node(prefix: str, node: str) -> str:
     """Return an item's name up to its sequence with the node's field added, unless it has a node."""
-    if node_of(prefix) is not None:
+    if item_node(prefix) is not None:
         return prefix
-    head, _, rest = prefix.rpartition("-i")
-    return f"{head}-n{node}-i{rest}"
-
-
-def without_node(name: str) -> str:
-    """Return an item's name without the node's field."""
-    head, mark, rest = name.rpartition("-i")
-    before, _, after = head.partition("-n")
-    _, dash, fields = after.partition("-")
-    return f"{before}{dash}{fields}{mark}{rest}"
+    return with_field(prefix, f"n{node}")
 
 
 def chooser(config: QueueConfig, node: str) -> Callable[[str], bool] | None:
@@ -54,4 +37,4 @@ def chooser(config: QueueConfig, node: str) -> Callable[[str], bool] | None:
     if config.affinity != "producer":
         return None
     own = (None, node)
-    return lambda name: node_of(name) in own
+    return lambda name: item_node(name) in own

@@ -17,6 +17,7 @@ from aiozkqueue.layout import (
     lifetime,
     plain_prefix,
     unscheduled_prefix,
+    without_end,
 )
 from aiozkqueue.moments import moment_at
 from aiozkqueue.queue.codec import BytesCodec, Codec
@@ -32,7 +33,7 @@ from .filters import tags_plan
 from .foreign import prepare_foreign, restore_foreign
 from .groups import group_plan
 from .queue_defaults import key_of
-from .ttl import lasting, without_end
+from .ttl import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import decode, key_hash, payload_hash
+from aiozkqueue.layout import decode, item_field, key_hash, payload_hash, with_field
 from aiozkqueue.queue.commit.put_plan import PutPlan
 
 from .affinity import chooser, with_node
-from .ttl import TtlPlace, lasting, with_field
+from .ttl import TtlPlace, lasting
 
 if TYPE_CHECKING:
     from aiozkqueue.layout import Header
@@ -46,7 +46,7 @@ class QueueDefaults:
 
     def _with_key(self, put: Put) -> Put:
         """Add a key if the put has none, and direct it to the lane of its key."""
-        key = put.prefix.partition("-k")[2].partition("-")[0]
+        key = item_field(put.prefix, "k")
         if not key:
             key = payload_hash(decode(put.data)[1])
             put = put._replace(prefix=with_field(put.prefix, f"k{key}"))

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aiozkqueue.layout import LAST_MOMENT, End, ItemName
+from aiozkqueue.layout import LAST_MOMENT, End, ItemName, with_field
 from aiozkqueue.moments import milliseconds_in, moment_at
 from aiozkqueue.queue.commit.dispositions import Disposition
 from aiozkqueue.queue.commit.put_plan import PutPlan
@@ -73,18 +73,6 @@ def lasting(plan: PutPlan | None, state: QueueState, clock: ServerClock, seconds
     if plan is None:
         return PutPlan(place=TtlPlace(state, clock, seconds, None))
     return replace(plan, place=TtlPlace(state, clock, seconds, plan.place))
-
-
-def with_field(prefix: str, field: str) -> str:
-    """Return an item's name up to its sequence, with a field added before its id."""
-    head, _, rest = prefix.rpartition("-i")
-    return f"{head}-{field}-i{rest}"
-
-
-def without_end(prefix: str) -> str:
-    """Return an item's name up to its sequence, without the time of expiry."""
-    head, end, rest = prefix.partition("-e")
-    return f"{head}-{rest.partition('-')[2]}" if end and rest.partition("-")[0].isdigit() else prefix
 
 
 def at_its_end(config: QueueConfig, end: int) -> Disposition:
