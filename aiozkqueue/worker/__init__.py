@@ -1,8 +1,8 @@
 """The parts of `aiozkqueue worker`: services found by name, and the endpoint that reports their health.
 
-`target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks` tells
-where handlers wait, `dumps` asks for that, `reload` runs it again when files change, `heap` spares it searches for
-garbage, `starting` logs what is begun. On the public API alone.
+`target` turns ``module:name`` into services, `health` answers ``/live``, ``/ready`` and ``/metrics``, `stacks`
+describes where handlers wait, `dumps` requests that, `reload` restarts the worker when files change, `heap` reduces
+garbage collection, and `starting` logs the listeners. All of it uses the public API only.
 """
 
 from __future__ import annotations

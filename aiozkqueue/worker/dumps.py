@@ -1,4 +1,4 @@
-"""Asking a worker on the same machine where its handlers wait: a signal, and a file that it fills.
+"""Asks a worker on the same machine where its handlers wait, by a signal and a file that the worker fills.
 
 The asking process creates an empty file, named after the worker, and sends SIGUSR1; the worker writes its dump to that
 file and to its stderr. The file must belong to the worker's user. The worker never creates it, and ignores a file of
@@ -22,16 +22,16 @@ _LOOK: Final = 0.05
 
 
 def ask(pid: int, *, timeout: float) -> str:
-    """Return what a worker tells of its tasks; waits up to ``timeout`` seconds, also while a handler blocks its loop.
+    """Return a worker's description of its tasks; wait up to ``timeout`` seconds, even if a handler blocks its loop.
 
     Raises:
-        NotFoundError: there is no such process, or it is no worker.
+        NotFoundError: there is no such process, or it is not a worker.
         QueueError: it does not answer in time.
-        PermissionError: it is another user's.
+        PermissionError: it belongs to another user.
     """
     owner = _worker(pid)
     path = _file(pid, owner)
-    path.unlink(missing_ok=True)  # of one who asked and went away
+    path.unlink(missing_ok=True)  # left by a caller that has gone away
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
     try:
         if owner != os.geteuid():
@@ -41,9 +41,9 @@ def ask(pid: int, *, timeout: float) -> str:
         while not (told := _read(descriptor)).endswith(_END):
             if time.monotonic() > deadline:
                 msg = (
-                    f"process {pid} does not answer within {timeout:g} s: it has another {tempfile.gettempdir()} (then "
-                    "ask from inside its container), or code that is not Python blocks it; what it tells is also in "
-                    "its own stderr"
+                    f"process {pid} does not answer within {timeout:g} s: it has another {tempfile.gettempdir()} "
+                    "(then ask from inside its container), or non-Python code blocks it; its answer is also in its "
+                    "stderr"
                 )
                 raise QueueError(msg)
             time.sleep(_LOOK)
@@ -54,12 +54,12 @@ def ask(pid: int, *, timeout: float) -> str:
 
 
 def answer(text: str) -> None:
-    """Write what is told where somebody asks for it, if anybody does."""
+    """Write the dump to the file of a waiting caller, if there is one."""
     try:
-        # Anybody may have put a FIFO in its place: without O_NONBLOCK this would wait for its reader.
+        # Another user may have put a FIFO in its place: without O_NONBLOCK this would wait for a reader.
         descriptor = os.open(_file(os.getpid(), os.geteuid()), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return  # nobody asked but by the signal alone
+        return  # there was only a signal and no file
     with os.fdopen(descriptor, "wb") as file:
         made = os.fstat(descriptor)
         if stat.S_ISREG(made.st_mode) and made.st_uid == os.geteuid() and made.st_nlink == 1:
@@ -75,17 +75,17 @@ def _read(descriptor: int) -> bytes:
 
 
 def _worker(pid: int) -> int:
-    """Return whose process it is. The signal would end one that does not expect it.
+    """Return the owner of the process. The signal would end a process that does not expect it.
 
     Raises: NotFoundError.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError as error:
-        msg = f"there is no process {pid}; `aiozkqueue consumers QUEUE` tells which take from a queue, and where"
+        msg = f"there is no process {pid}; `aiozkqueue consumers QUEUE` lists the consumers of a queue with their hosts"
         raise NotFoundError(msg) from error
     except PermissionError:
-        pass  # told below, or by the signal itself
+        pass  # reported below, or by the signal itself
     status = Path(f"/proc/{pid}/status")
     try:
         lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)

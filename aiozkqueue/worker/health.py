@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aiozkqueue import QueueSession
     from aiozkqueue.queue.background import Service
 
-#: The most that a request may take, bytes and seconds. Probes send a line and a few headers.
+#: Limits of a request, in bytes and seconds. Probes send a line and a few headers.
 _REQUEST_LIMIT: Final = 8192
 _PATIENCE: Final = 5.0
 #: Requests at a time. Each takes a file descriptor, which the worker needs for ZooKeeper.
@@ -27,7 +27,7 @@ class Metrics(Protocol):
 
     @property
     def content_type(self) -> str:
-        """The type of the text."""
+        """Return the content type of the text."""
         ...
 
     async def text(self) -> bytes:
@@ -36,24 +36,24 @@ class Metrics(Protocol):
 
 
 class Health:
-    """Answers on a port, while it is entered, how a worker is.
+    """Reports the health of a worker on a port while its block runs.
 
-    ``/live`` is 200 as long as the event loop turns. ``/ready`` is 200 while messages can be taken: there is a
-    connection, and nobody has told the worker to stop; else 503, and the body says why. ``/metrics`` is what it was
-    given, if anything.
+    ``/live`` is 200 as long as the event loop runs. ``/ready`` is 200 while messages can be taken: there is a
+    connection, and the worker is not stopping; otherwise it is 503, with the reason in the body. ``/metrics`` returns
+    the metrics, if there are any.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
-        self._answering: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        self._answering: dict[asyncio.Task[None], None] = {}  # in order of arrival
         self._session: QueueSession | None = None
         self._metrics: Metrics | None = None
         self._stopping = False
 
     async def __aenter__(self) -> Self:
-        """Listen. Raises: OSError: the address cannot be had."""
+        """Listen. Raises: OSError: the address is not available."""
         self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_REQUEST_LIMIT)
         return self
 
@@ -69,13 +69,13 @@ class Health:
 
     @property
     def address(self) -> str:
-        """Where it listens, as ``host:port``."""
+        """The address on which it listens, as ``host:port``."""
         assert self._server is not None  # noqa: S101 - entered
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def watch(self, session: QueueSession) -> None:
-        """Be ready when this session is."""
+        """Report ready when this session is ready."""
         self._session = session
 
     def measure(self, metrics: Metrics | None) -> None:
@@ -83,7 +83,7 @@ class Health:
         self._metrics = metrics
 
     def told(self, service: Service) -> Service:
-        """Return the service; when it is stopped, this is ready no more."""
+        """Return the service; once it is stopped, the worker is no longer ready."""
         return _Told(self, service)
 
     def stopping(self) -> None:
@@ -92,7 +92,7 @@ class Health:
 
     @property
     def hindrance(self) -> str | None:
-        """Why no messages can be taken; None: they can."""
+        """The reason why no messages can be taken; None: they can."""
         if self._stopping:
             return "stopping"
         if self._session is None:
@@ -104,7 +104,7 @@ class Health:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._answering) >= _MOST:
-            # The one that has taken the longest makes room: a probe is answered at once.
+            # The oldest request is dropped to make room: a probe is answered at once.
             oldest = next(iter(self._answering))
             oldest.cancel()
             self._answering.pop(oldest)
@@ -122,7 +122,7 @@ class Health:
             pass  # a probe that fails like this is repeated by its sender
         finally:
             if writer.transport.get_write_buffer_size():
-                writer.transport.abort()  # its sender does not read
+                writer.transport.abort()  # the sender does not read
             else:
                 writer.close()
 

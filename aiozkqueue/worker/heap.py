@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: New objects after which the young ones are searched. Python's 700 are made by the messages of one request, all of
-#: which are in use still.
+#: New objects after which the young generation is collected. The messages of one request create Python's default of 700
+#: objects while all of them are still in use.
 YOUNG: Final = 10_000
 
 
 @contextmanager
 def settled_heap() -> Iterator[None]:
-    """Leave out of the search for garbage what is there now, and search what comes less often, for as long as this is.
+    """Exclude the current objects from garbage collection, and collect new ones less often, during the block.
 
-    For a process that has started and continues with its work: imports and set-up are searched no more. A program that
-    has chosen a rarer search, or none, keeps it.
+    For a long-running process that has started: objects of imports and set-up are no longer examined. A program that
+    has chosen rarer collections, or none, keeps its setting.
     """
     before = gc.get_threshold()
     gc.collect()

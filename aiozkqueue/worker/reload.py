@@ -19,22 +19,22 @@ log: Final = logging.getLogger(__name__)
 async def reloading(command: Sequence[str], folder: Path) -> int:
     """Run a command; stop it and run it again when Python files below the folder change. Returns its exit status.
 
-    It is stopped by SIGTERM, and waited for. When it ends by itself, as of a mistake that was just saved, the next
-    change starts it again. SIGTERM and SIGINT are passed on, and end this with it.
+    It is stopped by SIGTERM, and waited for. If it ends by itself, for example after a syntax error was saved, the next
+    change starts it again. SIGTERM and SIGINT are passed on, and end this as well.
 
     Raises:
-        MissingExtraError: what watches files is not installed.
+        MissingExtraError: the package that watches files is not installed.
     """
     with needs("reload"):
         import watchfiles  # noqa: PLC0415 - an extra
-    # Its type names one of trio's, which need not be here.
+    # Its type refers to one of trio, which may not be installed.
     watch = cast("Any", watchfiles).awatch
     changes: AsyncIterator[object] = watch(folder, watch_filter=watchfiles.PythonFilter())
     return await _Runs(command, folder).serve(changes)
 
 
 class _Runs:
-    """The command's process, one after the other."""
+    """The processes of the command, one after the other."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._command = command
@@ -72,7 +72,7 @@ class _Runs:
         while True:
             changed = asyncio.ensure_future(anext(changes))
             try:
-                # Once it has begun files are watched: nothing that the process reads changes unnoticed.
+                # Files are watched before the process starts, so no change is missed.
                 await asyncio.sleep(0)
                 await self._start()
                 await changed
@@ -84,7 +84,7 @@ class _Runs:
             await self._end()
 
     async def _start(self) -> None:
-        # In a group of its own: a terminal's Ctrl-C comes through here, once, and not to both.
+        # In a process group of its own: a terminal's Ctrl-C arrives here only, and is passed on once.
         self._told = False
         self._process = await asyncio.create_subprocess_exec(*self._command, process_group=0)
 

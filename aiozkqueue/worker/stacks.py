@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType, FrameType
 
-#: Deeper than any program awaits; a chain that comes back to itself ends here.
+#: Deeper than the awaits of any program; a cyclic chain ends here.
 _DEEPEST: Final = 200
 
 
 @contextmanager
 def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
-    """Write what `dump` tells to stderr, and to whoever asks, at this signal, also while a handler blocks the loop.
+    """At this signal, write the `dump` to stderr and to the caller's file, even while a handler blocks the loop.
 
     For the main thread, inside of a running loop.
     """
     loop = asyncio.get_running_loop()
 
     def received(_number: int, frame: FrameType | None) -> None:
-        # Between two instructions of whatever runs: a loop that is blocked by Python code is told of, too.
+        # This runs between two instructions, so it also works if Python code blocks the loop.
         told = dump(loop, frame)
         sys.stderr.write(told)
         sys.stderr.flush()
@@ -44,7 +44,7 @@ def dumping(number: signal.Signals = signal.SIGUSR1) -> Iterator[None]:
 
 
 def dump(loop: asyncio.AbstractEventLoop, running: FrameType | None = None) -> str:
-    """Tell where each task waits, those that handle a message first; ``running`` is what runs just now."""
+    """Describe where each task waits, tasks that handle a message first; ``running`` is the running task."""
     now = asyncio.current_task(loop)
     told: list[tuple[bool, str]] = []
     tasks = asyncio.all_tasks(loop)
@@ -61,7 +61,7 @@ def dump(loop: asyncio.AbstractEventLoop, running: FrameType | None = None) -> s
 
 
 def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
-    """The frames of a task's coroutine and of what it awaits, the outermost first."""
+    """Return the frames of a task's coroutine and of its awaits, the outermost first."""
     frames: list[FrameType] = []
     awaited: object = task.get_coro()
     while awaited is not None and len(frames) < _DEEPEST:
@@ -79,7 +79,7 @@ def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def _inner(running: FrameType | None, known: list[FrameType]) -> list[FrameType]:
-    """The frames of what runs that are called by a task's own, the outermost first."""
+    """Return the running frames that a task's own frames have called, the outermost first."""
     inner: list[FrameType] = []
     while running is not None and running not in known:
         inner.append(running)
@@ -88,7 +88,7 @@ def _inner(running: FrameType | None, known: list[FrameType]) -> list[FrameType]
 
 
 def _handled(frames: list[FrameType]) -> str | None:
-    """Which message a task's frames handle, in words."""
+    """Return a description of the message that a task's frames handle."""
     for frame in frames:
         for value in frame.f_locals.values():
             if isinstance(value, Delivery):

@@ -1,4 +1,4 @@
-"""What a worker says of its listeners when it starts."""
+"""Logs the listeners of a worker when it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log: Final = logging.getLogger(__name__)
 
 
 def announce(services: Sequence[Service]) -> None:
-    """Log a line a listener: its queue, handler and concurrency; and how many there are, of several."""
+    """Log one line per listener: its queue, handler and concurrency; for several, also their number."""
     listeners: list[Service] = [one for one in services if isinstance(one, Listener)]
     if len(listeners) > 1:
         log.info("starting %d listeners", len(listeners))

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def load(target: str) -> Callable[..., Any]:
-    """Import what ``module:name`` names; what the module itself raises is raised as it is.
+    """Import the object ``module:name``; errors of the module itself are raised unchanged.
 
     Raises:
         InvalidOptionError: it does not name a callable.
     """
     module_name, colon, name = target.partition(":")
     if not (module_name and colon and name):
-        msg = f"{target!r}: say module:name, as shop.workers:listener"
+        msg = f"{target!r}: give module:name, such as shop.workers:listener"
         raise InvalidOptionError(msg)
     try:
         found: object = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # what the module imports is missing
-        msg = f"{target!r}: there is no module {error.name!r}; modules are looked for from the present directory on"
+            raise  # a module that it imports is missing
+        msg = f"{target!r}: there is no module {error.name!r}; modules are searched from the current directory"
         raise InvalidOptionError(msg) from error
     for part in name.split("."):
         if not hasattr(found, part):
@@ -40,13 +40,13 @@ def load(target: str) -> Callable[..., Any]:
             raise InvalidOptionError(msg)
         found = getattr(found, part)
     if not callable(found):
-        msg = f"{target!r} is a {type(found).__name__}: it must be a function, of the session or of a delivery"
+        msg = f"{target!r} is a {type(found).__name__}: it must be a function of the session or of a delivery"
         raise InvalidOptionError(msg)
     return found
 
 
 def type_of_deliveries(handler: Callable[..., Any]) -> object:
-    """The payload's type, from the annotation ``Delivery[T]`` of a handler's argument; bytes without one.
+    """Return the payload's type from the annotation ``Delivery[T]`` of a handler's argument; bytes without one.
 
     Raises:
         InvalidOptionError: the annotation cannot be evaluated, or the handler takes no argument, or a session.
@@ -61,7 +61,7 @@ def type_of_deliveries(handler: Callable[..., Any]) -> object:
         raise InvalidOptionError(msg)
     annotation = parameters[0].annotation
     if annotation is QueueSession:
-        msg = f"{handler!r} takes a session, so it makes the listeners itself: leave --queue out"
+        msg = f"{handler!r} takes a session, so it creates the listeners itself: omit --queue"
         raise InvalidOptionError(msg)
     if get_origin(annotation) is Delivery:
         (type_,) = get_args(annotation)
@@ -74,7 +74,7 @@ async def opened(factory: Callable[[QueueSession], object], session: QueueSessio
     """Yield the services that a function of the session makes: one, several, or a context manager that yields them.
 
     Raises:
-        InvalidOptionError: it makes something else.
+        InvalidOptionError: it returns something else.
     """
     made = factory(session)
     if _is_service(made):
@@ -93,7 +93,8 @@ def _services(made: object) -> list[Service]:
             if inspect.iscoroutine(one):
                 one.close()
             msg = (
-                f"a {type(one).__name__} is no service: return a listener or a scheduler, several, or yield them from "
+                f"a {type(one).__name__} is not a service: return a listener or a scheduler, several, or yield them "
+                "from "
                 "an async context manager; for a handler, name its queue with --queue"
             )
             raise InvalidOptionError(msg)

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-#: Somebody else may delete a parent between its creation and its child's; a server that denies it this often is broken.
+#: Another client may delete a parent before its child is created; a server that reports it missing this often is
+#: broken.
 _PARENT_TRIES = 8
 
 
@@ -49,17 +50,17 @@ async def connect(
     acl: Sequence[Acl] | None = None,
     max_request: int = wire.MAX_REQUEST,
 ) -> ZooKeeperClient:
-    """Open a client: connected, authenticated, its chroot there.
+    """Open a client that is connected and authenticated, and whose chroot exists.
 
-    ``session_timeout`` is asked for, in seconds; the server has the last word. ``acl`` is given to every znode that
-    the client creates; without it, the creator's if there are credentials, else everyone's. ``max_request`` is the
-    server's jute.maxbuffer, bytes.
+    ``session_timeout`` is requested, in seconds; the server decides. ``acl`` is given to every znode that the client
+    creates; the default is the creator's with credentials, and everybody's without. ``max_request`` is the server's
+    jute.maxbuffer, bytes.
 
     Raises:
-        InvalidOptionError: an option cannot be meant.
-        ConnectionLossError: no server has answered in ``connect_timeout`` seconds (None: waits forever).
+        InvalidOptionError: an option is invalid.
+        ConnectionLossError: no server answered within ``connect_timeout`` seconds (None: no limit).
         AuthFailedError: the credentials were refused.
-        ProtocolError: the server contradicts itself.
+        ProtocolError: the server's answers are inconsistent.
     """
     session = Session(parse_hosts(hosts), timeout=session_timeout, tls=tls, auth=auth, max_request=max_request)
     client = ZooKeeperClient(session, acl=acl if acl is not None else CREATOR if auth else OPEN)
@@ -77,7 +78,7 @@ class ZooKeeperClient:
 
     @property
     def state(self) -> State:
-        """Where the client stands."""
+        """The state of the client."""
         return self._session.state
 
     @property
@@ -102,11 +103,11 @@ class ZooKeeperClient:
 
     @property
     def max_request(self) -> int:
-        """The largest request the server takes, bytes."""
+        """The largest request that the server accepts, bytes."""
         return self._session.max_request
 
     def request_size(self, operations: Sequence[Operation]) -> int:
-        """What a multi of these takes on the wire, bytes, the chroot and the ACLs included."""
+        """Return the size of a multi of these operations on the wire, bytes, including the chroot and the ACLs."""
         return wire.multi_size(operations, chroot=self._chroot, acl=self._acl)
 
     def path_size(self, path: str) -> int:
@@ -146,7 +147,7 @@ class ZooKeeperClient:
         return await self._session.call(wire.get_children(path, chroot=self._chroot), generation=generation)
 
     async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
-        """Give the names below a znode to a collector while they come in, and return it; see `ZooKeeper.children_into`.
+        """Pass the children of a znode to a collector as they arrive, and return it; see `ZooKeeper.children_into`.
 
         Raises:
             NoNodeError: there is no such znode.
@@ -171,7 +172,7 @@ class ZooKeeperClient:
 
         Raises:
             NoNodeError: there is no such znode.
-            NoAuthError: it does not let us know.
+            NoAuthError: this user may not read it.
         """
         return await self._session.call(records.get_acl(wire.full_path(path, self._chroot)))
 
@@ -188,11 +189,11 @@ class ZooKeeperClient:
         return {str(server): answer for server, answer in zip(servers, answers, strict=True)}
 
     async def ensure(self, path: str) -> None:
-        """Create the persistent znodes of a path, and of the chroot, that are not there.
+        """Create the missing persistent znodes of a path, and of the chroot.
 
         Raises:
-            NoAuthError: the ACL of an existing one does not allow it.
-            ProtocolError: the server does not find a parent that has just been created, again and again.
+            NoAuthError: the ACL of an existing znode does not allow it. ProtocolError: the server repeatedly reports a
+                parent as missing that was just created.
         """
         await self._ensure(wire.full_path(path, self._chroot))
 
@@ -218,7 +219,7 @@ class ZooKeeperClient:
                 return
 
     async def _create(self, full_path: str) -> None:
-        """Create one znode, whose path is the server's, unless it is there."""
+        """Create one znode, given its full path, unless it exists."""
         try:
             await self._session.call(wire.exists(full_path, chroot=""))
         except NoNodeError:
@@ -251,7 +252,7 @@ class ZooKeeperClient:
         return watch
 
     def on_state(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
-        """Call back with each new state and the generation; returns what takes the callback off again."""
+        """Call back with each new state and the generation; return a function that removes the callback."""
         return self._session.states.on_change(callback)
 
     async def wait_connected(self, *, generation: int | None = None, after: int | None = None) -> int:
@@ -272,7 +273,7 @@ class PersistentWatch:
         session.watches.add(registration)
 
     async def arm(self) -> None:
-        """Send it to the server; from here on the session arms it again on each new connection."""
+        """Send it to the server; from then on the session arms it again on each new connection."""
         path = self._registration.path
         await self._session.call(records.add_watch(path, recursive=self._session.watches.mode(path) is Mode.RECURSIVE))
 
@@ -284,7 +285,7 @@ class PersistentWatch:
         mode = watches.mode(path)
         if mode is before:
             return
-        # Nobody waits for the answers: a watch that stays at the server tells of events that nobody is told of.
+        # Nothing waits for the answers: a watch that remains at the server only causes events that are ignored.
         self._session.submit(records.remove_watches(path))
         if mode is Mode.PERSISTENT:
             self._session.submit(records.add_watch(path, recursive=False))

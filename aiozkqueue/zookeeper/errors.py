@@ -1,4 +1,4 @@
-"""What a ZooKeeper client can answer besides a result.
+"""The errors of a ZooKeeper client.
 
 ZooKeeperError
 ├── ConnectionLossError      the connection went while the request was under way: applied or not, nobody knows yet
@@ -19,11 +19,11 @@ from aiozkqueue.errors import AccessDeniedError, SessionClosedError
 
 
 class ZooKeeperError(Exception):
-    """The root of what this package raises."""
+    """The base of all errors of this package."""
 
 
 class ConnectionLossError(ZooKeeperError):
-    """The connection was lost while the request was under way: it may have been applied, or may not."""
+    """The connection was lost during the request, which may or may not have been applied."""
 
 
 class NotConnectedError(ConnectionLossError):
@@ -35,23 +35,23 @@ class SessionExpiredError(ZooKeeperError):
 
 
 class ClientClosedError(ZooKeeperError, SessionClosedError):
-    """The client has been closed: whatever was under way in the layers above, this is what their caller is told."""
+    """The client has been closed; the callers of all operations in flight receive this error."""
 
 
 class AuthFailedError(ZooKeeperError, AccessDeniedError):
-    """The server refused the credentials: no layer above can do more than tell its caller, whatever was asked for."""
+    """The server refused the credentials; every operation raises this error."""
 
 
 class RequestTooLargeError(ZooKeeperError):
-    """The request is larger than the server takes. It was not sent, since the server would drop the connection."""
+    """The request is larger than the server accepts. It was not sent, because the server would drop the connection."""
 
 
 class ProtocolError(ZooKeeperError):
-    """The server sent bytes that are not the protocol; the connection is given up."""
+    """The server sent bytes that violate the protocol; the connection is closed."""
 
 
 class ServerError(ZooKeeperError):
-    """An error code of the server's without a class of its own here."""
+    """An error code of the server without a class of its own."""
 
     def __init__(self, code: int, path: str | None = None) -> None:
         super().__init__(f"ZooKeeper error {code}" + (f" at {path}" if path else ""))
@@ -76,13 +76,13 @@ class NoNodeError(NodeError):
 
 
 class NodeExistsError(NodeError):
-    """The znode to create is there already."""
+    """The znode to create already exists."""
 
     sentence = "the znode exists already"
 
 
 class BadVersionError(NodeError):
-    """The znode's version is not the one the operation asked for."""
+    """The znode's version differs from the one that the operation requires."""
 
     sentence = "the znode has another version"
 
@@ -100,7 +100,7 @@ class NoAuthError(NodeError):
 
 
 class MultiError(ZooKeeperError):
-    """A multi was refused, nothing of it applied. The server names the first operation that failed, and only that."""
+    """A multi was refused, and nothing was applied. The server reports only the first operation that failed."""
 
     def __init__(self, index: int, error: ZooKeeperError) -> None:
         super().__init__(f"operation {index} of the multi: {error}")

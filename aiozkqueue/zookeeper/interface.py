@@ -1,4 +1,4 @@
-"""What the layers above see of ZooKeeper: a narrow, typed protocol that another implementation can stand in for."""
+"""The narrow, typed ZooKeeper interface of the layers above, which another implementation can replace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Node(NamedTuple):
 
 
 class Versioned(NamedTuple):
-    """A znode as read, with no more of its stat than tells whether it is still the same."""
+    """A znode as read, with only the part of its stat that shows whether it has changed."""
 
     data: bytes
     ctime: int
@@ -54,7 +54,7 @@ class Create(NamedTuple):
 
 
 class CreateAs(Create):
-    """Create a znode that these may use, and not those whom the client gives its znodes to."""
+    """Create a znode with this ACL instead of the client's."""
 
     acl: Sequence[Acl]
 
@@ -90,7 +90,7 @@ class Check(NamedTuple):
 
 Operation = Create | Delete | SetData | Check
 
-# What the classes' own constructors do in Python, done in C: of creates and deletes every message has a few.
+# Constructors in C instead of Python, because every message needs some creates and deletes.
 new_create: Callable[[tuple[str, bytes, bool, bool, bool]], Create] = partial(
     tuple.__new__,  # pyright: ignore[reportUnknownMemberType]
     Create,
@@ -100,17 +100,17 @@ new_delete: Callable[[tuple[str, int]], Delete] = partial(
     Delete,
 )
 
-#: What an operation of a multi gives: the path for ``Create``, the new stat for ``SetData``, nothing for the others.
+#: The result of an operation of a multi: the path for ``Create``, the new stat for ``SetData``, None for the others.
 Result = str | Stat | None
 
 
 class State(enum.Enum):
-    """Where a client stands. ``CONNECTED`` is the only state in which anything is sent."""
+    """The state of a client. Requests are sent only while ``CONNECTED``."""
 
     CONNECTING = "connecting"  # no session yet
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may live
-    LOST = "lost"  # the server has declared the session over; the next one is under way
+    LOST = "lost"  # the server has declared the session over; the next one is being opened
     FAILED = "failed"  # credentials refused: for good
     CLOSED = "closed"
 
@@ -141,10 +141,10 @@ class Watch(Protocol):
 
 
 class Collector(Protocol):
-    """Takes a listing while it comes in, and keeps of it what somebody wants to know."""
+    """Receives a listing as it arrives, and keeps the relevant part."""
 
     def take(self, names: list[str]) -> None:
-        """Take some names, of which the list is its own now. It runs on the loop and must not block."""
+        """Take some names; the collector owns the list. It runs on the loop and must not block."""
         ...
 
 
@@ -165,7 +165,7 @@ class ZooKeeper(Protocol):
 
     @property
     def generation(self) -> int:
-        """The number of the present ZooKeeper session, from 1."""
+        """The number of the current ZooKeeper session, from 1."""
         ...
 
     @property
@@ -185,11 +185,11 @@ class ZooKeeper(Protocol):
 
     @property
     def max_request(self) -> int:
-        """The largest request the server takes, bytes."""
+        """The largest request that the server accepts, bytes."""
         ...
 
     def request_size(self, operations: Sequence[Operation]) -> int:
-        """What a multi of these takes on the wire, bytes, the root of the client and the ACLs included."""
+        """Return the size of a multi of these operations on the wire, bytes, including the root and the ACLs."""
         ...
 
     def path_size(self, path: str) -> int:
@@ -199,7 +199,7 @@ class ZooKeeper(Protocol):
     def multi(
         self, operations: Sequence[Operation], *, generation: int | None = None, results: int | None = None
     ) -> Awaitable[list[Result]]:
-        """Send all or nothing, once, **when called**; never sent again by the client.
+        """Send all or nothing, once, **when called**; the client never sends it again.
 
         It returns the results of the first ``results`` operations; None: of all. Other results are not decoded.
 
@@ -221,24 +221,24 @@ class ZooKeeper(Protocol):
         ...
 
     async def children(self, path: str, *, generation: int | None = None) -> list[str]:
-        """The names below, unordered. Raises: NoNodeError."""
+        """Return the names of the children, unordered. Raises: NoNodeError."""
         ...
 
     async def children_into(self, path: str, collector: Callable[[], C], *, generation: int | None = None) -> C:
-        """Give the names below to a collector while they come in, and return it: a listing is never held whole.
+        """Pass the names of the children to a collector as they arrive, and return it: a listing is never held whole.
 
-        ``collector`` makes one. After a lost connection the znode is listed again, into another: the one returned has
-        been given every name once, and those of no other listing. Raises: NoNodeError, and what the collector raises.
+        ``collector`` makes one. After a lost connection the znode is listed again, into a new collector: the returned
+        one has received every name of one listing exactly once. Raises: NoNodeError, and what the collector raises.
         """
         ...
 
     async def exists(self, path: str, *, generation: int | None = None) -> Stat | None:
-        """The stat; None where there is no znode."""
+        """Return the stat; None if the znode does not exist."""
         ...
 
     @property
     def makes_open(self) -> bool:
-        """Whether everybody may use the znodes that it makes."""
+        """Whether everybody may use the znodes that it creates."""
         ...
 
     async def acl(self, path: str) -> list[Acl]:

@@ -1,7 +1,7 @@
-"""The rare requests, built from aiozk's own protocol records; those aiozk lacks are declared in its terms."""
+"""The rare requests, built from aiozk's protocol records; missing ones are declared in the same way."""
 
 # pyright: basic, reportMissingTypeStubs=false
-# aiozk has no types: what comes from it is checked where it leaves this module.
+# aiozk has no types: its results are checked where they leave this module.
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Sasl(Record):  # type: ignore[misc]  # aiozk has no types
 
 
 class WatchSet(NamedTuple):
-    """Paths to arm again after a reconnection, by the kind of their watch."""
+    """Paths whose watches are armed again after a reconnection, by kind."""
 
     data: Sequence[str] = ()
     exist: Sequence[str] = ()
@@ -59,7 +59,7 @@ class WatchSet(NamedTuple):
 
 
 def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int) -> bytes:
-    """The first packet of a connection; ``timeout`` in seconds."""
+    """Return the first packet of a connection; ``timeout`` is in seconds."""
     record = protocol.ConnectRequest(
         protocol_version=0,
         last_seen_zxid=last_zxid,
@@ -72,7 +72,7 @@ def connect(*, session_id: int, password: bytes, timeout: float, last_zxid: int)
 
 
 def auth(scheme: str, credential: bytes) -> bytes:
-    """Credentials, with the xid that is theirs."""
+    """Return the packet of credentials, with its reserved xid."""
     return bytes(protocol.AuthRequest(type=0, scheme=scheme, auth=credential).serialize(_AUTH_XID))
 
 
@@ -108,7 +108,7 @@ def add_watch(full_path: str, *, recursive: bool) -> Request[None]:
 
 
 def remove_watches(full_path: str) -> Request[None]:
-    """Take every watch of this session off a path."""
+    """Remove all watches of this session from a path."""
     record = protocol.RemoveWatchesRequest(path=full_path, type=_ANY_WATCH)
     return Request(bytes(record.serialize()), decode_nothing, full_path)
 

@@ -1,4 +1,4 @@
-"""Where a client stands: one state, one place that moves it, and those who wait for it."""
+"""The state of a client, the only function that changes it, and the tasks that wait for changes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _MOVES: dict[State, frozenset[State]] = {
     State.CLOSED: frozenset(),
 }
 
-#: A tuple: to hash a state would take longer than to compare it, and each request asks.
+#: A tuple: hashing a state would take longer than comparing it, and every request checks it.
 _OVER = (State.LOST, State.FAILED, State.CLOSED)
 
 
 class StateMachine:
-    """The state and the generation, which move together."""
+    """The state and the generation, which change together."""
 
     def __init__(self) -> None:
         self.state: State = State.CONNECTING
         self.generation: int = 0
         self._callbacks: dict[object, Callable[[State, int], None]] = {}
-        self._waiters: dict[asyncio.Future[None], None] = {}  # in order, which a set's is not
+        self._waiters: dict[asyncio.Future[None], None] = {}  # a dict for its order, which a set lacks
 
     def move(self, state: State, *, new_session: bool = False) -> None:
-        """Go to another state, count a new session, wake the waiters, then tell the callbacks.
+        """Change the state, count a new session, wake the waiters, then notify the callbacks.
 
         Raises:
-            RuntimeError: that move does not exist.
+            RuntimeError: this transition is not allowed.
         """
         if state not in _MOVES[self.state]:
             raise RuntimeError(f"a ZooKeeper client does not go from {self.state.value} to {state.value}")
@@ -60,7 +60,7 @@ class StateMachine:
         return generation < self.generation or self.state in _OVER
 
     async def changed(self) -> None:
-        """Wait for the next move."""
+        """Wait for the next change."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = None
         try:
@@ -69,7 +69,7 @@ class StateMachine:
             self._waiters.pop(waiter, None)
 
     def on_change(self, callback: Callable[[State, int], None]) -> Callable[[], None]:
-        """Call back on each move; returns what takes the callback off again."""
+        """Call back on each change; return a function that removes the callback."""
         key = object()
         self._callbacks[key] = callback
 

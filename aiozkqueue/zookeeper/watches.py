@@ -1,4 +1,4 @@
-"""Which watches are wanted, and who is to be told. Pure bookkeeping: the session does the sending."""
+"""The registered watches and their callbacks. Pure bookkeeping: the session sends the requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mode(enum.Enum):
 
 
 class Registration:
-    """One persistent watch that someone wants."""
+    """One registered persistent watch."""
 
     def __init__(self, path: str, callback: Callback, *, recursive: bool) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Registration:
         self.recursive = recursive
 
     def tell(self, event: WatchEvent) -> None:
-        """Call back. A watcher's mistake is logged: it must not keep the event from the others."""
+        """Call back. An error of a callback is logged: the others must still receive the event."""
         try:
             self.callback(event)
         except Exception:  # noqa: BLE001 - as said
@@ -53,12 +53,12 @@ class WatchRegistry:
         self.one_shot: defaultdict[tuple[int, str], set[Callable[[str], object]]] = defaultdict(set)
 
     def add(self, registration: Registration) -> None:
-        """Want a watch."""
+        """Add a watch."""
         self._persistent[registration.path].append(registration)
         self._recursive += registration.recursive
 
     def remove(self, registration: Registration) -> None:
-        """Want it no longer. Idempotent."""
+        """Remove a watch. Idempotent."""
         wanted = self._persistent.get(registration.path, [])
         if registration in wanted:
             wanted.remove(registration)
@@ -67,14 +67,14 @@ class WatchRegistry:
                 del self._persistent[registration.path]
 
     def mode(self, path: str) -> Mode | None:
-        """Which watch the server must keep at this path; None for none. Servers before 3.9 keep no more than one."""
+        """Return the watch that the server must keep at this path; None: none. Servers before 3.9 keep at most one."""
         wanted = self._persistent.get(path)
         if not wanted:
             return None
         return Mode.RECURSIVE if any(registration.recursive for registration in wanted) else Mode.PERSISTENT
 
     def dispatch(self, event: Event) -> None:
-        """Tell everyone whom a notification concerns."""
+        """Pass a notification to all matching watches."""
         for callback in tuple(self.one_shot.get((event.kind, event.path), ())):
             asyncio.get_running_loop().call_soon(callback, event.path)
         try:
@@ -89,13 +89,13 @@ class WatchRegistry:
             self._tell_above(told)
 
     def tell_missed(self) -> None:
-        """Tell every persistent watcher that the connection was away."""
+        """Notify every persistent watch that the connection was lost."""
         for registrations in tuple(self._persistent.values()):
             for registration in tuple(registrations):
                 registration.tell(WatchEvent(EventKind.MISSED, registration.path))
 
     def wanted(self) -> Iterator[WatchSet]:
-        """Everything to arm on a new connection, in portions that a request can carry."""
+        """Return all watches to arm on a new connection, in portions that fit into a request."""
         portion = _empty_portion()
         size = 0
         for kind, path in self._kinds():

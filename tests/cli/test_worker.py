@@ -212,14 +212,14 @@ def test_a_worker_that_finds_no_server_is_not_ready_and_ends_with_3(cli: Cli, go
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["shop"], "say module:name"),
+        (["shop"], "give module:name"),
         (["shop:nobody"], "has no 'nobody'"),
         (["nowhere:listener"], "no module 'nowhere'"),
         (["shop:number"], "it must be a function"),
         (["shop:nothing"], "nothing to run"),
         (["shop:plain"], "name its queue with --queue"),
         (["shop:listener", "--concurrency", "3"], "--concurrency requires --queue"),
-        (["shop:typed", "--queue", "orders"], "takes a session, so it makes the listeners itself: leave --queue out"),
+        (["shop:typed", "--queue", "orders"], "takes a session, so it creates the listeners itself: omit --queue"),
         (["shop:not_async", "--queue", "orders"], "a handler must be awaitable; make it an `async def`"),
     ],
 )

@@ -185,7 +185,7 @@ class Keys:
         return f"{self._base}/{digest[:_NAME_DIGITS]}"
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(f"keys under {self._base}: {error}; connect with `auth=` of an allowed user")
+        return AccessDeniedError(f"keys under {self._base}: {error}; use the credentials of an allowed user")
 
 
 def _digest(text: str) -> str:

@@ -191,7 +191,7 @@ class MessageIds:
         return False
 
     def _denied(self, error: NoAuthError) -> AccessDeniedError:
-        return AccessDeniedError(f"secrets at {self._path}: {error}; connect with `auth=` of an allowed user")
+        return AccessDeniedError(f"secrets at {self._path}: {error}; use the credentials of an allowed user")
 
 
 def _new() -> Signer:

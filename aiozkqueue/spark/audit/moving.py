@@ -295,7 +295,7 @@ def _in_words(servers: Servers) -> Iterator[None]:
         with plainly():
             yield
     except NoAuthError as error:
-        msg = f"root {servers.root}: {error}; set AIOZKQUEUE_AUTH to a user whom the ACL allows"
+        msg = f"root {servers.root}: {error}; set AIOZKQUEUE_AUTH to the credentials of a user whom the ACL allows"
         raise AccessDeniedError(msg) from error
     except (ConnectionLossError, SessionExpiredError) as error:
         msg = f"the connection was lost during the audit: {error}; run it again"
