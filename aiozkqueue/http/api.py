@@ -186,7 +186,7 @@ class Api:
         return _ok() if done else JSONResponse({"success": True}, 202)
 
     async def move(self, request: Request) -> Response:
-        """Begin to move all messages of one queue to another."""
+        """Start moving all messages of one queue to another."""
         caller = await self._gate.caller(request)
         source, target = request.query_params.get("from"), request.query_params.get("to")
         if not source or not target:
@@ -199,7 +199,7 @@ class Api:
         return JSONResponse({"id": f"{self._kind}-{reference}"})
 
     async def move_status(self, request: Request, reference: str) -> Response:
-        """Tell how far a move is."""
+        """Return the progress of a move."""
         await self._gate.caller(request)
         kind, _, own = reference.partition("-")
         if kind != self._kind:

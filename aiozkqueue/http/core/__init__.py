@@ -1,1 +1,1 @@
-"""What the API and the dashboard share: the queues behind them, who may do what, and the form of answers and errors."""
+"""The parts that the API and the dashboard share: queues, permissions, and the form of answers and errors."""

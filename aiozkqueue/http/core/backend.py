@@ -71,24 +71,21 @@ log: Final = logging.getLogger(__name__)
 
 #: Seconds for which a connection to ZooKeeper may be away before requests are refused at once.
 BLIP: Final = 1.0
-#: How often the moves of servers that are gone are looked for, seconds.
+#: Seconds between two checks for moves of servers that no longer exist.
 MOVES_LOOK: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the service behaves.
+    """The settings of the service.
 
-    Args:
-        anonymous: what requests without a key may do, such as ``("queue|*|*",)``; nothing by default. Requests that
-            another site makes a browser send may do nothing.
-        hosts: names by which requests without a key may call the server, besides addresses and names that no public
-            DNS has; ``"*"``: any. None: these are not looked at.
-        rate: requests a second for each key, for each address without one; None: any number.
-        body_limit: bytes that the body of a batch may have; one message, or a list of ids, may have 1 MiB of these.
-        batch_limit: messages that a request may send.
-        patience: seconds that a request waits for ZooKeeper before its 503, from the end of its body on.
-        separate_purge: whether emptying a queue needs the permission ``purge``; EmoDB asks for ``poll``.
+    Args: anonymous: the permissions of requests without a key, such as ``("queue|*|*",)``; none by default. Requests
+        that another site makes a browser send have no permissions. hosts: names by which requests without a key may
+        call the server, besides addresses and names that no public DNS has; ``"*"``: any. None: names are not checked.
+        rate: requests a second for each key, for each address without one; None: any number. body_limit: bytes that the
+        body of a batch may have; one message, or a list of ids, may have 1 MiB of these. batch_limit: messages that a
+        request may send. patience: seconds that a request waits for ZooKeeper before its 503, from the end of its body
+        on. separate_purge: whether emptying a queue needs the permission ``purge``; EmoDB asks for ``poll``.
     """
 
     anonymous: Sequence[str] = ()
@@ -112,11 +109,11 @@ class Backend:
         self._away_since = 0.0  # where the session is not connected
         self._given_up: set[asyncio.Task[Response]] = set()
         self.pace: Pace = Pace()
-        """Whose body is parsed now."""
+        """The pace at which bodies are parsed."""
         self.metrics: Metrics | None = None if _METRICS is None else _METRICS(lambda: self._sampler)
-        """None where ``aiozkqueue[observability]`` is not installed."""
+        """None if ``aiozkqueue[observability]`` is not installed."""
         self.leaving: asyncio.Event = asyncio.Event()
-        """Set when the server is about to stop: who waits for messages is sent home."""
+        """Set when the server is about to stop: requests that wait for messages are answered."""
 
     @asynccontextmanager
     async def running(self, connecting: Callable[[], AbstractAsyncContextManager[QueueSession]]) -> AsyncIterator[None]:
@@ -253,7 +250,7 @@ class Backend:
 
 
 def _problem_of(error: Exception) -> problems.ProblemError | None:
-    """What a client is told of an error that is not its own; None of one that should not be."""
+    """Return the answer for an error that the client has not caused; None for a defect."""
     if isinstance(error, _AWAY):
         return problems.unavailable()
     if isinstance(error, AccessDeniedError | NoAuthError):
@@ -266,7 +263,7 @@ def _problem_of(error: Exception) -> problems.ProblemError | None:
 
 
 async def _take_up_moves(session: QueueSession) -> None:
-    """Go on with the moves of servers that are gone."""
+    """Continue the moves of servers that no longer exist."""
     while True:
         try:
             await session.moves.resume()

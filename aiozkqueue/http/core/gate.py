@@ -1,4 +1,4 @@
-"""Access: the key of a request, its permissions, and how often it comes."""
+"""Access control: the key of a request, its permissions, and its rate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HEADER: Final = "x-bv-api-key"
 PARAMETER: Final = "APIKey"
-#: Callers whose rate is watched; the one that was let in the longest ago is forgotten for another.
+#: Maximum number of callers whose rate is tracked; the least recently admitted one is dropped for a new one.
 MOST_WATCHED: Final = 10_000
 
 
@@ -51,7 +51,7 @@ class Gate:
         self._buckets = None if rate is None else Buckets(rate)
 
     async def caller(self, request: Request) -> Caller:
-        """Tell who makes a request.
+        """Return the caller of a request.
 
         Raises: ProblemError: the key is missing or unknown, or too many requests come.
         """
@@ -65,7 +65,10 @@ class Gate:
         return caller
 
     async def bearer(self, request: Request, key: str | None) -> Caller | None:
-        """Tell whose key this is, which a request brings; None: nobody's. Raises: ProblemError: too many come."""
+        """Return the owner of a request's key; None: the key is unknown.
+
+        Raises: ProblemError: there are too many requests.
+        """
         if not key and self._anonymous is None:
             return None
         now, peer = time.monotonic(), ("peer", "" if request.client is None else request.client.host)
@@ -81,7 +84,7 @@ class Gate:
         return caller
 
     async def admit(self, request: Request, verb: Verb, *queues: str) -> Caller:
-        """Let in who may do this with these queues. Raises: ProblemError."""
+        """Check that the caller may do this with these queues. Raises: ProblemError."""
         caller = await self.caller(request)
         if not all(caller.permissions.allows(verb, queue) for queue in queues):
             raise problems.unauthorized()
@@ -112,7 +115,7 @@ class Buckets:
         return max(0.0, (1 - left) / self._rate)
 
     def spend(self, who: tuple[str, str], now: float) -> float:
-        """Take note of a request. Return as `wait`: where that is not 0 the request is refused, and costs nothing."""
+        """Count a request. Return as `wait`: if that is not 0, the request is rejected and not counted."""
         wait = self.wait(who, now)
         if wait > 0:
             return wait

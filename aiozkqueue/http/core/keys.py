@@ -1,4 +1,4 @@
-"""API keys: made here, kept in ZooKeeper as hashes, shown once.
+"""API keys: created here, stored in ZooKeeper as hashes, shown once.
 
 ``<root>/.keys/<first 32 digits of the hash>``: ``{"name": "…", "hash": "…", "allow": ["queue|post|orders*"]}``. A key
 is 256 random bits, so SHA-256 of it is as good as any slow hash. Servers keep what they have read for a few seconds:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from aiozkqueue.queue.session_core import SessionCore
 
-#: Seconds for which a key that was read is believed.
+#: Seconds for which a key that was read is cached.
 FRESH: Final = 5.0
 #: Keys remembered, including invalid ones.
 REMEMBERED: Final = 10_000
@@ -56,7 +56,7 @@ class _Stored(BaseModel):
 
 
 class KeyInfo(NamedTuple):
-    """What is known of a key; the key itself is not."""
+    """The stored data of a key, without the key itself."""
 
     name: str
     allow: Sequence[str]
@@ -84,7 +84,7 @@ class Keys:
         self._known: OrderedDict[str, _Remembered] = OrderedDict()
 
     async def create(self, name: str, allow: Sequence[str]) -> str:
-        """Make a key and return it: nobody can tell it again.
+        """Create a key and return it; it cannot be read again.
 
         Raises: InvalidNameError; InvalidOptionError: a permission is invalid, or a key of this name exists;
         NotCommittedError: it could not be stored; AccessDeniedError, SessionClosedError.
@@ -134,7 +134,7 @@ class Keys:
         return revoked
 
     async def caller(self, text: str) -> Caller | None:
-        """Tell whose key this is; None when it is nobody's.
+        """Return the caller with this key; None if the key is unknown.
 
         Raises: ConnectionLossError, SessionExpiredError of the zookeeper package; AccessDeniedError.
         """
@@ -152,7 +152,7 @@ class Keys:
         return None if known.stored is None else Caller(known.stored.name, known.permissions)
 
     def knows(self, text: str) -> bool:
-        """Whether this was somebody's key when it was last looked for."""
+        """Whether this was a valid key when it was last read."""
         known = self._known.get(_digest(text))
         return known is not None and known.stored is not None
 

@@ -22,7 +22,7 @@ _BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class Metrics:
-    """The metrics of one server; ``sampler`` returns who looks at its queues, while it has any."""
+    """The metrics of one server; ``sampler`` returns the reader of its queues' figures, if there is one."""
 
     content_type: str = CONTENT_TYPE_LATEST
 
@@ -54,13 +54,13 @@ class Metrics:
 
 
 class _Queues(Collector):
-    """The queues' figures, as they were at the last look."""
+    """The queues' figures at the last reading."""
 
     def __init__(self, sampler: Callable[[], Sampler | None]) -> None:
         self._sampler = sampler
 
     def collect(self) -> Iterator[Metric]:
-        """Tell of all queues."""
+        """Return the metrics of all queues."""
         sampler = self._sampler()
         if sampler is not None:
             yield from queue_gauges(sampler.latest, sampler.unreadable)

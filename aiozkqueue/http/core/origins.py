@@ -1,6 +1,6 @@
-"""Where a request without a key comes from. A page of any site can make a browser send one to an internal server. Pure.
+"""The origin of requests without a key. A page of any site can make a browser send one to an internal server. Pure.
 
-A request that brings a key is not looked at: no other site knows the key.
+A request with a key is not checked: no other site knows the key.
 """
 
 from __future__ import annotations

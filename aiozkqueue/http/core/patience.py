@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-#: Seconds of work on bodies after which the loop is given back for as long.
+#: Seconds of work on bodies after which the event loop is left to other tasks for as long.
 SLICE: Final = 0.005
 
 
@@ -33,7 +33,7 @@ class Deadline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the time stand still for the block; it begins again at the end of that."""
+        """Stop the clock for the block; it starts again at the end."""
         self.end()
         try:
             yield
@@ -55,7 +55,7 @@ class Deadline:
 
 
 def attach(request: Request, patience: Deadline) -> None:
-    """Let those who read the request's body find its deadline."""
+    """Attach the deadline to the request, for the readers of its body."""
     request.state.patience = patience
 
 
@@ -93,7 +93,7 @@ class Pace:
             self._turn.release()
 
     async def rest(self) -> None:
-        """Give the loop back for as long as was worked, if that was long enough to be noticed."""
+        """Leave the event loop to other tasks for as long as the work took, if that was long enough to matter."""
         now = time.perf_counter()
         self._worked += now - self._begun
         if self._worked >= SLICE:

@@ -46,7 +46,7 @@ class Permissions:
 
     @classmethod
     def none(cls) -> Self:
-        """Return what allows nothing."""
+        """Return permissions that allow nothing."""
         return cls(())
 
 

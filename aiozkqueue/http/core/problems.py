@@ -1,4 +1,4 @@
-"""Everything the service refuses, in the forms that EmoDB's clients know."""
+"""The errors of the service, in the forms that EmoDB's clients know."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def empty() -> ProblemError:
 
 
 def unsupported() -> ProblemError:
-    """A body that is not said to be JSON."""
+    """A body without the content type JSON."""
     return ProblemError(JSONResponse({"message": "Content-Type must be application/json"}, 415))
 
 
@@ -84,18 +84,18 @@ def forbidden_queue(name: str) -> ProblemError:
 
 
 def unknown_move(reference: str) -> ProblemError:
-    """A move that there is not."""
+    """A move that does not exist."""
     body: dict[str, str | list[str]] = {"id": reference, "message": f"Unknown move: {reference}", "suppressed": []}
     return ProblemError(JSONResponse(body, 404, {EXCEPTION_HEADER: UNKNOWN_MOVE}))
 
 
 def unavailable(message: str = "ZooKeeper does not answer") -> ProblemError:
-    """What is asked for cannot be done now: try again."""
+    """The request cannot be served now: try again."""
     return ProblemError(JSONResponse({"message": message}, 503, {"Retry-After": str(RETRY_AFTER)}))
 
 
 def conflict(message: str) -> ProblemError:
-    """The queue is configured otherwise than this needs."""
+    """The queue's configuration does not fit the request."""
     return ProblemError(JSONResponse({"message": message}, 409))
 
 

@@ -1,9 +1,9 @@
-"""What the service does with queues: EmoDB's operations on a queue session. Knows nothing of HTTP.
+"""EmoDB's operations on a queue session, independent of HTTP.
 
 No state is kept here between two calls, but for knowing that a queue is there, and configured: claims are leases, whose
-tokens are the message ids; moves are records in ZooKeeper. Any server can go on with what another began.
+tokens are the message ids; moves are records in ZooKeeper. Any server can continue the work of another.
 
-Looking makes no queue, and neither does a poll that waits. A name is remembered only if there is a queue of it.
+Reading creates no queue, and neither does a poll that waits. A name is cached only if its queue exists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 #: Messages that are delivered at once.
 MANY = 1000
-#: Queues that are known to be there; what is beyond is asked for again.
+#: Maximum number of queues that are cached as existing.
 REMEMBERED = 10_000
 
 
@@ -103,7 +103,7 @@ class QueueService:
             await queue.leases.acknowledge(tokens[start : start + MANY])
 
     async def renew(self, name: str, ids: Sequence[str], lifetime: int) -> None:
-        """Lengthen claims, or with 0 end them. Raises: as `acknowledge`."""
+        """Extend claims, or with 0 end them. Raises: as `acknowledge`."""
         tokens = await self._ids.lease_tokens(native_name(self.kind, name), ids)
         if not tokens or not await self._is_there(name):
             return
@@ -139,12 +139,12 @@ class QueueService:
         return await self._purges.purge(self._plain(name)) if await self._is_there(name) else True
 
     async def move(self, source: str, target: str) -> str:
-        """Begin to move all messages; return the reference."""
+        """Start moving all messages; return the reference."""
         await self._ready(target)
         return await self._session.moves.start(native_name(self.kind, source), native_name(self.kind, target))
 
     async def move_status(self, reference: str) -> MoveStatus:
-        """Tell how far a move is. Raises: UnknownMoveError."""
+        """Return the progress of a move. Raises: UnknownMoveError."""
         return await self._session.moves.status(reference)
 
     def http_name(self, native: str) -> str:

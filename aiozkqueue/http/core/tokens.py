@@ -86,7 +86,7 @@ class MessageIds:
         self._read_at = float("-inf")
 
     async def signer(self) -> Signer:
-        """Return what signs ids now.
+        """Return the current signer.
 
         Raises: AccessDeniedError, NotCommittedError, PayloadError: the secrets cannot be read or made;
         ConnectionLossError, SessionExpiredError of the zookeeper package.
@@ -103,7 +103,7 @@ class MessageIds:
         for one in ids:
             tokens.append(await self._lease_token(queue, one))
             if not len(tokens) % TOGETHER:
-                await asyncio.sleep(0)  # a body full of ids would hold up the loop
+                await asyncio.sleep(0)  # a body full of ids would block the event loop
         return tokens
 
     async def rotate(self) -> None:
@@ -167,7 +167,7 @@ class MessageIds:
             raise PayloadError(msg) from error
 
     async def _make(self) -> None:
-        """Make the first secret, unless another server does."""
+        """Create the first secret, unless another server does."""
         while not await self._write(Create(self._path, _encode(_Secrets(secrets=[_new()])))):
             if await self._read() is not None:
                 return
