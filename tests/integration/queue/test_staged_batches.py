@@ -159,7 +159,7 @@ async def test_a_batch_that_is_given_up_leaves_nothing_and_refuses_who_still_put
             await writer.put(late, "too late")
         stats = await session.queue("orders").stats()
         assert (stats.size, stats.staged, stats.claimed) == (0, 0, 0)
-        with pytest.raises(zq.NotCommittedError, match="given up"):
+        with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await writer.begin(1)  # a task that comes too late
         again = await writer.begin(1, "second")
         assert again.stage != late.stage
@@ -198,7 +198,7 @@ async def test_what_a_dead_writer_has_left_is_listed_and_released(zookeeper: str
         assert await writers(QueueHandle(runtime, state)) == []
         with pytest.raises(FencedError):
             await writer.put(fence, "c")
-        with pytest.raises(zq.NotCommittedError, match="given up"):
+        with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await writer.staging.complete(3)
         with pytest.raises(zq.NotFoundError, match="no writer"):
             await give_up(QueueHandle(runtime, state), "other")
@@ -281,6 +281,6 @@ async def test_a_write_that_no_run_can_go_on_with_is_given_up_after_a_day_withou
         assert await session.queue("orders").size() == 2
         with pytest.raises(zq.NotCommittedError):
             await killed.put(fence, "too late")
-        with pytest.raises(zq.NotCommittedError, match="given up"):
+        with pytest.raises(zq.NotCommittedError, match="has been discarded"):
             await killed.staging.complete(0)
         assert (await named.staging.begin(0, "other")) is not None
