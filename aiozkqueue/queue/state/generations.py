@@ -34,7 +34,8 @@ class ConfiguredQueue(Protocol):
         """Read the configuration, unless it is known."""
 
     async def replace_config(self, config: QueueConfig) -> bool:
-        """Try once to store a configuration in place of the known one."""
+        """Try once to store a configuration in place of the known one; return whether that is known to have worked."""
+        ...
 
 
 async def open_next_generation(zookeeper: ZooKeeper, state: ConfiguredQueue, path: str) -> None:
